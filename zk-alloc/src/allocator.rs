@@ -7,9 +7,10 @@ use std::mem::MaybeUninit;
 use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 
 use crate::arena::{self, Contents, Context, Unserved};
+use crate::classes::Class;
 use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
-use crate::{background, counters, escape, gate, limit, observe, os, retain, tuning};
+use crate::{accounts, background, escape, gate, observe, os, retain, tuning};
 
 /// An allocator for provers. While a [phase](crate::phase()) is open, the arena serves requests. Outside of phases, and where the
 /// arena can't serve, a backing allocator does: [`System`], unless the program gives another.
@@ -141,7 +142,9 @@ impl<A> ZkAllocator<A> {
     #[inline]
     fn is_active(&self) -> bool {
         match self.mode {
-            Mode::Scoped => phase::takes_part(self.participants),
+            Mode::Scoped => {
+                gate::is_any_phase_open() && (self.participants == Participants::All || phase::is_in_pool())
+            }
             Mode::Resident => true,
         }
     }
@@ -156,7 +159,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
             Mode::Resident => true,
         };
         let is_plain = is_active && layout.size() >= gate::min_bytes();
-        if is_plain { arena::alloc_cached(layout.size(), layout.align()) } else { None }
+        if is_plain { arena::alloc_cached(Class::of_usual(layout.size(), layout.align())?) } else { None }
     }
 
     /// As [`GlobalAlloc::alloc`] or `alloc_zeroed`. It is a call of its own, so that these two save no registers that most
@@ -247,14 +250,14 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     fn try_arena(&self, layout: Layout, contents: Contents) -> Result<NonNull<u8>, Unserved> {
         let min_bytes = gate::min_bytes();
         let is_below = layout.size() < min_bytes && (min_bytes != gate::UNKNOWN || self.is_below_when_first(layout));
-        if is_below || !self.is_active() || escape::is_own_request() {
+        if is_below || !self.is_active() || (gate::is_observed() && escape::is_own_request()) {
             // The arena ticks on its slow paths, and none of them runs between phases.
-            arena::tick();
+            gate::tick();
             return Err(Unserved::BackingServes);
         }
         if let Some(arena) = arena::open_to_serve(&self.settings, |context| self.begin(context)) {
             let served = arena.alloc(layout.size(), layout.align(), contents);
-            limit::look();
+            accounts::look();
             match served {
                 Ok(at) => {
                     allocated(arena, at, layout.size());
@@ -265,7 +268,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
             }
         }
         // The arena has no memory for this request, or there is no arena.
-        counters::overflowed(layout.size());
+        accounts::overflowed(layout.size());
         Err(Unserved::BackingServes)
     }
 
@@ -328,7 +331,7 @@ unsafe fn free(arena: &'static arena::Arena, at: NonNull<u8>, size: usize) {
 }
 
 // SAFETY: memory comes from the arena or from `backing`, and is freed where it came from. Its address tells which: the arena's
-// addresses stay its own for the life of the process. The arena hands out memory that nobody else holds (see `arena::zone`). It
+// addresses stay its own for the life of the process. The arena hands out memory that nobody else holds (see `arena::pages::zone`). It
 // is aligned as the layout says, and at least as long. Nothing here unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     #[inline]
@@ -355,7 +358,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
 
     #[inline]
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        if !observe::may_concern(ptr) {
+        if !gate::is_observed() || !observe::may_concern(ptr) {
             if let Some((arena, at)) = arena::near(ptr) {
                 // SAFETY: the caller's: `ptr` came from us with this layout. A block in the region belongs to the arena.
                 if unsafe { arena.put_cached(at, layout.size(), layout.align()) } {
@@ -396,14 +399,14 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
         };
         // SAFETY: the caller's: `at` came from the arena with this layout.
         if unsafe { arena.resize(at, layout.size(), new_size, layout.align()) } {
-            limit::look();
+            accounts::look();
             resized(arena, at, new_size);
             return ptr;
         }
         // SAFETY: the caller's, as above; if the memory moved, nobody uses its old address.
         let moved = unsafe { arena.grow_elsewhere(at, layout.size(), new_size, layout.align(), || will_free(at)) };
         if let Some(moved) = moved {
-            limit::look();
+            accounts::look();
             allocated(arena, moved, new_size);
             return moved.as_ptr();
         }

@@ -9,10 +9,11 @@ use std::ptr::NonNull;
 
 pub use crate::arena::NotFreeable;
 use crate::arena::{self, Arena, Contents, Context};
+use crate::classes::Class;
 use crate::config::{self, Settings};
 #[cfg(feature = "profile")]
 use crate::profile;
-use crate::{background, counters, limit, observe, os, retain, tuning};
+use crate::{accounts, background, gate, observe, os, retain, tuning};
 
 /// The alignment of C's allocation functions, in bytes: `alignof(max_align_t)`.
 pub const MIN_ALIGN: usize = 16;
@@ -113,14 +114,14 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) 
         Some(arena) if is_sane => serve(arena),
         _ => Err(arena::Unserved::BackingServes),
     };
-    limit::look();
+    accounts::look();
     match served {
         Ok((arena, at)) => {
             allocated(arena, at, size);
             Ok(at)
         }
         Err(arena::Unserved::BackingServes) => {
-            counters::overflowed(size);
+            accounts::overflowed(size);
             Err(Unserved::BackingServes)
         }
         Err(arena::Unserved::Fails) => Err(Unserved::Fails),
@@ -160,7 +161,7 @@ fn resized(arena: &Arena, at: NonNull<u8>, size: usize) {
 #[inline(always)]
 #[must_use]
 pub fn alloc_cached(size: usize) -> Option<NonNull<u8>> {
-    let at = arena::alloc_cached(size.max(1), MIN_ALIGN)?;
+    let at = arena::alloc_cached(Class::of_usual(size.max(1), MIN_ALIGN)?)?;
     if observe::is_profiled() {
         if let Some(arena) = arena::get() {
             allocated(arena, at, size);
@@ -189,7 +190,8 @@ pub enum Cached {
 pub unsafe fn put_cached(at: *mut u8) -> Cached {
     let Some((arena, at)) = arena::near(at) else { return Cached::Elsewhere };
     // SAFETY: the caller's; the address lies in the region. A slab belongs to the arena.
-    let is_cached = !observe::may_concern(at.as_ptr()) && unsafe { arena.put_cached_measured(at) };
+    let is_cached =
+        !(gate::is_observed() && observe::may_concern(at.as_ptr())) && unsafe { arena.put_cached_measured(at) };
     if is_cached { Cached::Done } else { Cached::Unknown }
 }
 
@@ -252,7 +254,7 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeabl
     if unsafe { arena.resize(at, old_size, new_size, MIN_ALIGN) } {
         // SAFETY: the caller's, as above.
         unsafe { arena.measured_anew(at, new_size) };
-        limit::look();
+        accounts::look();
         resized(arena, at, new_size);
         return Ok(Resized::To(at));
     }
@@ -260,7 +262,7 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeabl
     let Some(moved) = (unsafe { arena.grow_elsewhere(at, old_size, new_size, MIN_ALIGN, || will_free(at)) }) else {
         return Ok(Resized::Not(old_size));
     };
-    limit::look();
+    accounts::look();
     allocated(arena, moved, new_size);
     Ok(Resized::To(moved))
 }

@@ -1,7 +1,10 @@
-//! The three words that each request reads first: how many phases are open, from which size on the arena serves, and which observers are
-//! told of allocations. Only rare events write them.
+//! The words that requests read: how many phases are open, from which size on the arena serves, which observers are told of allocations,
+//! and what to run at the end of a slow path. Only rare events write them.
+#![allow(unsafe_code, reason = "keeps a function in an atomic")]
 
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::mem::transmute;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 /// The number of open phases.
 static OPEN_PHASES: AtomicUsize = AtomicUsize::new(0);
@@ -71,4 +74,22 @@ pub(crate) fn is_observed() -> bool {
 #[inline(always)]
 pub(crate) fn is_told(observer: Observer) -> bool {
     OBSERVERS.load(Ordering::Relaxed) & observer as u8 != 0
+}
+
+/// The function that a request runs at the end of a slow path; null while nothing is purged by time.
+static TICK: AtomicPtr<()> = AtomicPtr::new(null_mut());
+
+/// Runs a tick of the purging by time, if it is on.
+#[inline]
+pub(crate) fn tick() {
+    let tick = TICK.load(Ordering::Acquire);
+    if !tick.is_null() {
+        // SAFETY: `set_tick` stored a function of this type.
+        unsafe { transmute::<*mut (), fn()>(tick)() }
+    }
+}
+
+/// From now on, [`tick`] runs this function.
+pub(crate) fn set_tick(tick: Option<fn()>) {
+    TICK.store(tick.map_or(null_mut(), |tick| tick as *mut ()), Ordering::Release);
 }

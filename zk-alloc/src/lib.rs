@@ -17,6 +17,7 @@
 //!
 // Rustdoc takes the first of two definitions of a link, so the links above hold here. Those in the README lead to the sources.
 #![doc = include_str!("../README.md")]
+mod accounts;
 mod allocator;
 mod arena;
 mod background;
@@ -25,12 +26,10 @@ mod background;
 pub mod c_api;
 mod classes;
 mod config;
-mod counters;
 mod escape;
 mod frames;
 mod gate;
 mod helpers;
-mod limit;
 mod observe;
 mod os;
 mod phase;
@@ -38,7 +37,6 @@ pub mod pool;
 #[cfg(feature = "profile")]
 pub mod profile;
 mod retain;
-mod route;
 mod scratch;
 mod secret;
 mod stats;
@@ -46,6 +44,7 @@ mod sync;
 #[doc(hidden)]
 pub mod tuning;
 
+pub use accounts::{on_memory_limit, overflow_stats, reset_overflow_stats};
 pub use allocator::{Mode, ZkAllocator};
 pub use background::{start_background_thread, stop_background_thread};
 #[allow(deprecated, reason = "programs that use it are warned")]
@@ -53,9 +52,7 @@ pub use config::slab_size;
 pub use config::{
     HugePages, HugePagesOutcome, InForce, Origin, Settings, SettingsInForce, min_arena_bytes, thread_capacity_bytes,
 };
-pub use counters::{overflow_stats, reset_overflow_stats};
 pub use escape::{Escaped, escaped, trace_escaped};
-pub use limit::on_memory_limit;
 pub use phase::{Participants, Phase, PhaseGuard, begin_phase, end_phase, is_serving, phase};
 pub use retain::{Retain, release, reserve, set_retain, soften};
 pub use scratch::{Arena, MemoryRefused, Scratch, ScratchExhausted};

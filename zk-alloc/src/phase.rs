@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::time::Instant;
 
 use crate::stats::PhaseReport;
-use crate::{arena, background, counters, escape, gate, os, retain, stats};
+use crate::{accounts, arena, background, escape, gate, os, retain, stats};
 
 thread_local! {
     /// Phases that this thread began and has not ended.
@@ -27,14 +27,10 @@ pub enum Participants {
     Pool,
 }
 
-/// Whether a phase is open for this thread.
+/// Whether this thread takes part while a phase is open, by [`Participants::Pool`].
 #[inline]
-pub(crate) fn takes_part(participants: Participants) -> bool {
-    gate::is_any_phase_open()
-        && match participants {
-            Participants::All => true,
-            Participants::Pool => WORKER.get() || OWN.get() > 0,
-        }
+pub(crate) fn is_in_pool() -> bool {
+    WORKER.get() || OWN.get() > 0
 }
 
 /// Whether the arena serves requests now: [`ZkAllocator`](struct@crate::ZkAllocator) is the global allocator, and a phase is open or the
@@ -155,7 +151,7 @@ impl Begun {
             &self.before,
             &stats::stats(),
             self.at.elapsed(),
-            counters::window_peak_bytes(),
+            accounts::window_peak_bytes(),
             os::minor_faults().saturating_sub(self.minor_faults),
         )
     }
@@ -189,11 +185,11 @@ impl Phase {
 pub fn begin_phase() {
     arena::open();
     background::start_if_set();
-    counters::phase_begun();
+    accounts::phase_begun();
     OWN.set(OWN.get() + 1);
     if gate::phase_began() {
         retain::first_phase_began();
-        counters::window_begun(stats::live_bytes());
+        accounts::window_begun(stats::live_bytes());
         escape::window_begun();
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::arena::{self, Purge};
 use crate::background;
 use crate::config::{self, Origin, Settings};
-use crate::{gate, helpers, limit, os};
+use crate::{accounts, gate, helpers, os};
 
 /// The free memory that the arena keeps resident when the last open phase ends. Memory in use is never touched.
 ///
@@ -63,7 +63,7 @@ pub fn set_retain(retain: Retain) {
         Retain::Never => bytes(0),
     };
     POLICY.store(policy, Ordering::SeqCst);
-    arena::set_kept(match retain {
+    accounts::set_kept(match retain {
         Retain::Always => usize::MAX,
         Retain::Bytes(limit) => limit,
         Retain::For(_) | Retain::Never => 0,
@@ -116,12 +116,12 @@ pub(crate) fn first_phase_began() {
 fn keep_in_phase() {
     // Pairs with the fence below: either that thread sees this phase, or this thread's limit replaces that one's.
     fence(Ordering::SeqCst);
-    arena::set_retained(usize::MAX);
+    accounts::set_retained(usize::MAX);
 }
 
 /// Applies the policy to memory that is freed from now on, outside of phases.
 fn keep_between_phases(bytes: usize) {
-    arena::set_retained(bytes);
+    accounts::set_retained(bytes);
     // Another thread may have begun a phase in between, and set its limit before this thread did.
     fence(Ordering::SeqCst);
     if gate::is_any_phase_open() {
@@ -143,14 +143,14 @@ pub(crate) fn last_phase_ended() {
         FOR_NS if policy == FOR_NS && !IS_RESIDENT.load(Ordering::Relaxed) => 0,
         FOR_NS => {
             arena::purge::relieve();
-            return arena::tick();
+            return gate::tick();
         }
         _ if is_kept_over_pause || by_setting.origin != Origin::Default || IS_RESIDENT.load(Ordering::Relaxed) => {
             by_setting.value
         }
         _ => 0,
     };
-    if arena::resident_bytes() > keep {
+    if accounts::resident_bytes() > keep {
         arena::purge::trim(arena, keep, Purge::Now);
     }
     arena::purge::relieve();
@@ -226,7 +226,7 @@ pub fn reserve(bytes: usize) -> usize {
         let threads = arena.config().threads;
         let resident =
             arena.populate(bytes, |memory| helpers::in_parallel(threads, &|part| memory.part(part, threads)));
-        limit::look();
+        accounts::look();
         resident
     })
 }
@@ -265,10 +265,10 @@ mod tests {
             gate::phase_began();
             keep_in_phase();
             keep_between_phases(7);
-            let in_phase = arena::retained_limit();
+            let in_phase = accounts::retained_limit();
             gate::phase_ended();
             keep_between_phases(7);
-            let code = i32::from((in_phase, arena::retained_limit()) != (usize::MAX, 7));
+            let code = i32::from((in_phase, accounts::retained_limit()) != (usize::MAX, 7));
             // SAFETY: ends the child, without destructors.
             unsafe { libc::_exit(code) };
         }

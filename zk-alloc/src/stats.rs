@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::config::{HugePagesOutcome, SettingsInForce};
-use crate::{arena, counters};
+use crate::{accounts, arena};
 
 /// The allocator's counters since the process started. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,13 +115,13 @@ pub(crate) fn hit_rate(served_bytes: u64, fresh_bytes: u64) -> Option<f64> {
 /// ```
 #[must_use]
 pub fn stats() -> Stats {
-    let (overflow_allocations, overflow_bytes) = counters::overflow_stats();
+    let (overflow_allocations, overflow_bytes) = accounts::overflow_stats();
     let mut stats = Stats {
         overflow_allocations: overflow_allocations as u64,
         overflow_bytes: overflow_bytes as u64,
-        phases: counters::phases(),
+        phases: accounts::phases(),
         live_bytes: live_bytes(),
-        peak_live_bytes: counters::peak_live_bytes(),
+        peak_live_bytes: accounts::peak_live_bytes(),
         ..Stats::default()
     };
     if let Some(arena) = arena::get() {
@@ -145,7 +145,7 @@ pub fn stats() -> Stats {
 /// assert!(zk_alloc::take_peak_live_bytes() < 4 << 20); // the vector died before
 /// ```
 pub fn take_peak_live_bytes() -> usize {
-    counters::take_peak_live_bytes(live_bytes())
+    accounts::take_peak_live_bytes(live_bytes())
 }
 
 /// Requests of one thread.
@@ -177,7 +177,7 @@ pub fn thread_stats() -> ThreadStats {
 
 /// Bytes of live blocks and page runs.
 pub(crate) fn live_bytes() -> usize {
-    counters::used_bytes().saturating_sub(arena::cached_bytes())
+    accounts::used_bytes().saturating_sub(arena::cached_bytes())
 }
 
 /// Adds the arena's counters.
@@ -188,7 +188,7 @@ fn add(stats: &mut Stats, arena: &arena::Arena) {
     (stats.slabs, stats.slabs_in_use_bytes) = arena.slabs();
     stats.slab_live_bytes = arena.live_block_bytes();
     stats.address_space_bytes = arena.address_space_bytes();
-    (stats.resident_bytes, stats.purged_bytes) = (arena::resident_bytes(), arena::purged_bytes());
+    (stats.resident_bytes, stats.purged_bytes) = (accounts::resident_bytes(), accounts::purged_bytes());
     stats.pressure_purges = arena::purge::pressure_purges();
     stats.huge_pages = Some(arena.config().huge_pages);
     stats.settings = Some(arena.config().settings);
@@ -419,7 +419,7 @@ pub fn resident_parts() -> ResidentParts {
         live_run_bytes,
         cached_bytes: cached_block_bytes + cached_run_bytes,
         free_slab_bytes: slab_bytes.saturating_sub(live_block_bytes + cached_block_bytes),
-        free_run_bytes: arena::resident_bytes().saturating_sub(elsewhere),
+        free_run_bytes: accounts::resident_bytes().saturating_sub(elsewhere),
         prefaulted_bytes,
         kernel_bytes: arena.kernel_bytes(),
     }

@@ -17,10 +17,10 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use crate::arena::Arena;
-use crate::arena::purge::budget::resident_bytes;
+use crate::accounts::{self, resident_bytes};
+use crate::arena::{self, Arena, front};
 use crate::os::{self, Errno, Signals};
-use crate::{counters, tuning};
+use crate::tuning;
 
 /// The most runs that are withheld at once. Each adds up to two mappings for the time of the fork.
 const RUNS: usize = 256;
@@ -50,9 +50,32 @@ unsafe impl Sync for SignalsBefore {}
 
 static SIGNALS: SignalsBefore = SignalsBefore(UnsafeCell::new(MaybeUninit::uninit()));
 
+// Makes the key of exiting threads before the program makes its own, because the C library has few keys that need no allocation. Has
+// forks call the arena.
+// SAFETY: the loader calls the functions in this section before `main`, with the C ABI. It may pass arguments, which a function without
+// parameters ignores.
+#[used]
+#[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00103"))]
+#[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
+pub(super) static BEFORE_MAIN: extern "C" fn() = register;
+
+extern "C" fn register() {
+    extern "C" fn before() {
+        arena::get().into_iter().for_each(before_fork);
+    }
+    extern "C" fn in_parent() {
+        arena::get().into_iter().for_each(after_fork_in_parent);
+    }
+    extern "C" fn in_child() {
+        arena::get().into_iter().for_each(after_fork_in_child);
+    }
+    front::exit_key(arena::thread_exits);
+    os::at_fork(before, in_parent, in_child);
+}
+
 /// Called before a fork, by the thread that forks.
 pub(crate) fn before_fork(arena: &Arena) {
-    let free_bytes = resident_bytes().saturating_sub(counters::used_bytes());
+    let free_bytes = resident_bytes().saturating_sub(accounts::used_bytes());
     if free_bytes < tuning::fork_min_bytes() || os::is_in_sandbox() || IS_REFUSED.load(Ordering::Relaxed) {
         return;
     }

@@ -21,30 +21,26 @@ use std::mem::MaybeUninit;
 use std::ptr::{NonNull, copy_nonoverlapping};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
+use crate::accounts::{self, Limit, ZoneCounters, resident_bytes};
 use crate::arena::front::{Cache, Totals};
 #[cfg(feature = "c-api")]
 pub use crate::arena::heap::NotFreeable;
 use crate::arena::heap::SizeClasses;
 pub(crate) use crate::arena::heap::alloc_cached;
-use crate::arena::pages::layout;
+use crate::arena::pages::bitmap::{Bitmap, align_up};
 pub(crate) use crate::arena::pages::layout::HugeAdvice;
-use crate::arena::pages::layout::{Density, RunUse};
+use crate::arena::pages::layout::{self, Path, RunKind, RunUse, ZoneSpec};
 #[cfg(feature = "c-api")]
 use crate::arena::pages::lengths::Lengths;
-use crate::arena::pages::region::Region;
-pub(crate) use crate::arena::pages::residency::Purge;
+use crate::arena::pages::memory::Density;
+pub(crate) use crate::arena::pages::memory::Purge;
 pub(crate) use crate::arena::pages::zone::Contents;
 use crate::arena::pages::zone::{Populate, Shortage, Zone};
-#[cfg(test)]
-pub(crate) use crate::arena::purge::budget::retained_limit;
-use crate::arena::purge::budget::{self, Limit};
-pub(crate) use crate::arena::purge::budget::{max_bytes, purged_bytes, resident_bytes, set_kept, set_retained};
-pub(crate) use crate::arena::purge::decay::{Policy, parker, set_watched, tick};
+pub(crate) use crate::arena::purge::decay::{Policy, parker, set_watched};
 use crate::classes::{self, Class};
 use crate::config::{self, Config, Settings};
-use crate::counters::ZoneCounters;
-use crate::os::{self, Errno};
-use crate::route::{self, Path, RunKind};
+use crate::os::{self, AddressRange, Errno, Mapping};
+use crate::sync::AtomicU64;
 use crate::{escape, tuning};
 
 /// What becomes of a request that the arena does not serve.
@@ -222,36 +218,6 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
     }
 }
 
-// Makes the key before the program makes its own, because the C library has few keys that need no allocation. Has forks call the arena.
-// SAFETY: the loader calls the functions in this section before `main`, with the C ABI. It may pass arguments, which a function without
-// parameters ignores.
-#[cfg(unix)]
-#[used]
-#[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00103"))]
-#[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
-static BEFORE_MAIN: extern "C" fn() = register;
-
-#[cfg(unix)]
-extern "C" fn register() {
-    front::exit_key(thread_exits);
-    os::at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
-}
-
-#[cfg(unix)]
-extern "C" fn before_fork() {
-    get().into_iter().for_each(fork::before_fork);
-}
-
-#[cfg(unix)]
-extern "C" fn after_fork_in_parent() {
-    get().into_iter().for_each(fork::after_fork_in_parent);
-}
-
-#[cfg(unix)]
-extern "C" fn after_fork_in_child() {
-    get().into_iter().for_each(fork::after_fork_in_child);
-}
-
 impl Arena {
     /// Builds the arena in place, part by part, because the stack may be small (that of a thread or a signal handler). On failure, `place`
     /// holds nothing.
@@ -264,7 +230,7 @@ impl Arena {
     unsafe fn build(place: *mut Self, program: &Settings) -> Result<(), Errno> {
         // Without a reference, the linker may drop it.
         #[cfg(unix)]
-        black_box(&BEFORE_MAIN);
+        black_box(&fork::BEFORE_MAIN);
         os::refer_to_pin();
         // While there is memory, and no filter of system calls.
         os::process_generation();
@@ -273,8 +239,8 @@ impl Arena {
             (&raw mut (*place).config).write(config::load(program));
             &(*place).config
         };
-        budget::set_max(config.settings.max_bytes.value);
-        budget::set_kept_at_opening(config.kept_bytes());
+        accounts::set_max(config.settings.max_bytes.value);
+        accounts::set_kept_at_opening(config.kept_bytes());
         classes::set_page_bytes(os::page_bytes());
         if config.settings.trace_escaped.value {
             escape::trace_escaped(true);
@@ -301,7 +267,7 @@ impl Arena {
         let region = unsafe { &(*place).region };
         #[cfg(feature = "c-api")]
         let lengths = Lengths::new(region.zones())?;
-        let size_classes = SizeClasses::new(region.zone(route::SLABS), thread_exits)?;
+        let size_classes = SizeClasses::new(region.zone(layout::SLABS), thread_exits)?;
         // SAFETY: the caller's.
         unsafe {
             (&raw mut (*place).size_classes).write(size_classes);
@@ -312,7 +278,7 @@ impl Arena {
     }
 
     fn slab_zone(&self) -> &Zone {
-        self.region.zone(route::SLABS)
+        self.region.zone(layout::SLABS)
     }
 
     /// Allocates memory for a request of at least one byte.
@@ -365,7 +331,7 @@ impl Arena {
     /// for which there are none anywhere.
     #[cold]
     fn alloc_in_any_zone(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
-        let others: &[RunKind] = match route::path(size, align) {
+        let others: &[RunKind] = match layout::path(size, align) {
             Path::Block(_) => &[],
             Path::Run(RunKind::Aligned) => &[RunKind::Mid, RunKind::Huge],
             Path::Run(RunKind::Mid) if size < tuning::crosses_min_bytes() => &[RunKind::Aligned, RunKind::Huge],
@@ -394,7 +360,7 @@ impl Arena {
 
     #[inline(always)]
     fn try_alloc(&self, size: usize, align: usize, contents: Contents, limit: Limit) -> Result<NonNull<u8>, Shortage> {
-        match route::path(size, align) {
+        match layout::path(size, align) {
             Path::Block(class) => {
                 let at = self.size_classes.alloc(self.slab_zone(), class, limit)?;
                 if contents == Contents::Zeroed {
@@ -458,7 +424,7 @@ impl Arena {
     /// Changes the length of an allocation in place. Returns `false` if there is no room, or if the new length belongs elsewhere:
     /// - a block would be at most half used;
     /// - a run grows out of the lengths of its zone;
-    /// - a run shrinks out of them, to less than half or below [`route::min_bytes`].
+    /// - a run shrinks out of them, to less than half or below [`layout::min_bytes`].
     ///
     /// # Safety
     /// `at` came from [`alloc`](Self::alloc), with this `align`, and is `old_size` bytes long by now; nobody uses its bytes beyond
@@ -469,8 +435,8 @@ impl Arena {
             return new_size <= class.block_bytes() && new_size > class.block_bytes() / 2;
         }
         let runs = self.region.zone_of(at);
-        let belongs = route::path(new_size, align) == Path::Run(runs);
-        let may_stay = new_size >= route::min_bytes(runs)
+        let belongs = layout::path(new_size, align) == Path::Run(runs);
+        let may_stay = new_size >= layout::min_bytes(runs)
             && match runs {
                 RunKind::Huge => new_size >= old_size / 2,
                 RunKind::Aligned | RunKind::Mid => new_size >= old_size / 2 && new_size <= old_size,
@@ -510,7 +476,7 @@ impl Arena {
         if old_size < tuning::move_min_bytes() || new_size < old_size {
             return None;
         }
-        let (old_runs, new_runs) = (self.region.zone_of(at), route::run_kind(new_size, align));
+        let (old_runs, new_runs) = (self.region.zone_of(at), layout::run_kind(new_size, align));
         let (old, new) = (self.region.zone(old_runs), self.region.zone(new_runs));
         let len = old.run_bytes(old_size);
         if len > new.run_bytes(new_size) {
@@ -590,8 +556,8 @@ impl Arena {
 
     /// Accounts for free memory for a request of `bytes`, and has `prefault` fault it in. Returns how many bytes were accounted.
     pub(crate) fn populate(&self, bytes: usize, prefault: impl FnOnce(Populate<'_>)) -> usize {
-        let (runs, run_use) = match route::path(bytes, 1) {
-            Path::Block(_) => (route::SLABS, RunUse::Slab),
+        let (runs, run_use) = match layout::path(bytes, 1) {
+            Path::Block(_) => (layout::SLABS, RunUse::Slab),
             Path::Run(runs) => (runs, RunUse::of_run(bytes)),
         };
         self.region.zone(runs).populate(run_use, bytes, prefault)
@@ -675,7 +641,7 @@ impl Arena {
         contents: Contents,
     ) -> Result<NonNull<u8>, Unserved> {
         let at = self.alloc(size, align, contents)?;
-        if let Path::Run(_) = route::path(size, align) {
+        if let Path::Run(_) = layout::path(size, align) {
             let runs = self.region.zone_of(at);
             if !self.lengths.set(runs, self.region.zone(runs), at, size) {
                 // SAFETY: handed out above, and given to nobody.
@@ -757,6 +723,146 @@ pub(crate) fn run_totals() -> Totals {
 /// Bytes of runs and blocks in thread caches.
 pub(crate) fn cached_bytes() -> usize {
     front::cached_run_bytes() + get().map_or(0, |arena| arena.size_classes.cached_bytes())
+}
+
+// Address space, and the tables of the zones.
+
+/// A range of address space, cut into zones of equal span. Zones map memory there as they grow.
+///
+/// The spans are equal powers of two, so one subtraction and one shift find the zone of an address.
+#[derive(Debug)]
+pub(crate) struct Region {
+    /// The address space. Memory that a zone mapped there is never unmapped, because a published region stays.
+    range: AddressRange,
+    /// The words of the zones' bitmaps.
+    _words: Mapping,
+    span_shift: u32,
+    zones: [Zone; ZONES],
+}
+
+/// One for each [`RunKind`], in its order.
+const ZONES: usize = 3;
+
+/// The bitmaps of a zone that have a bit for each page.
+const BITMAPS: usize = 5;
+/// The bitmaps of a zone that have a bit for each block, the place of a huge page. Each block has a word, too.
+const BLOCK_BITMAPS: usize = 2;
+
+/// Address space for a region, and the memory of its bitmaps.
+struct Found {
+    span: usize,
+    range: AddressRange,
+    words: Mapping,
+}
+
+impl Found {
+    /// Finds address space for `span_bytes` (rounded up to a power of two) for each zone. If the system refuses, as limits leave too little room for
+    /// the tables, tries a half, a quarter, ...
+    fn largest(span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<Self, Errno> {
+        let mut span = span_bytes.clamp(tuning::min_span_bytes(), usize::MAX / 4 / ZONES).next_power_of_two();
+        loop {
+            match Self::exactly(span, specs) {
+                Err(refused) if span / 2 < tuning::min_span_bytes() => return Err(refused),
+                Err(_) => span /= 2,
+                Ok(found) => return Ok(found),
+            }
+        }
+    }
+
+    fn exactly(span: usize, specs: &[ZoneSpec; ZONES]) -> Result<Self, Errno> {
+        // These trial mappings count on top of the program's memory. They are dropped at once, because the program needs the rest of the
+        // limits.
+        drop(os::reserve(span / tuning::address_part())?);
+        drop(os::map_zeroed(span / tuning::data_part())?);
+        let range = AddressRange::find(span * ZONES)?;
+        let blocks = span / os::HUGE_PAGE_BYTES;
+        let block_words = BLOCK_BITMAPS * Bitmap::words_for(blocks) + blocks;
+        let words = |spec: &ZoneSpec| BITMAPS * Bitmap::words_for(span / spec.page_bytes) + block_words;
+        let words: usize = specs.iter().map(words).sum();
+        let words = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?.for_table();
+        Ok(Self { span, range, words })
+    }
+}
+
+impl Region {
+    /// Finds a region with `span_bytes` for each zone, or less if limits leave less room. Builds it in place, zone by zone, because the
+    /// stack may be small. On failure, `place` holds nothing.
+    ///
+    /// # Errors
+    /// The system's last error, if it refuses even the smallest span.
+    ///
+    /// # Safety
+    /// `place` is valid for writes, and only the caller reaches it.
+    pub(crate) unsafe fn find_at(place: *mut Self, span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<(), Errno> {
+        let Found { span, range, words } = Found::largest(span_bytes, specs)?;
+        let (base, mut words_at) = (range.start(), words.start());
+        // Slabs and caches keep their blocks as addresses.
+        base.as_ptr().expose_provenance();
+        let mut take_words = |len: usize| -> &'static [AtomicU64] {
+            // SAFETY: the next `len` words of the mapping, which is large enough for all bitmaps and claims, zeroed, kept as long as
+            // the zones, and reached through nothing else.
+            let words = unsafe { std::slice::from_raw_parts(words_at.cast::<AtomicU64>().as_ptr(), len) };
+            // SAFETY: still within the mapping, or one past its end.
+            words_at = unsafe { words_at.add(len * size_of::<u64>()) };
+            words
+        };
+        for (index, spec) in specs.iter().enumerate() {
+            let pages = span / spec.page_bytes;
+            let blocks = span / os::HUGE_PAGE_BYTES;
+            let bits = [(); BITMAPS].map(|()| Bitmap::new(take_words(Bitmap::words_for(pages))));
+            let block_bits = [(); BLOCK_BITMAPS].map(|()| Bitmap::new(take_words(Bitmap::words_for(blocks))));
+            let claims = take_words(blocks);
+            // SAFETY: the range is `ZONES` spans long.
+            let zone_base = unsafe { base.add(index * span) };
+            // SAFETY: the caller's place.
+            let zones = unsafe { (&raw mut (*place).zones).cast::<Zone>() };
+            // SAFETY: a span of the range for each zone; the bitmaps are clear and describe a span.
+            match unsafe { Zone::new(zone_base, *spec, bits, block_bits, claims) } {
+                // SAFETY: within the caller's place.
+                Ok(zone) => unsafe { zones.add(index).write(zone) },
+                Err(refused) => {
+                    // SAFETY: written in earlier iterations, and known to nobody.
+                    (0..index).for_each(|index| unsafe { zones.add(index).drop_in_place() });
+                    return Err(refused);
+                }
+            }
+        }
+        // SAFETY: the caller's. With these all fields are written.
+        unsafe {
+            (&raw mut (*place).range).write(range);
+            (&raw mut (*place)._words).write(words);
+            (&raw mut (*place).span_shift).write(span.trailing_zeros());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.range.start()
+    }
+
+    /// Bytes of address space.
+    pub(crate) fn len(&self) -> usize {
+        ZONES << self.span_shift
+    }
+
+    /// The zone of the runs of this kind.
+    pub(crate) fn zone(&self, runs: RunKind) -> &Zone {
+        &self.zones[runs as usize]
+    }
+
+    pub(crate) fn zones(&self) -> &[Zone; ZONES] {
+        &self.zones
+    }
+
+    /// The zone that holds an address of the region, by the kind of its runs.
+    #[inline(always)]
+    pub(crate) fn zone_of(&self, at: NonNull<u8>) -> RunKind {
+        match (at.addr().get() - self.base().addr().get()) >> self.span_shift {
+            0 => RunKind::Aligned,
+            1 => RunKind::Mid,
+            _ => RunKind::Huge,
+        }
+    }
 }
 
 // Copying an allocation to another place, for a request to change its length.

@@ -4,8 +4,8 @@
 use loom::sync::Arc;
 
 use super::models::{Uses, beside, beside_two, bounded, join, spawn, words};
+use crate::arena::pages::bitmap::{self, HintSet};
 use crate::arena::pages::bitmap::{Bitmap, Occupied};
-use crate::arena::pages::hints::{self, HintSet};
 use crate::arena::pages::runs::{Failures, Runs, Wanted};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -222,7 +222,7 @@ impl Places {
     /// All places are empty. The places in `hinted` have hints.
     fn new(hinted: &[usize]) -> Arc<Self> {
         let len = 64 * 64 + 192;
-        let places = Self { hints: HintSet::new(words(hints::words_for(len)), len), full: words(INDICES.len()) };
+        let places = Self { hints: HintSet::new(words(bitmap::words_for(len)), len), full: words(INDICES.len()) };
         for place in places.full {
             // Loom orders values that are stored with SeqCst, but not the initial values.
             place.swap(0, Ordering::SeqCst);
@@ -318,7 +318,7 @@ fn who_sets_a_hint_finds_it_also_where_another_thread_is_about_to_set_it() {
 #[test]
 fn a_word_that_is_claimed_while_its_last_page_is_freed_counts_as_used() {
     bounded(4, || {
-        let words_of_hints = words(hints::words_for(BITS / 64));
+        let words_of_hints = words(bitmap::words_for(BITS / 64));
         let occupied = Occupied { bits: Bitmap::new(words(BITS / 64)), words: HintSet::new(words_of_hints, BITS / 64) };
         occupied.bits.try_claim(64, 1).expect("all is free");
         occupied.set(64, 1);

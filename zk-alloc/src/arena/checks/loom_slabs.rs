@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::Arc;
 
 use super::models::{Memory, Model, Uses, beside, beside_two, with_memory};
+use crate::accounts::{self, Limit};
 use crate::arena::heap::slab::SlabTable;
 use crate::arena::pages::layout::HugeAdvice;
-use crate::arena::pages::residency::Allowance;
+use crate::arena::pages::memory::Allowance;
 use crate::arena::pages::zone::{Contents, Shortage};
-use crate::arena::purge::budget::{self, Limit};
 use crate::classes::{self, Class};
 
 const ZONE_PAGE_BYTES: usize = 16 << 10;
@@ -80,7 +80,7 @@ impl Slabs {
         found.truncate(taken);
         assert!(!found.is_empty());
         for &block in &found {
-            assert_eq!(self.table.class_at(block), Some(class), "a block of another class");
+            assert_eq!(self.table.classes.at(block), Some(class), "a block of another class");
             self.write(class, block);
             // SAFETY: the block was taken above, and is committed.
             unsafe { self.at(block).write(block) };
@@ -96,7 +96,7 @@ impl Slabs {
     /// Puts blocks back, and checks that nobody else wrote to them.
     fn put(&self, class: Class, blocks: &[usize]) {
         for &block in blocks {
-            assert_eq!(self.table.class_at(block), Some(class), "the slab is gone");
+            assert_eq!(self.table.classes.at(block), Some(class), "the slab is gone");
             // SAFETY: the caller owns the block, which is committed.
             assert_eq!(unsafe { self.at(block).read() }, block, "the block's contents are gone");
             self.write(class, block);
@@ -392,13 +392,13 @@ fn what_is_purged_by_an_old_hint_belongs_to_a_slab_of_another_class() {
 fn what_would_exceed_the_cap_is_purged_and_not_accounted() {
     with_slabs(2, 1, |slabs| {
         let kept = slabs.take(long(), in_a_page(long()));
-        budget::set_max(budget::resident_bytes() + PAGE_BYTES);
+        accounts::set_max(accounts::resident_bytes() + PAGE_BYTES);
         let want = |slabs: &Slabs| {
             slabs.try_take(long(), in_a_page(long())).into_iter().for_each(|blocks| slabs.put(long(), &blocks));
         };
         beside(slabs, want, || want(slabs));
         assert_eq!(slabs.model.accounted_bytes(), slabs.model.bytes_in_memory());
-        budget::set_max(usize::MAX);
+        accounts::set_max(usize::MAX);
         slabs.put(long(), &kept);
     });
 }

@@ -6,11 +6,11 @@ use std::ptr::NonNull;
 use loom::sync::Arc;
 
 use super::models::{Model, beside, beside_two, with_memory};
+use crate::accounts::Limit;
 use crate::arena::front::{Cache, Run};
 use crate::arena::pages::layout::HugeAdvice;
-use crate::arena::pages::residency::{Allowance, Purge};
+use crate::arena::pages::memory::{Allowance, Purge};
 use crate::arena::pages::zone::Contents;
-use crate::arena::purge::budget::Limit;
 use crate::os;
 
 const PAGE_BYTES: usize = 4 << 10;

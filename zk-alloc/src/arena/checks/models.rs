@@ -14,11 +14,11 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc as LoomArc;
 use loom::thread::{self, JoinHandle};
 
+use crate::accounts::{self, Limit};
 use crate::arena::pages::bitmap::Bitmap;
 use crate::arena::pages::layout::{HugeAdvice, ZoneSpec};
-use crate::arena::pages::residency::{Allowance, Purge};
+use crate::arena::pages::memory::{Allowance, Purge};
 use crate::arena::pages::zone::{Contents, Zone};
-use crate::arena::purge::budget::{self, Limit};
 use crate::os;
 use crate::sync::AtomicU64;
 
@@ -141,8 +141,8 @@ impl Memory {
         };
         // SAFETY: the reservation of this model, which nobody uses between two of its runs.
         unsafe { os::discard(self.base.as_ptr(), PAGES * self.page_bytes).expect("memory of this model") };
-        budget::set_max(usize::MAX);
-        let resident_bytes = budget::resident_bytes();
+        accounts::set_max(usize::MAX);
+        let resident_bytes = accounts::resident_bytes();
         let [used, resident, dirty, moved, edges, forbidden, ready] = [(); 7].map(|()| words(1));
         let claims = words((PAGES * self.page_bytes).div_ceil(os::HUGE_PAGE_BYTES));
         let taken = Bitmap::new(used);
@@ -168,7 +168,7 @@ pub(super) struct Model {
 impl Model {
     /// Bytes that were accounted since the zone was made.
     pub(super) fn accounted_bytes(&self) -> usize {
-        budget::resident_bytes() - self.resident_bytes
+        accounts::resident_bytes() - self.resident_bytes
     }
 
     /// Bytes of the zone that are in memory, as the kernel says.

@@ -3,8 +3,8 @@
 
 use super::alone;
 use crate::arena::Contents;
+use crate::arena::pages::layout::RunKind;
 use crate::os;
-use crate::route::RunKind;
 
 /// If the kernel moves only a part of the pages, the arena finds that part: it is not zero at the new place.
 #[test]

@@ -25,7 +25,9 @@ use std::sync::atomic::{self, AtomicU32, AtomicUsize};
 
 use crate::sync::{AtomicU64, Ordering};
 use crate::{classes, os, tuning};
-pub(crate) use cache::{Cache, Entered, Run, Totals, enter, is_joined};
+pub(crate) use cache::{
+    Cache, Entered, Run, Totals, count_past_cache, count_run, enter, is_joined, put_run, take_run_if, thread_totals,
+};
 use cache::{CacheState, local};
 #[cfg(all(test, not(loom)))]
 pub(crate) use registry::VISITS;
@@ -112,50 +114,6 @@ pub(crate) fn visited() -> usize {
 fn claim(caches: impl Iterator<Item = &'static Cache>, empty: impl FnMut(&'static Cache)) {
     let own = local().and_then(|local| local.cache.get());
     CLAIMING.claim_all(caches, os::process_generation(), own, os::fence_other_threads, empty);
-}
-
-/// Takes out a run of `run_bytes` that this thread caches, if it is `fits`, to serve a request of `bytes`.
-#[inline(always)]
-pub(crate) fn take_run_if(run_bytes: usize, bytes: usize, fits: impl FnOnce(Run) -> bool) -> Option<Run> {
-    let cache = enter()?;
-    let run = cache.take_run_if(run_bytes, fits)?;
-    cache.run_handed_out(bytes);
-    Some(run)
-}
-
-/// Counts a run that this thread was handed for a request of `bytes`. Returns `false` if it can't use a cache now: then
-/// [`run_totals`] lacks the request.
-pub(crate) fn count_run(bytes: usize) -> bool {
-    let is_cached = enter().map(|cache| cache.run_handed_out(bytes)).is_some();
-    if !is_cached {
-        count_past_cache(bytes);
-    }
-    is_cached
-}
-
-/// Counts a request of this thread that no cache counts.
-#[cold]
-pub(crate) fn count_past_cache(bytes: usize) {
-    if let Some(local) = local() {
-        let Totals { allocations, bytes: before } = local.past_cache.get();
-        local.past_cache.set(Totals { allocations: allocations + 1, bytes: before + bytes as u64 });
-    }
-}
-
-/// The requests of this thread.
-pub(crate) fn thread_totals() -> Totals {
-    let Some(local) = local() else { return Totals::default() };
-    let cached = local.cache.get().map(Cache::thread_totals);
-    cached.into_iter().chain([local.past_cache.get()]).sum()
-}
-
-/// Caches a run for this thread. Returns the one that is not cached instead, if there is one.
-#[inline(always)]
-pub(crate) fn put_run(run: Run) -> Option<Run> {
-    match enter() {
-        Some(cache) => cache.put_run(run),
-        None => Some(run),
-    }
 }
 
 /// Takes out the runs that any thread caches.

@@ -8,7 +8,7 @@ use std::mem;
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 use crate::arena::front::cache::Cache;
-use crate::arena::pages::hints::{self, HintSet};
+use crate::arena::pages::bitmap::{self, HintSet};
 use crate::os;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ pub(crate) const THREADS: usize = 32 << 10;
 /// Caches that are mapped at once. A small process has those of the library's own memory.
 const CHUNK: usize = 512;
 
-const WORDS: usize = hints::words_for(THREADS);
+const WORDS: usize = bitmap::words_for(THREADS);
 
 static FIRST: [Cache; CHUNK] = [const { Cache::new() }; CHUNK];
 static MORE: [AtomicPtr<Cache>; THREADS / CHUNK - 1] = [const { AtomicPtr::new(std::ptr::null_mut()) }; _];

@@ -6,18 +6,21 @@ pub(crate) mod slab;
 use std::ffi::c_void;
 #[cfg(feature = "c-api")]
 use std::fmt;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::accounts::Limit;
 use crate::arena::front::{self, Cache, CacheStorage, Totals};
 use crate::arena::heap::slab::SlabTable;
-use crate::arena::pages::residency::Allowance;
+use crate::arena::pages::bitmap::Table;
+use crate::arena::pages::memory::Allowance;
 use crate::arena::pages::zone::{Shortage, Zone};
-use crate::arena::purge::budget::Limit;
 use crate::arena::purge::decay;
-use crate::classes::Class;
+use crate::classes::{self, Class};
 use crate::os::Errno;
-use crate::tuning;
+use crate::sync::AtomicU8;
+use crate::{gate, tuning};
 
 /// Room for the blocks that a thread fetches at once.
 const BATCH: usize = 32;
@@ -60,6 +63,40 @@ impl fmt::Display for NotFreeable {
     }
 }
 
+/// The unit of the tables: the smallest slab.
+pub(crate) const UNIT_BYTES: usize = classes::MIN_SLAB_BYTES;
+
+/// Which memory is a block, and of which class.
+#[derive(Debug)]
+pub(crate) struct ClassTable {
+    /// The zone's first address.
+    base: usize,
+    /// The number of the class, in every unit of a slab; 0 where no slab lies.
+    numbers: Table<AtomicU8>,
+}
+
+impl ClassTable {
+    pub(crate) fn new(zone: &Zone, units: usize) -> Result<Self, Errno> {
+        Ok(Self { base: zone.base().addr().get(), numbers: Table::new(units)? })
+    }
+
+    /// The class of the block at an address of the zone; `None` where no slab lies.
+    #[inline(always)]
+    pub(crate) fn at(&self, address: usize) -> Option<Class> {
+        // The caller owns the memory at the address, so its class can't change. The class was visible when the memory was handed out.
+        let number = self.numbers.all().get(address.wrapping_sub(self.base) / UNIT_BYTES)?;
+        Class::from_number(number.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn of(&self, unit: usize) -> Option<Class> {
+        Class::from_number(self.numbers.all()[unit].load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set(&self, units: Range<usize>, number: u8) {
+        self.numbers.all()[units].iter().for_each(|unit| unit.store(number, Ordering::Relaxed));
+    }
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct SizeClasses {
@@ -89,7 +126,7 @@ impl SizeClasses {
     /// The class of the block at an address, if it is one.
     #[inline(always)]
     pub(crate) fn class_at(&self, at: NonNull<u8>) -> Option<Class> {
-        self.slabs.class_at(at.addr().get())
+        self.slabs.classes.at(at.addr().get())
     }
 
     /// Finds a cache for this thread, if it has none yet.
@@ -103,7 +140,7 @@ impl SizeClasses {
     /// # Errors
     /// See [`Shortage`].
     pub(crate) fn alloc(&self, zone: &Zone, class: Class, limit: Limit) -> Result<NonNull<u8>, Shortage> {
-        alloc_cached_of(class).map_or_else(|| self.fetch(zone, class, limit), Ok)
+        alloc_cached(class).map_or_else(|| self.fetch(zone, class, limit), Ok)
     }
 
     #[cold]
@@ -116,7 +153,7 @@ impl SizeClasses {
             if let Some(cached) = take_cached(&cache, class) {
                 tick_soon(&cache);
                 drop(cache);
-                decay::tick();
+                gate::tick();
                 return Ok(cached);
             }
             let wanted = cache.next_batch(class, most).max(class.blocks_by_lines());
@@ -134,7 +171,7 @@ impl SizeClasses {
             self.bytes.fetch_add(class.block_bytes() as u64, Ordering::Relaxed);
             front::count_past_cache(class.block_bytes());
         }
-        decay::tick();
+        gate::tick();
         Ok(at(found[0]))
     }
 
@@ -210,7 +247,7 @@ impl SizeClasses {
             self.slabs.put(zone, class, std::iter::once(block as usize));
             self.returned_bytes.fetch_add(class.block_bytes() as u64, Ordering::Relaxed);
         }
-        decay::tick();
+        gate::tick();
     }
 
     fn flush(&self, zone: &Zone, cache: &Cache, class: Class, keep: usize) {
@@ -290,14 +327,9 @@ impl SizeClasses {
     }
 }
 
-/// A block from this thread's cache, for a usual request (see [`Class::of_usual`]).
+/// A block from this thread's cache.
 #[inline(always)]
-pub(crate) fn alloc_cached(size: usize, align: usize) -> Option<NonNull<u8>> {
-    alloc_cached_of(Class::of_usual(size, align)?)
-}
-
-#[inline(always)]
-fn alloc_cached_of(class: Class) -> Option<NonNull<u8>> {
+pub(crate) fn alloc_cached(class: Class) -> Option<NonNull<u8>> {
     let cache = front::enter()?;
     if cache.is_to_tick() { None } else { take_cached(&cache, class) }
 }

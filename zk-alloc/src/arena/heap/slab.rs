@@ -14,18 +14,16 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{self, AtomicUsize};
 
-use crate::arena::pages::bitmap::{WORD_BITS, low_bits};
-use crate::arena::pages::hints::{HintSets, Table};
+use crate::accounts::{self, Limit};
+use crate::arena::heap::{ClassTable, UNIT_BYTES};
+use crate::arena::pages::bitmap::{HintSets, Table, WORD_BITS, low_bits};
 use crate::arena::pages::layout;
-use crate::arena::pages::residency::Allowance;
+use crate::arena::pages::memory::Allowance;
 use crate::arena::pages::zone::{Shortage, Zone};
-use crate::arena::purge::budget::{self, Limit};
 use crate::classes::{self, Class, MAX_WORDS};
 use crate::os::{self, Errno};
-use crate::sync::{AtomicU8, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
-/// The unit of the tables: the smallest slab.
-const UNIT_BYTES: usize = classes::MIN_SLAB_BYTES;
 /// Bitmaps are committed for this many units at once.
 const COMMIT_UNITS: usize = 2048;
 /// The hint set of the slabs in which a block was freed since their last purge. No class has this number.
@@ -39,8 +37,7 @@ const SLAB_WORDS: usize = 16;
 pub(crate) struct SlabTable {
     base: usize,
     units: usize,
-    /// The number of the class, in every unit of a slab; 0 where no slab lies.
-    classes: Table<AtomicU8>,
+    pub(super) classes: ClassTable,
     /// Which pages of a slab are accounted, at the slab's first unit. Each bit stands for [`page_bytes`](Self::page_bytes) bytes.
     present: Table<AtomicU64>,
     /// Which blocks of a slab are free; all zeroes where no slab lies. The table is ordered by word of the bitmap, then by the slab's first
@@ -76,7 +73,7 @@ impl SlabTable {
         Ok(Self {
             base: zone.base().addr().get(),
             units,
-            classes: Table::new(units)?,
+            classes: ClassTable::new(zone, units)?,
             present: Table::new(units)?,
             free: Table::reserve(units * MAX_WORDS)?,
             free_committed: AtomicUsize::new(0),
@@ -86,16 +83,6 @@ impl SlabTable {
             taken_bytes: AtomicUsize::new(0),
             purge_from: AtomicUsize::new(0),
         })
-    }
-
-    /// The class of the block at an address of the zone; `None` where no slab lies.
-    #[inline(always)]
-    pub(crate) fn class_at(&self, address: usize) -> Option<Class> {
-        // The caller owns the memory at the address, so its class can't change. The class was visible when the memory was handed out.
-        self.classes
-            .all()
-            .get(address.wrapping_sub(self.base) / UNIT_BYTES)
-            .and_then(|class| Class::from_number(class.load(Ordering::Relaxed)))
     }
 
     /// Slabs in use, and their bytes.
@@ -143,7 +130,7 @@ impl SlabTable {
     }
 
     fn class(&self, unit: usize) -> Option<Class> {
-        Class::from_number(self.classes.all()[unit].load(Ordering::Relaxed))
+        self.classes.of(unit)
     }
 
     /// As [`take`](Self::take), from a slab that may have free blocks. It may have another class by now, or be no slab any more.
@@ -199,7 +186,7 @@ impl SlabTable {
         self.slabs.fetch_add(1, atomic::Ordering::Relaxed);
         self.in_use_bytes.fetch_add(slab_bytes, atomic::Ordering::Relaxed);
         self.present.all()[unit].store(resident, Ordering::Relaxed);
-        (unit..unit + units).for_each(|unit| self.classes.all()[unit].store(class.number(), Ordering::Relaxed));
+        self.classes.set(unit..unit + units, class.number());
         // This thread owns all blocks. It frees those that it does not want, and other threads may take them.
         let wanted = lowest(class.full_word(0), found.len());
         let blocks = Blocks { unit, word: 0, mask: wanted };
@@ -350,7 +337,7 @@ impl SlabTable {
     fn retire(&self, zone: &Zone, unit: usize, class: Class) {
         let slab_bytes = class.slab_bytes();
         let units = slab_bytes / UNIT_BYTES;
-        (unit..unit + units).for_each(|unit| self.classes.all()[unit].store(0, Ordering::Relaxed));
+        self.classes.set(unit..unit + units, 0);
         self.hints.set(class.number() as usize).clear(unit);
         self.slabs.fetch_sub(1, atomic::Ordering::Relaxed);
         self.in_use_bytes.fetch_sub(slab_bytes, atomic::Ordering::Relaxed);
@@ -385,7 +372,7 @@ impl SlabTable {
             let there = present >> (zone_page * pages) & low_bits(pages);
             let missing_bytes = (pages - there.count_ones() as usize) * self.page_bytes(slab_bytes);
             // The zone accounts by its own pages. One that is resident in part counts as resident, and its missing part is accounted too.
-            if there != 0 && budget::admit(missing_bytes, Limit::Cap) {
+            if there != 0 && accounts::admit(missing_bytes, Limit::Cap) {
                 resident |= 1 << zone_page;
             } else if there != 0 {
                 let at = slab.as_ptr().wrapping_add(zone_page * zone_page_bytes);
@@ -397,7 +384,7 @@ impl SlabTable {
                 } else {
                     // The kernel refuses, as with locked pages: they are still resident. So the page is accounted, whatever the limits
                     // say.
-                    budget::exceed(missing_bytes);
+                    accounts::exceed(missing_bytes);
                     resident |= 1 << zone_page;
                 }
             }
@@ -453,13 +440,13 @@ impl SlabTable {
             return Ok(());
         }
         let missing_bytes = missing.count_ones() as usize * self.page_bytes(class.slab_bytes());
-        if !budget::admit(missing_bytes, limit) {
+        if !accounts::admit(missing_bytes, limit) {
             return Err(Shortage::OverBudget);
         }
         // Since then, another thread may have accounted for a page that its block shares with ours.
         let twice = present.fetch_or(missing, Ordering::Relaxed) & missing;
         let twice_bytes = twice.count_ones() as usize * self.page_bytes(class.slab_bytes());
-        budget::unaccount(twice_bytes);
+        accounts::unaccount(twice_bytes);
         zone.count(0, missing_bytes - twice_bytes);
         Ok(())
     }
@@ -488,7 +475,7 @@ impl SlabTable {
     /// Takes pages off the account that were purged. Returns their bytes.
     fn returned(&self, pages: u64, slab_bytes: usize) -> usize {
         let bytes = pages.count_ones() as usize * self.page_bytes(slab_bytes);
-        budget::returned(bytes);
+        accounts::returned(bytes);
         bytes
     }
 

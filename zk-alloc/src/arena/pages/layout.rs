@@ -1,15 +1,75 @@
-//! The parameters of the zones: page sizes, huge pages, prefaulting and clearing.
+//! The layout of the arena: which part serves a request, and the parameters of the zones. This is arithmetic: another answer changes speed
+//! and memory use, never safety.
 //!
 //! There are zones because the one huge buffer of a proof leaves a huge gap behind. A small allocation in that gap may outlive the proof.
 //! The next huge run then goes elsewhere, and the process pays for two (docs/design.md).
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU16, Ordering};
 
+use crate::classes::{self, Class};
 use crate::config::{Config, HugePagesOutcome};
 use crate::os::{self, HUGE_PAGE_BYTES};
-use crate::route::{self, RunKind};
-use crate::{counters, tuning};
+use crate::{accounts, tuning};
+
+/// The path of a request through the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    /// A block of a size class, from the thread's cache or a slab.
+    Block(Class),
+    /// A run of pages, in the zone of its kind. So small allocations stay out of the holes that huge runs leave.
+    Run(RunKind),
+}
+
+/// The kinds of runs. Each kind has a zone of the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum RunKind {
+    /// Runs below [`tuning::aligned_bytes`] that are aligned to more than a block can be. Elsewhere, each would fault in a whole huge
+    /// page.
+    Aligned,
+    /// All other runs below [`tuning::huge_run_bytes`].
+    Mid,
+    /// Runs of [`tuning::huge_run_bytes`] and more.
+    Huge,
+}
+
+/// Slabs lie in the zone of these runs, so that slabs and runs can reuse each other's memory.
+pub(crate) const SLABS: RunKind = RunKind::Mid;
+/// The path of a request that the arena serves.
+#[inline(always)]
+pub(crate) fn path(size: usize, align: usize) -> Path {
+    if size <= classes::MAX_BYTES && align <= classes::MAX_ALIGN {
+        Path::Block(Class::of(size, align))
+    } else {
+        Path::Run(run_kind(size, align))
+    }
+}
+
+/// The kind of the run that serves a request.
+pub(crate) fn run_kind(size: usize, align: usize) -> RunKind {
+    if size >= tuning::huge_run_bytes() {
+        RunKind::Huge
+    } else if size < tuning::aligned_bytes() && align > classes::MAX_ALIGN {
+        RunKind::Aligned
+    } else {
+        RunKind::Mid
+    }
+}
+
+/// The shortest run that may stay in a zone when it shrinks, in bytes.
+pub(crate) fn min_bytes(runs: RunKind) -> usize {
+    match runs {
+        RunKind::Huge => tuning::crosses_min_bytes(),
+        RunKind::Aligned | RunKind::Mid => classes::MAX_BYTES / 2,
+    }
+}
+
+/// Whether a run of this many bytes is long.
+#[inline(always)]
+pub(crate) fn is_long_run(bytes: usize) -> bool {
+    bytes >= tuning::long_run_bytes()
+}
+
+// The parameters of the zones: page sizes, huge pages, prefaulting and clearing.
 
 /// The advice on huge pages that the kernel gets. It follows from the [outcome](HugePagesOutcome) of the setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +128,7 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
     // In small pages, a fault for each costs more than clearing them here.
     let lazy_zero_bytes = if huge == HugeAdvice::Ask { config.settings.lazy_zero_bytes.value } else { usize::MAX };
     [RunKind::Aligned, RunKind::Mid, RunKind::Huge].map(|runs| {
-        let small_region_bytes = if runs == route::SLABS { first_bytes(config.threads) } else { 0 };
+        let small_region_bytes = if runs == SLABS { first_bytes(config.threads) } else { 0 };
         let small_pages_bytes = match runs {
             _ if config.huge_pages == HugePagesOutcome::Always => 0,
             RunKind::Aligned => usize::MAX,
@@ -96,91 +156,9 @@ impl ZoneSpec {
     }
 }
 
-/// How often to look whether zeroed memory was used: each time while it is sparse, and ever more rarely once it was dense. Threads that race
-/// here look once too often, or too rarely.
-#[derive(Debug)]
-struct DensityPredictor {
-    /// Requests that are taken for dense before the next look.
-    left: AtomicU16,
-    /// As many as that after the last look.
-    granted: AtomicU16,
-}
-
-impl DensityPredictor {
-    const fn new() -> Self {
-        Self { left: AtomicU16::new(0), granted: AtomicU16::new(0) }
-    }
-
-    /// Takes one more for dense, without a look; `false` where it is time for one.
-    fn predict_dense(&self) -> bool {
-        let left = self.left.load(Ordering::Relaxed);
-        self.left.store(left.saturating_sub(1), Ordering::Relaxed);
-        left > 0
-    }
-
-    /// Learns from a look. No more than `most` are taken for dense without another.
-    fn learn(&self, is_dense: bool, most: usize) {
-        let next = if is_dense { (8 * self.granted.load(Ordering::Relaxed) + 7).min(most as u16) } else { 0 };
-        self.granted.store(next, Ordering::Relaxed);
-        self.left.store(next, Ordering::Relaxed);
-    }
-}
-
-/// The classes of lengths that are told apart, by the binary logarithm.
-const KINDS: usize = 48;
-
-/// How densely memory of each length was used so far. The last buffers of a length tell what to expect of the next.
-#[derive(Debug)]
-pub(crate) struct Density([DensityPredictor; KINDS]);
-
-impl Density {
-    pub(crate) const fn new() -> Self {
-        Self([const { DensityPredictor::new() }; KINDS])
-    }
-
-    /// Whether the next buffer of `bytes` is sparse. `look` looks at it. At most `most` buffers of a length are taken for dense without a
-    /// look.
-    pub(crate) fn is_sparse(&self, bytes: usize, most: usize, look: impl FnOnce() -> bool) -> bool {
-        let predictor = &self.0[(bytes.ilog2() as usize).min(KINDS - 1)];
-        if predictor.predict_dense() {
-            return false;
-        }
-        let is_sparse = look();
-        predictor.learn(!is_sparse, most);
-        is_sparse
-    }
-}
-
-/// How densely zeroed memory of each length was used so far. Memory that was zeroed and then hardly touched (a table with few entries) is
-/// purged when it is zeroed again. Memory that was written whole is cleared here, at once.
-#[derive(Debug)]
-pub(crate) struct Zeroing {
-    lazy_zero_bytes: usize,
-    density: Density,
-}
-
-impl Zeroing {
-    pub(crate) fn new(spec: &ZoneSpec) -> Self {
-        Self { lazy_zero_bytes: spec.lazy_zero_bytes, density: Density::new() }
-    }
-
-    /// Whether to zero dirty memory by purging it. `in_memory` says how many of its bytes are in memory, if that can be found out.
-    pub(crate) fn is_cheaper_in_the_kernel(&self, bytes: usize, in_memory: impl FnOnce() -> Option<usize>) -> bool {
-        if bytes >= self.lazy_zero_bytes {
-            return true;
-        }
-        if bytes < tuning::sparse_min_bytes() {
-            return false;
-        }
-        let is_sparse = || in_memory().is_some_and(|in_memory| in_memory < bytes / tuning::sparse_part());
-        self.density.is_sparse(bytes, tuning::max_trust(), is_sparse)
-    }
-}
-
 // The small-object region: the place of slabs and short runs, at the start of their zone. Their survivors stay out of the places of the next proof's long runs.
 
 /// The use of a run.
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunUse {
     /// A slab. Its blocks may live long, so it gets the lowest place.
@@ -193,7 +171,7 @@ pub(crate) enum RunUse {
 
 impl RunUse {
     pub(crate) fn of_run(bytes: usize) -> Self {
-        if route::is_long_run(bytes) { Self::LongRun } else { Self::ShortRun }
+        if is_long_run(bytes) { Self::LongRun } else { Self::ShortRun }
     }
 }
 
@@ -217,7 +195,7 @@ pub(crate) fn first_bytes(threads: usize) -> usize {
 pub(crate) fn kept_from(run_use: RunUse, first_bytes: usize) -> usize {
     match run_use {
         RunUse::Slab | RunUse::ShortRun => 0,
-        RunUse::LongRun => after(counters::former_peak_live_bytes(), first_bytes),
+        RunUse::LongRun => after(accounts::former_peak_live_bytes(), first_bytes),
     }
 }
 
@@ -251,5 +229,18 @@ mod tests {
     fn only_long_runs_keep_out() {
         assert_eq!([RunUse::Slab, RunUse::ShortRun].map(|run_use| kept_from(run_use, 6 * MIB)), [0, 0]);
         assert_eq!((RunUse::of_run(MIB), RunUse::of_run(64 << 10)), (RunUse::LongRun, RunUse::ShortRun));
+    }
+
+    #[test]
+    fn borders_belong_to_the_path_that_their_constants_name() {
+        let is_block = |size, align| matches!(path(size, align), Path::Block(_));
+        assert!(is_block(1, 1) && is_block(classes::MAX_BYTES, classes::MAX_ALIGN));
+        assert_eq!(path(classes::MAX_BYTES + 1, classes::MAX_ALIGN), Path::Run(RunKind::Mid));
+        assert_eq!(path(64, classes::MAX_ALIGN * 2), Path::Run(RunKind::Aligned));
+        assert_eq!(path(tuning::aligned_bytes() - 1, classes::MAX_ALIGN * 2), Path::Run(RunKind::Aligned));
+        assert_eq!(path(tuning::aligned_bytes(), classes::MAX_ALIGN * 2), Path::Run(RunKind::Mid));
+        assert_eq!(path(tuning::huge_run_bytes() - 1, 1), Path::Run(RunKind::Mid));
+        assert_eq!(path(tuning::huge_run_bytes(), 1), Path::Run(RunKind::Huge));
+        assert_eq!(path(isize::MAX as usize, 1), Path::Run(RunKind::Huge));
     }
 }

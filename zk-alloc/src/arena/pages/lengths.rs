@@ -7,10 +7,10 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use crate::arena::pages::hints::Table;
+use crate::arena::pages::bitmap::Table;
+use crate::arena::pages::layout::RunKind;
 use crate::arena::pages::zone::Zone;
 use crate::os::Errno;
-use crate::route::RunKind;
 
 /// Entries are made usable for this many pages at once.
 const COMMIT_PAGES: usize = 16 << 10;

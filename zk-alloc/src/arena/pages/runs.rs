@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 #[cfg(not(loom))]
 use crate::arena::pages::bitmap::Occupied;
 use crate::arena::pages::bitmap::{Bitmap, WORD_BITS};
-use crate::arena::pages::hints::{HintSet, HintSets};
+use crate::arena::pages::bitmap::{HintSet, HintSets};
 use crate::os::Errno;
 use crate::sync::{AtomicU64, Ordering};
 use crate::tuning;
@@ -350,7 +350,7 @@ const OCCUPIED: usize = CLASSES;
 
 /// An index of the free page runs of a zone by length.
 ///
-/// A free run is a maximal run of clear bits in the bitmap of used pages. For each class of lengths, a [hint set](crate::arena::pages::hints) names
+/// A free run is a maximal run of clear bits in the bitmap of used pages. For each class of lengths, a [hint set](crate::arena::pages::bitmap) names
 /// the words of the bitmap in which such a free run may begin. A search visits only free runs that are long enough. Three operations make
 /// free runs, and note them: freeing a run, claiming a part of a free run, and giving up a claim. A search that finds no free run of a class in a
 /// word clears the hint, then looks once more.

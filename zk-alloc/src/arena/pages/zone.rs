@@ -13,18 +13,16 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::accounts::{self, Limit, ZoneCounters};
 use crate::arena::front::{self, Cache, Run};
 use crate::arena::pages::bitmap::{Bitmap, WORD_BITS};
-use crate::arena::pages::layout::{self, RunUse, Zeroing, ZoneSpec};
-use crate::arena::pages::mapped::{self, Mapped, Moved, Obstacle, Unmapped};
-use crate::arena::pages::residency::{Allowance, HugePages, Purge, Residency};
+use crate::arena::pages::layout::{self, RunUse, ZoneSpec};
+use crate::arena::pages::memory::{Allowance, HugePages, Mapped, Obstacle, Purge, Residency, Unmapped, Zeroing};
+use crate::arena::pages::moved::{self, Moved};
 use crate::arena::pages::runs::Runs;
-use crate::arena::purge::budget::{self, Limit};
-use crate::arena::purge::decay;
-use crate::counters::{self, ZoneCounters};
 use crate::os::{self, Errno, HUGE_PAGE_BYTES, NotMoved};
 use crate::sync::AtomicU64;
-use crate::{route, tuning};
+use crate::{gate, tuning};
 
 /// The contents of a new allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,7 +272,7 @@ impl Zone {
 
     /// Claims a run that is free and resident, in the shortest free run that it fits.
     fn claim_resident(&self, run_use: RunUse, pages: usize, align: usize, skew: usize) -> Option<usize> {
-        let free_bytes = budget::resident_bytes().saturating_sub(counters::used_bytes());
+        let free_bytes = accounts::resident_bytes().saturating_sub(accounts::used_bytes());
         if free_bytes < self.bytes(pages) {
             return None;
         }
@@ -314,12 +312,12 @@ impl Zone {
     fn release_pages(&self, start: usize, pages: usize) {
         self.counters().released(self.bytes(pages));
         self.free_pages(start, pages);
-        decay::tick();
+        gate::tick();
     }
 
     /// Frees pages that the caller owns. They are purged at once beyond what may stay resident, and if there are too many mappings.
     fn free_pages(&self, start: usize, pages: usize) {
-        if budget::is_beyond_retained() || self.moved.is_to_go(start, pages) {
+        if accounts::is_beyond_retained() || self.moved.is_to_go(start, pages) {
             // SAFETY: the caller's pages were handed out, so they are committed, and nobody needs their contents.
             unsafe { self.purge_and_free(start, pages, Purge::Now) };
         } else {
@@ -344,7 +342,7 @@ impl Zone {
             return Err(Shortage::OverBudget);
         };
         self.allow_huge(start..start + pages);
-        decay::tick();
+        gate::tick();
         Ok(fresh)
     }
 
@@ -355,7 +353,7 @@ impl Zone {
     #[inline]
     pub(crate) unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
         let pages = self.pages(bytes);
-        if self.caches(bytes) && !budget::is_beyond_retained() {
+        if self.caches(bytes) && !accounts::is_beyond_retained() {
             if let Some(run) = Run::new(at.addr().get(), self.bytes(pages)) {
                 if let Some(other) = front::put_run(run) {
                     self.release_run(other);
@@ -368,7 +366,7 @@ impl Zone {
 
     /// Whether thread caches take runs of `bytes`. They take no long ones (docs/experiments/ablation.md).
     fn caches(&self, bytes: usize) -> bool {
-        self.spec.is_cached && !route::is_long_run(bytes)
+        self.spec.is_cached && !layout::is_long_run(bytes)
     }
 
     /// The length of a run of `bytes`, in whole pages.
@@ -423,7 +421,7 @@ impl Zone {
         self.mapped.is_ready((at.addr().get() - self.base.addr().get()) / HUGE_PAGE_BYTES)
     }
 
-    // Making the zone's address space accessible, block by block (see [`mapped`](crate::arena::pages::mapped)).
+    // Making the zone's address space accessible, block by block (see [`memory`](crate::arena::pages::memory)).
 
     /// Makes the caller's run accessible. If something else is in the way, takes the next run behind it that can be made accessible, and
     /// frees the caller's. Returns the run that the caller has now. On failure, it has none.
@@ -716,7 +714,7 @@ impl Zone {
         // A move replaces the resident pages of the new place. If all are resident, a copy keeps them. Else the place is emptied for the
         // move.
         let is_copied = resident == moved
-            || !mapped::may_move()
+            || !moved::may_move()
             // SAFETY: claimed and committed above; nobody needs its contents.
             || resident > 0 && !unsafe { self.residency.empty(start, moved) };
         if fresh > 0 && moved < pages {
@@ -901,7 +899,7 @@ impl Zone {
     /// The next call continues below.
     fn renew_purged(&self, allowance: &mut Allowance) {
         // Nearly no process moves pages. Without this, a request would pay for a search of the whole zone that reads nothing.
-        if !mapped::is_any_moved() {
+        if !moved::is_any_moved() {
             return;
         }
         let top = self.mapped_end();

@@ -1,7 +1,7 @@
 //! Purging by time: resident memory follows the peak live size of the last seconds. `window` says how much may stay; this module decides
 //! which thread state, and when.
 //!
-//! The program's own threads run the decay ticks, on the allocator's slow paths ([`tick`]). While the process has a background thread, that thread ticks
+//! The program's own threads run the decay ticks, on the allocator's slow paths ([`gate::tick`]). While the process has a background thread, that thread ticks
 //! instead. A process that is idle and has no such thread keeps its memory.
 //!
 //! One thread ticks at a time. A second thread skips its tick, and so does a signal handler that interrupted one. The word that guards
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::arena::purge::{Reason, bytes_to_keep};
 use crate::os::{self, Parking};
-use crate::tuning;
+use crate::{gate, tuning};
 
 /// The least time between two ticks, in nanoseconds.
 fn min_tick_ns() -> u64 {
@@ -61,20 +61,14 @@ pub(crate) fn follow(policy: Policy, run: fn()) {
     NEXT_TICK_NS.store(0, Ordering::Relaxed);
     // Without a window, no request would end the purge that another policy began.
     IS_UNFINISHED.store(false, Ordering::Relaxed);
+    gate::set_tick((policy.window_ns != 0).then_some(tick_if_due));
     // The background thread may sleep for the tick of another window.
     wake_background();
 }
 
-/// Runs a tick, if one is due. Called at the end of a slow path.
-#[inline]
-pub(crate) fn tick() {
-    if WINDOW_NS.load(Ordering::Acquire) != 0 {
-        tick_if_due();
-    }
-}
-
+/// Runs a tick, if one is due. Called at the end of a slow path, while there is a window.
 #[cold]
-fn tick_if_due() {
+pub(crate) fn tick_if_due() {
     let now = os::coarse_ns();
     let due = NEXT_TICK_NS.load(Ordering::Relaxed);
     if now < due || is_watched() {
@@ -83,7 +77,7 @@ fn tick_if_due() {
     let next = now.saturating_add(tick_ns());
     if NEXT_TICK_NS.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
         let run = TICK.load(Ordering::Relaxed);
-        // SAFETY: `follow` stored a function of this type before the window, which was seen with Acquire.
+        // SAFETY: `follow` stored a function of this type before it had requests tick, which this one saw with Acquire.
         let run = unsafe { std::mem::transmute::<*mut (), fn()>(run) };
         run();
     }

@@ -1,6 +1,5 @@
 //! Purging the free memory of all zones, also to make room for a request.
 
-pub(crate) mod budget;
 pub(crate) mod decay;
 pub(crate) mod rhythm;
 
@@ -8,12 +7,12 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::arena::pages::residency::Allowance;
+use crate::accounts::{Limit, resident_bytes};
+use crate::arena::pages::memory::Allowance;
 use crate::arena::pages::zone::Shortage;
-use crate::arena::purge::budget::{Limit, resident_bytes};
 use crate::arena::purge::decay::{Caller, DecayState, HeapSnapshot, Marks, Policy, Verdict};
 use crate::arena::{Arena, Contents, Purge, cached_bytes, get};
-use crate::{counters, gate, os, tuning};
+use crate::{accounts, gate, os, tuning};
 
 /// Why free memory is purged.
 #[derive(Clone, Copy, Debug)]
@@ -31,8 +30,8 @@ pub(crate) enum Reason {
 /// How many bytes stay resident when free memory is purged for this reason. Every purge of the arena's own decides here.
 pub(crate) fn bytes_to_keep(reason: Reason) -> usize {
     match reason {
-        Reason::Peak => budget::peak_limit(0).saturating_sub(tuning::purge_ahead_bytes()),
-        Reason::Cap { bytes } => budget::max_bytes().saturating_sub(bytes),
+        Reason::Peak => accounts::peak_limit(0).saturating_sub(tuning::purge_ahead_bytes()),
+        Reason::Cap { bytes } => accounts::max_bytes().saturating_sub(bytes),
         Reason::Pressure { missing_bytes } => resident_bytes().saturating_sub(missing_bytes),
         Reason::Time { resident_bytes, surplus_bytes, by: Caller::Background, .. } => resident_bytes - surplus_bytes,
         Reason::Time { resident_bytes, surplus_bytes, ticks, by: Caller::Program } => {
@@ -51,7 +50,7 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
         }
     }
     // A search for free memory that cannot be there takes as long as one that finds it.
-    let served = if budget::is_full(size) {
+    let served = if accounts::is_full(size) {
         Err(Shortage::OverBudget)
     } else {
         arena.try_alloc(size, align, contents, Limit::Cap)
@@ -60,19 +59,19 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
         Ok(at) => {
             // After the allocation, so that its resident pages are not purged. Its other pages are only accounted so far.
             let gone = purge_for(arena, size, bytes_to_keep(Reason::Peak));
-            budget::purged_at_peak(gone, arena.served_bytes());
+            accounts::purged_at_peak(gone, arena.served_bytes());
             Some(at)
         }
         Err(Shortage::Full | Shortage::Refused) => None,
         // No purge makes room for it.
-        Err(Shortage::OverBudget) if size > budget::max_bytes() => None,
+        Err(Shortage::OverBudget) if size > accounts::max_bytes() => None,
         Err(Shortage::OverBudget) => {
             if ask_for_untouched(arena) {
                 if let Ok(at) = arena.try_alloc(size, align, contents, Limit::Cap) {
                     return Some(at);
                 }
             }
-            if !budget::may_make_room(size, cached_bytes()) {
+            if !accounts::may_make_room(size, cached_bytes()) {
                 return None;
             }
             let bytes = size.checked_add(tuning::purge_ahead_bytes())?;
@@ -83,7 +82,7 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
             let gone = purge_for(arena, size, limit);
             let at = arena.try_alloc(size, align, contents, Limit::Cap).ok();
             if at.is_none() && gone == 0 && cached_bytes() >= cached_before {
-                budget::cap_holds(cached_bytes());
+                accounts::cap_holds(cached_bytes());
             }
             at
         }
@@ -93,12 +92,12 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
 /// Asks the kernel how much of the accounted memory is untouched, so that the cap does not count it. Asks rarely, and about
 /// [a part](tuning::ask_bytes) of the memory at a time. Returns whether that may make room.
 fn ask_for_untouched(arena: &Arena) -> bool {
-    if !budget::may_ask_for_untouched() {
+    if !accounts::may_ask_for_untouched() {
         return false;
     }
     let mut left = tuning::ask_bytes();
     let untouched: usize = arena.region.zones().iter().rev().map(|zone| zone.untouched_bytes(&mut left)).sum();
-    budget::set_untouched(untouched);
+    accounts::set_untouched(untouched);
     untouched > 0
 }
 
@@ -108,7 +107,7 @@ pub(crate) fn purge_for(arena: &Arena, brought_bytes: usize, limit_bytes: usize)
     let surplus = resident_bytes().saturating_sub(limit_bytes);
     let gone = trim_within(arena, &mut Allowance::of_request(brought_bytes, surplus), Purge::Now);
     if gone == 0 && surplus > 0 {
-        budget::nothing_left_to_purge();
+        accounts::nothing_left_to_purge();
     }
     gone
 }
@@ -118,7 +117,7 @@ pub(crate) fn purge_for(arena: &Arena, brought_bytes: usize, limit_bytes: usize)
 fn empty_large_caches(arena: &Arena, brought_bytes: usize) -> bool {
     /// Bytes served when the caches were last emptied.
     static LAST_BYTES: AtomicU64 = AtomicU64::new(0);
-    let much = counters::used_bytes() / tuning::cached_part();
+    let much = accounts::used_bytes() / tuning::cached_part();
     let (last, now) = (LAST_BYTES.load(Ordering::Relaxed), arena.served_bytes());
     let is_due = now >= last.saturating_add((much / arena.size_classes.calls_to_empty(brought_bytes)) as u64)
         && arena.size_classes.cached_bytes() >= much
@@ -180,9 +179,9 @@ fn trim_zones(arena: &Arena, allowance: &mut Allowance, how: Purge) -> usize {
 fn snapshot(arena: &Arena) -> HeapSnapshot {
     HeapSnapshot {
         resident_bytes: resident_bytes(),
-        used_bytes: counters::used_bytes(),
+        used_bytes: accounts::used_bytes(),
         cached_bytes: cached_bytes(),
-        peak_bytes: counters::take_seen_peak_bytes(),
+        peak_bytes: accounts::take_seen_peak_bytes(),
         served_bytes: arena.served_bytes(),
         is_in_phase: gate::is_any_phase_open(),
     }
@@ -213,7 +212,7 @@ fn tick(arena: &Arena, state: &mut DecayState, by: Caller) -> Verdict {
 /// Does a request's part of a purge down to `keep_bytes`.
 fn purge_part(arena: &Arena, state: &mut DecayState, keep_bytes: usize) {
     let gone_bytes = purge_by_tick(arena, keep_bytes);
-    state.purged_part(keep_bytes, Marks::of(resident_bytes(), counters::used_bytes(), cached_bytes()), gone_bytes);
+    state.purged_part(keep_bytes, Marks::of(resident_bytes(), accounts::used_bytes(), cached_bytes()), gone_bytes);
 }
 
 /// From now on, free memory is purged by this policy; see `decay`. The call neither waits nor allocates.
@@ -261,7 +260,7 @@ pub(crate) fn relieve() {
         return;
     }
     let Some(arena) = get() else { return };
-    let free_bytes = resident_bytes().saturating_sub(counters::used_bytes());
+    let free_bytes = resident_bytes().saturating_sub(accounts::used_bytes());
     let (now, next) = (os::monotonic_ns(), NEXT_NS.load(Ordering::Relaxed));
     if free_bytes == 0 || now < next {
         return;

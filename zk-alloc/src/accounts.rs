@@ -1,0 +1,512 @@
+//! The accounts of the process: what was requested, what is in use, what is resident, and what may be, by the cap `ZK_ALLOC_MAX_BYTES` and
+//! the peak so far. [`stats`](crate::stats()) gathers them.
+#![allow(unsafe_code, reason = "keeps the program's function in an atomic")]
+
+use std::mem::transmute;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+#[cfg(feature = "profile")]
+use crate::gate::{self, Observer};
+use crate::os::{self, Errno};
+#[cfg(feature = "profile")]
+use crate::profile;
+use crate::stats::Stats;
+use crate::tuning;
+
+// Requests, and the bytes in use.
+
+static PHASES: AtomicU64 = AtomicU64::new(0);
+static OVERFLOW_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+static OVERFLOW_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of blocks and page runs in use, including those in thread caches.
+static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// The peak of the current window, which began with the first of the open phases.
+static PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// The peak since the last look at memory that may be purged.
+static SEEN_PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// The peak since the program last took it.
+static TAKEN_PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// The peak of all earlier windows.
+static FORMER_PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// The number of windows that began.
+static WINDOWS: AtomicUsize = AtomicUsize::new(0);
+static WARNED_OF_REFUSAL: AtomicBool = AtomicBool::new(false);
+
+/// Requests meant for the arena that the backing allocator served since the start or the last [`reset_overflow_stats`]: their
+/// number and their bytes. They are not 0 if memory ran short, or if `ZK_ALLOC_MAX_BYTES` was reached.
+///
+/// ```
+/// # #[global_allocator]
+/// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+/// zk_alloc::reset_overflow_stats();
+/// zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
+/// let (allocations, bytes) = zk_alloc::overflow_stats();
+/// assert!(bytes >= allocations);
+/// ```
+#[must_use]
+pub fn overflow_stats() -> (usize, usize) {
+    (OVERFLOW_ALLOCATIONS.load(Ordering::Relaxed), OVERFLOW_BYTES.load(Ordering::Relaxed))
+}
+
+/// Sets the counters of [`overflow_stats`] to zero. An example is there.
+pub fn reset_overflow_stats() {
+    OVERFLOW_ALLOCATIONS.store(0, Ordering::Relaxed);
+    OVERFLOW_BYTES.store(0, Ordering::Relaxed);
+}
+
+pub(crate) fn phases() -> u64 {
+    PHASES.load(Ordering::Relaxed)
+}
+
+/// Bytes of blocks and page runs in use now, including those in thread caches.
+pub(crate) fn used_bytes() -> usize {
+    USED_BYTES.load(Ordering::Relaxed)
+}
+
+/// The peak of the bytes in use. It is noted when blocks are fetched or a run is claimed. A thread that takes memory from its
+/// cache does not note it, so memory that was taken since the last claim is missing. With many threads, not every claim notes it: up to
+/// 256 bytes for each living thread may be missing.
+pub(crate) fn peak_live_bytes() -> usize {
+    window_peak_bytes().max(FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed))
+}
+
+/// The peak of all windows before the current one; `None` until the second begins.
+pub(crate) fn former_peak_live_bytes() -> Option<usize> {
+    (WINDOWS.load(Ordering::Acquire) >= 2).then(|| FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed))
+}
+
+/// The peak since the last call, as for [`peak_live_bytes`]; 0 if nothing came into use since.
+pub(crate) fn take_seen_peak_bytes() -> usize {
+    SEEN_PEAK_BYTES.swap(0, Ordering::Relaxed)
+}
+
+/// The peak since the last call, as for [`peak_live_bytes`], and at least `live_bytes`, which are live now.
+pub(crate) fn take_peak_live_bytes(live_bytes: usize) -> usize {
+    TAKEN_PEAK_BYTES.swap(live_bytes, Ordering::Relaxed).max(live_bytes)
+}
+
+pub(crate) fn phase_begun() {
+    PHASES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Begins a new window for [`window_peak_bytes`], with this many live bytes.
+pub(crate) fn window_begun(live_bytes: usize) {
+    let former = PEAK_LIVE_BYTES.swap(live_bytes, Ordering::Relaxed);
+    FORMER_PEAK_LIVE_BYTES.fetch_max(former, Ordering::Relaxed);
+    // Pairs with the Acquire of `former_peak_live_bytes`.
+    WINDOWS.fetch_add(1, Ordering::Release);
+}
+
+/// The peak since [`window_begun`], as for [`peak_live_bytes`].
+pub(crate) fn window_peak_bytes() -> usize {
+    PEAK_LIVE_BYTES.load(Ordering::Relaxed)
+}
+
+#[cold]
+pub(crate) fn overflowed(bytes: usize) {
+    OVERFLOW_ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    OVERFLOW_BYTES.fetch_add(bytes, Ordering::Relaxed);
+}
+
+/// The counters of one zone.
+#[derive(Debug)]
+pub(crate) struct ZoneCounters {
+    allocations: AtomicU64,
+    bytes: AtomicU64,
+    fresh_bytes: AtomicU64,
+    system_calls: AtomicU64,
+    refusals: AtomicU64,
+}
+
+impl ZoneCounters {
+    pub(crate) const fn new() -> Self {
+        Self {
+            allocations: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            fresh_bytes: AtomicU64::new(0),
+            system_calls: AtomicU64::new(0),
+            refusals: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts a run that was handed out for a request of `bytes`, to a thread that can't count it itself.
+    pub(crate) fn requested(&self, bytes: usize) {
+        self.allocations.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Counts `more_bytes` that came into use, and `fresh_bytes` that become resident for them. `cached_bytes` returns the bytes
+    /// in thread caches that the peak leaves out; `None` if it is too early to ask for them again. Then the peak is noted later.
+    pub(crate) fn grown(&self, more_bytes: usize, fresh_bytes: usize, cached_bytes: impl FnOnce() -> Option<usize>) {
+        if fresh_bytes > 0 {
+            self.will_fault(fresh_bytes);
+        }
+        let used = USED_BYTES.fetch_add(more_bytes, Ordering::Relaxed) + more_bytes;
+        let peaks = [&PEAK_LIVE_BYTES, &SEEN_PEAK_BYTES, &TAKEN_PEAK_BYTES];
+        if peaks.iter().all(|peak| used <= peak.load(Ordering::Relaxed)) {
+            return;
+        }
+        if let Some(cached_bytes) = cached_bytes() {
+            let live = used.saturating_sub(cached_bytes);
+            peaks.iter().for_each(|peak| _ = peak.fetch_max(live, Ordering::Relaxed));
+        }
+    }
+
+    /// Counts bytes that are free again.
+    pub(crate) fn released(&self, bytes: usize) {
+        USED_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts memory that is not resident, and that its new owner is about to touch.
+    pub(crate) fn will_fault(&self, bytes: usize) {
+        self.fresh_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        #[cfg(feature = "profile")]
+        if gate::is_told(Observer::Profile) {
+            profile::fresh(bytes);
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Adds the counters of this zone.
+    pub(crate) fn add_to(&self, stats: &mut Stats) {
+        stats.run_allocations += self.allocations.load(Ordering::Relaxed);
+        stats.run_bytes += self.bytes();
+        stats.fresh_bytes += self.fresh_bytes.load(Ordering::Relaxed);
+        stats.system_calls += self.system_calls.load(Ordering::Relaxed);
+        stats.refusals += self.refusals.load(Ordering::Relaxed);
+    }
+
+    pub(crate) fn system_call(&self) {
+        self.system_calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a call that the kernel refused. The process goes on without it. A line on standard error warns of the first
+    /// refusal.
+    #[cold]
+    pub(crate) fn refused(&self, Errno(code): Errno, what: &str, bytes: usize) {
+        self.refusals.fetch_add(1, Ordering::Relaxed);
+        if !WARNED_OF_REFUSAL.swap(true, Ordering::Relaxed) {
+            os::warn(format_args!(
+                "the system refused to {what} ({bytes} bytes, errno {code}); going on without, \
+                 further refusals are only counted in stats()"
+            ));
+        }
+    }
+}
+
+// What is resident, and what may be.
+
+/// Bytes of the arena that are resident, or will be when they are first touched.
+static RESIDENT_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Bytes that went back to the kernel so far.
+static PURGED_BYTES: AtomicU64 = AtomicU64::new(0);
+/// The most that may be.
+static MAX_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// The resident bytes up to which freed memory stays resident.
+static RETAINED_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// From now on, memory that is freed while more bytes than this are resident is purged at once.
+pub(crate) fn set_retained(bytes: usize) {
+    RETAINED_BYTES.store(bytes, Ordering::Relaxed);
+}
+
+/// What [`set_retained`] said last.
+#[cfg(test)]
+pub(crate) fn retained_limit() -> usize {
+    RETAINED_BYTES.load(Ordering::Relaxed)
+}
+
+/// Whether more is resident than may stay so.
+#[inline(always)]
+pub(crate) fn is_beyond_retained() -> bool {
+    let retained = RETAINED_BYTES.load(Ordering::Relaxed);
+    retained != usize::MAX && resident_bytes() > retained
+}
+
+pub(crate) fn set_max(bytes: usize) {
+    MAX_BYTES.store(bytes, Ordering::Relaxed);
+}
+
+pub(crate) fn max_bytes() -> usize {
+    MAX_BYTES.load(Ordering::Relaxed)
+}
+
+/// Bytes of the arena that may be resident now.
+pub(crate) fn resident_bytes() -> usize {
+    RESIDENT_BYTES.load(Ordering::Relaxed)
+}
+
+/// Up to where memory may become resident.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// A little above the peak, while some resident memory is free. That memory lies in the wrong place, and is better purged than paid
+    /// for twice.
+    Peak,
+    /// The cap.
+    Cap,
+}
+
+/// Resident bytes up to which the program or the operator asked to keep memory, also above the peak.
+static KEPT_BYTES: AtomicUsize = AtomicUsize::new(NOT_SET);
+const NOT_SET: usize = usize::MAX - 1;
+
+/// From now on, no memory is purged at the peak limit while at most this many bytes are resident.
+pub(crate) fn set_kept(bytes: usize) {
+    KEPT_BYTES.store(bytes, Ordering::Relaxed);
+}
+
+/// As [`set_kept`], unless the program did so before the arena opened.
+pub(crate) fn set_kept_at_opening(bytes: usize) {
+    let _ = KEPT_BYTES.compare_exchange(NOT_SET, bytes, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// The bytes that purges at the peak limit took and the program soon needed again: each purge adds its bytes, and a part of what was served
+/// since is taken off.
+static CHURN_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Bytes served when the last such purge was noted.
+static CHURN_SERVED_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// A request at the peak limit purged `gone_bytes`. So far, `served_bytes` were served.
+pub(crate) fn purged_at_peak(gone_bytes: usize, served_bytes: u64) {
+    let since = served_bytes.saturating_sub(CHURN_SERVED_BYTES.swap(served_bytes, Ordering::Relaxed));
+    let paid_off = usize::try_from(since).unwrap_or(usize::MAX) / tuning::churn_part();
+    let max = 2 * peak_live_bytes();
+    // A lost update of another thread only delays the headroom.
+    let churn = CHURN_BYTES.load(Ordering::Relaxed).saturating_sub(paid_off).saturating_add(gone_bytes);
+    CHURN_BYTES.store(churn.min(max), Ordering::Relaxed);
+}
+
+/// The headroom above a peak, in bytes: the larger of a part of the peak, and of half of the peak within bounds
+/// (docs/experiments/headroom.md). A program that keeps purging what it needs again gets up to half of the peak more.
+fn headroom(peak: usize) -> usize {
+    let bounded = (peak / 2).min(tuning::max_headroom_bytes()).max(tuning::min_headroom_bytes());
+    let churn = CHURN_BYTES.load(Ordering::Relaxed).saturating_sub(peak / 2) / 2;
+    bounded.max(peak / tuning::headroom_part()) + churn.min(peak / 2)
+}
+
+/// Bytes that were resident and free when nothing was left to purge. They share their pages with live blocks.
+static STUCK_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes that are resident and free, without those that cannot be purged.
+fn purgeable_bytes(used: usize) -> usize {
+    let free = resident_bytes().saturating_sub(used);
+    let stuck = STUCK_BYTES.load(Ordering::Relaxed);
+    if stuck > free {
+        STUCK_BYTES.store(free, Ordering::Relaxed);
+    }
+    free.saturating_sub(stuck)
+}
+
+/// A purge missed its limit, and nothing was left to purge. The next purge has to wait until more is freed.
+pub(crate) fn nothing_left_to_purge() {
+    STUCK_BYTES.store(resident_bytes().saturating_sub(used_bytes()), Ordering::Relaxed);
+}
+
+/// Free and cached bytes when a request last found no room below the cap, whatever it purged.
+static FREE_AT_CAP_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes that are free, or cached by threads.
+fn free_bytes(cached_bytes: usize) -> usize {
+    resident_bytes().saturating_sub(used_bytes()).saturating_add(cached_bytes)
+}
+
+/// Whether `bytes` exceed the cap, and there is no free memory of that size, either.
+pub(crate) fn is_full(bytes: usize) -> bool {
+    let resident = resident_bytes();
+    resident.saturating_add(bytes) > cap_bytes() && resident.saturating_sub(used_bytes()) < bytes
+}
+
+/// A purge did not make room below the cap.
+pub(crate) fn cap_holds(cached_bytes: usize) {
+    FREE_AT_CAP_BYTES.store(free_bytes(cached_bytes).max(1), Ordering::Relaxed);
+}
+
+/// Whether a purge may make room for `bytes` below the cap, where threads cache `cached_bytes`. A purge looks at much memory. After
+/// one in vain, a sixteenth of the excess must be freed before the next, and no less than pays for it.
+pub(crate) fn may_make_room(bytes: usize, cached_bytes: usize) -> bool {
+    let excess = resident_bytes().saturating_add(bytes).saturating_sub(max_bytes());
+    let (free, before) = (free_bytes(cached_bytes), FREE_AT_CAP_BYTES.load(Ordering::Relaxed));
+    if free < before {
+        FREE_AT_CAP_BYTES.store(free.max(1), Ordering::Relaxed);
+    }
+    is_worth_a_purge(free, before, excess)
+}
+
+/// As [`may_make_room`], with `free` bytes now and `before` when a purge was in vain; 0 if none was.
+fn is_worth_a_purge(free: usize, before: usize, excess: usize) -> bool {
+    let min = if before == 0 { 1 } else { tuning::retry_at_cap_bytes() };
+    free.saturating_sub(before) >= min.max(excess / 16)
+}
+
+/// The bytes that may be resident under [`Limit::Peak`], for `more_bytes` that are about to be.
+pub(crate) fn peak_limit(more_bytes: usize) -> usize {
+    let used = used_bytes();
+    if purgeable_bytes(used) < used / 16 {
+        return usize::MAX;
+    }
+    let peak = peak_live_bytes().max(used + more_bytes);
+    (peak + headroom(peak)).max(KEPT_BYTES.load(Ordering::Relaxed))
+}
+
+/// Accounted bytes that the kernel had no pages for when a request at the cap last asked. They are known to be untouched for a moment only,
+/// because their owners may touch them.
+static UNTOUCHED_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// When that ends, by [`os::coarse_ns`].
+static UNTOUCHED_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
+
+/// For a moment, the cap does not count `bytes` that are accounted and untouched.
+pub(crate) fn set_untouched(bytes: usize) {
+    UNTOUCHED_BYTES.store(bytes, Ordering::Relaxed);
+    let until = os::coarse_ns().saturating_add(tuning::untouched_ms() as u64 * 1_000_000);
+    UNTOUCHED_UNTIL_NS.store(until, Ordering::Relaxed);
+}
+
+/// Whether it is time to ask again how much is untouched.
+pub(crate) fn may_ask_for_untouched() -> bool {
+    os::coarse_ns() >= UNTOUCHED_UNTIL_NS.load(Ordering::Relaxed)
+}
+
+/// The most bytes that may be accounted below the cap.
+fn cap_bytes() -> usize {
+    let untouched = UNTOUCHED_BYTES.load(Ordering::Relaxed);
+    let is_known = untouched > 0 && !may_ask_for_untouched();
+    max_bytes().saturating_add(if is_known { untouched } else { 0 })
+}
+
+/// Accounts for `bytes` more; `false`, and nothing accounted, if that exceeds the limit.
+pub(crate) fn admit(bytes: usize, limit: Limit) -> bool {
+    let max = match limit {
+        Limit::Cap => cap_bytes(),
+        Limit::Peak => cap_bytes().min(peak_limit(bytes)),
+    };
+    RESIDENT_BYTES
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |resident| {
+            resident.checked_add(bytes).filter(|&total| total <= max)
+        })
+        .is_ok()
+}
+
+/// Accounts for `bytes` more, whatever the limits say.
+pub(crate) fn exceed(bytes: usize) {
+    RESIDENT_BYTES.fetch_add(bytes, Ordering::Relaxed);
+}
+
+/// Accounts for `bytes` less: they are accounted elsewhere.
+pub(crate) fn unaccount(bytes: usize) {
+    let before = RESIDENT_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+    debug_assert!(before >= bytes, "{bytes} bytes were taken off an account of {before}");
+}
+
+/// `bytes` went back to the kernel.
+pub(crate) fn returned(bytes: usize) {
+    unaccount(bytes);
+    // The purged pages may be the untouched ones.
+    let untouched = UNTOUCHED_BYTES.load(Ordering::Relaxed);
+    if untouched > 0 {
+        UNTOUCHED_BYTES.store(untouched.saturating_sub(bytes), Ordering::Relaxed);
+    }
+    PURGED_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
+}
+
+/// Bytes that went back to the kernel so far.
+pub(crate) fn purged_bytes() -> u64 {
+    PURGED_BYTES.load(Ordering::Relaxed)
+}
+
+// A function of the program that is called when resident memory comes near to the cap.
+
+/// The program's function.
+type Event = fn(resident_bytes: usize, max_bytes: usize);
+
+/// The share of the limit, in percent; 0 while the program set no function.
+static PERCENT: AtomicUsize = AtomicUsize::new(0);
+static EVENT: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+/// Whether the function was called for the present crossing.
+static IS_CALLED: AtomicBool = AtomicBool::new(false);
+
+/// Has `event` called when the resident bytes of the arena reach `percent` of [`max_bytes`](crate::Settings::max_bytes)
+/// (`ZK_ALLOC_MAX_BYTES`). It is called once for each crossing: again only after they fell an eighth of the limit below. Replaces the function
+/// that was set before. With 0 percent, no function is called. Without a limit, none is either.
+///
+/// The thread whose request crosses the share calls `event(resident_bytes, max_bytes)` within that request. So `event` should be short: set a
+/// flag, wake a thread. It may allocate, which never calls it again, and may call [`release`](crate::release). The process ends if it panics. It
+/// is not called in a signal handler, or on a thread that blocks signals.
+///
+/// ```
+/// use std::sync::atomic::{AtomicBool, Ordering};
+///
+/// static IS_TIGHT: AtomicBool = AtomicBool::new(false);
+///
+/// zk_alloc::on_memory_limit(80, |_resident_bytes, _max_bytes| IS_TIGHT.store(true, Ordering::Relaxed));
+/// // A service now takes no new proofs while `IS_TIGHT` is set.
+/// # zk_alloc::on_memory_limit(0, |_, _| ());
+/// ```
+pub fn on_memory_limit(percent: u8, event: fn(resident_bytes: usize, max_bytes: usize)) {
+    EVENT.store(event as *mut (), Ordering::Relaxed);
+    IS_CALLED.store(false, Ordering::Relaxed);
+    // Release: a thread that sees the share calls the function that was set with it, or a later one.
+    PERCENT.store(percent.into(), Ordering::Release);
+}
+
+/// Looks whether the limit is near. For the end of a request that may have made memory resident.
+#[inline(always)]
+pub(crate) fn look() {
+    if PERCENT.load(Ordering::Acquire) != 0 {
+        look_now();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn look_now() {
+    let max_bytes = max_bytes();
+    if max_bytes == usize::MAX {
+        return;
+    }
+    let share_bytes = (max_bytes / 100).saturating_mul(PERCENT.load(Ordering::Relaxed));
+    let resident_bytes = resident_bytes();
+    if resident_bytes < share_bytes {
+        if resident_bytes < share_bytes.saturating_sub(max_bytes / tuning::event_part()) {
+            IS_CALLED.store(false, Ordering::Relaxed);
+        }
+        return;
+    }
+    if IS_CALLED.load(Ordering::Relaxed) || os::may_be_in_signal_handler() || IS_CALLED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    // SAFETY: `on_memory_limit` stored a function of this type before the share, which was seen with Acquire.
+    let event = unsafe { transmute::<*mut (), Event>(EVENT.load(Ordering::Relaxed)) };
+    let guard = AbortOnUnwind;
+    event(resident_bytes, max_bytes);
+    std::mem::forget(guard);
+}
+
+/// Ends the process if the program's function panics: an allocator must not unwind.
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A purge looks at much memory. A program that stays at its cap must not pay for one at each request.
+    #[test]
+    fn purge_in_vain_at_the_cap_is_not_repeated_until_enough_is_freed() {
+        const MIB: usize = 1 << 20;
+        assert!(is_worth_a_purge(1, 0, 0) && is_worth_a_purge(MIB, 0, 16 * MIB));
+        assert!(!is_worth_a_purge(0, 0, 0) && !is_worth_a_purge(MIB - 1, 0, 16 * MIB));
+        let retry = tuning::retry_at_cap_bytes();
+        assert!(!is_worth_a_purge(5 * MIB, 5 * MIB, 100) && !is_worth_a_purge(5 * MIB + retry - 1, 5 * MIB, 100));
+        assert!(is_worth_a_purge(5 * MIB + retry, 5 * MIB, 100));
+        assert!(!is_worth_a_purge(6 * MIB, 5 * MIB, 32 * MIB) && is_worth_a_purge(7 * MIB, 5 * MIB, 32 * MIB));
+    }
+}

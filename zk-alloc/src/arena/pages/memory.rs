@@ -1,0 +1,855 @@
+//! The memory behind a zone's pages: which blocks are mapped, which pages are resident, and where huge pages may be.
+//!
+//! A *resident* page is counted in the process's [accounts](crate::accounts): the kernel has memory behind it, or will have at the first
+//! touch. A *dirty* page may hold something else than zeroes. The two differ. A prefaulted block is resident and clean, and
+//! lazily purged memory (`MADV_FREE`) is resident and dirty.
+//!
+//! Only the owner of a page, by its bit in the zone's bitmap of used pages, changes the two. So they are exact.
+//!
+//! # Which blocks are mapped
+//! A block is the place of a huge page. A block is *ready* once it was mapped for the zone. That is for good. Memory is handed out, advised
+//! on and purged in ready blocks only.
+//!
+//! The kernel refuses to map what is mapped already. A thread must not take another thread's mapping for a foreign one. So it claims a
+//! block before it maps it: one of the threads that change the block's word from 0 has the block to itself. If the kernel then finds
+//! something mapped there, it is foreign, and the block is never ready.
+//!
+//! Nobody waits for a claimant. It may be the very thread that a signal handler interrupted. A thread that finds a block claimed takes
+//! memory elsewhere. A claim holds the [generation](crate::os::process_generation) of its process. So a forked child knows the claims of
+//! threads that only its parent has, and claims these blocks anew. What its parent's thread had mapped there counts as foreign in the
+//! child: no memory is lost, only addresses.
+#![allow(unsafe_code, reason = "prefaults memory, clears it and purges it, advises the kernel")]
+
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::atomic::{self, AtomicU16, AtomicUsize};
+
+use crate::accounts::{self, Limit, ZoneCounters};
+use crate::arena::pages::bitmap::Bitmap;
+use crate::arena::pages::layout::{HugeAdvice, ZoneSpec};
+use crate::os::{self, Errno, HUGE_PAGE_BYTES, NotMoved};
+use crate::sync::{AtomicU64, Ordering};
+use crate::tuning;
+
+/// When [`Residency::purge`] takes memory away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purge {
+    /// At once; it reads as zeroes from now on.
+    Now,
+    /// When the kernel runs short; until then it may be taken back without a fault.
+    Lazily,
+}
+
+/// The work that a purge may still do. A request purges in proportion to what it brings itself, whatever lies around. The rest is left to
+/// later requests.
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    pub(crate) bytes: usize,
+    /// Ranges of pages to purge. Each takes at most three system calls.
+    pub(crate) ranges: usize,
+    /// Words of bitmaps to read.
+    pub(crate) words: usize,
+}
+
+impl Allowance {
+    /// For a caller that is no request: as much work as it takes to purge `bytes`.
+    pub(crate) fn unlimited(bytes: usize) -> Self {
+        Self { bytes, ranges: usize::MAX, words: usize::MAX }
+    }
+
+    /// For a request that brings `brought_bytes`, to purge at most `bytes`.
+    pub(crate) fn of_request(brought_bytes: usize, bytes: usize) -> Self {
+        let most_bytes = tuning::request_purge_bytes().max(brought_bytes.saturating_add(tuning::purge_ahead_bytes()));
+        Self {
+            bytes: bytes.min(most_bytes),
+            ranges: tuning::request_purge_ranges() + brought_bytes / tuning::long_run_bytes().max(1),
+            words: tuning::request_scan_words(),
+        }
+    }
+
+    pub(crate) fn is_spent(&self) -> bool {
+        self.bytes == 0 || self.ranges == 0 || self.words == 0
+    }
+
+    /// A range was purged, or tried, and `gone_bytes` went.
+    pub(crate) fn spend(&mut self, gone_bytes: usize, ranges: usize, words: usize) {
+        self.bytes = self.bytes.saturating_sub(gone_bytes);
+        self.ranges = self.ranges.saturating_sub(ranges);
+        self.words = self.words.saturating_sub(words);
+    }
+}
+
+/// Which pages are resident, and which are dirty.
+#[derive(Debug)]
+pub(crate) struct Residency {
+    base: NonNull<u8>,
+    /// The binary logarithm of a page's bytes.
+    page_shift: u32,
+    resident: Bitmap<'static>,
+    dirty: Bitmap<'static>,
+    zeroing: Zeroing,
+    pub(crate) counters: ZoneCounters,
+}
+
+impl Residency {
+    /// A zone without resident pages.
+    pub(crate) fn new(
+        base: NonNull<u8>,
+        page_shift: u32,
+        resident: Bitmap<'static>,
+        dirty: Bitmap<'static>,
+        zeroing: Zeroing,
+    ) -> Self {
+        Self { base, page_shift, resident, dirty, zeroing, counters: ZoneCounters::new() }
+    }
+
+    pub(crate) fn bytes(&self, pages: usize) -> usize {
+        pages << self.page_shift
+    }
+
+    pub(crate) fn pages(&self, bytes: usize) -> usize {
+        // Not rounded up before the shift: sums with the largest sizes overflow.
+        (bytes >> self.page_shift) + usize::from(bytes & ((1 << self.page_shift) - 1) != 0)
+    }
+
+    pub(crate) fn address(&self, page: usize) -> NonNull<u8> {
+        // SAFETY: a page of the zone: the offset stays inside the reservation.
+        unsafe { self.base.add(self.bytes(page)) }
+    }
+
+    /// How many of `[start, start + len)` are resident.
+    pub(crate) fn resident(&self, start: usize, len: usize) -> usize {
+        self.resident.count(start, len)
+    }
+
+    /// The bytes of `[0, len)` that are resident and clean.
+    pub(crate) fn clean_bytes(&self, len: usize) -> usize {
+        let either = self.resident.count_with(self.dirty, 0, len);
+        self.bytes(either.saturating_sub(self.dirty.count(0, len)))
+    }
+
+    /// The bytes of pages that are in memory, by the kernel's account: accounted memory may never have been touched.
+    pub(crate) fn bytes_in_memory(&self, start: usize, len: usize) -> Option<usize> {
+        self.counters.system_call();
+        // SAFETY: asks about pages of the zone, and changes nothing.
+        unsafe { os::count_resident(self.address(start).as_ptr(), self.bytes(len)) }
+    }
+
+    pub(crate) fn resident_bits(&self) -> Bitmap<'static> {
+        self.resident
+    }
+
+    /// Accounts for those of the caller's pages that are not resident yet. Returns their bytes, or `None`, and accounts for nothing,
+    /// beyond the limit.
+    pub(crate) fn account(&self, start: usize, len: usize, limit: Limit) -> Option<usize> {
+        let fresh = self.bytes(len - self.resident.count(start, len));
+        if fresh > 0 {
+            if !accounts::admit(fresh, limit) {
+                return None;
+            }
+            self.resident.set(start, len);
+        }
+        Some(fresh)
+    }
+
+    /// Notes that the caller's pages will be written to.
+    pub(crate) fn mark_dirty(&self, start: usize, len: usize) {
+        self.dirty.set(start, len);
+    }
+
+    /// Notes that the memory of the caller's pages is elsewhere now.
+    pub(crate) fn moved_away(&self, start: usize, len: usize) {
+        accounts::unaccount(self.forget(start, len));
+    }
+
+    /// Notes that the caller's pages have no memory any more. Returns the bytes that were accounted for them.
+    fn forget(&self, start: usize, len: usize) -> usize {
+        self.dirty.clear(start, len);
+        self.bytes(self.resident.clear(start, len))
+    }
+
+    /// The resident ones of the caller's pages, as bits from the lowest on. From now on the caller accounts for them.
+    pub(crate) fn hand_over(&self, start: usize, len: usize) -> u64 {
+        let resident = |&index: &usize| self.resident.count(start + index, 1) == 1;
+        let bits = (0..len).filter(resident).fold(0, |bits, index| bits | 1 << index);
+        self.resident.clear(start, len);
+        self.dirty.clear(start, len);
+        bits
+    }
+
+    /// Takes back what [`hand_over`](Self::hand_over) gave away: these pages are resident, accounted by the caller, and dirty.
+    pub(crate) fn take_back(&self, start: usize, bits: u64) {
+        for index in (0..u64::BITS as usize).filter(|&index| bits >> index & 1 == 1) {
+            self.resident.set(start + index, 1);
+            self.dirty.set(start + index, 1);
+        }
+    }
+
+    /// Has the kernel prefault what is missing of some pages. Their contents stay, so that anybody may own them.
+    pub(crate) fn prefault(&self, start: usize, len: usize) {
+        let (at, bytes) = (self.address(start), self.bytes(len));
+        self.counters.system_call();
+        // SAFETY: committed pages of this zone.
+        if let Err(refused) = unsafe { os::prefault(at.as_ptr(), bytes) } {
+            self.counters.refused(refused, "prefault", bytes);
+        }
+    }
+
+    /// Purges pages. Returns the bytes that went, 0 if the kernel refuses.
+    ///
+    /// # Safety
+    /// The caller owns `[start, start + len)`, all committed, and needs none of its contents.
+    pub(crate) unsafe fn purge(&self, start: usize, len: usize, how: Purge) -> usize {
+        // SAFETY: the caller's.
+        if !unsafe { self.advise_gone(start, len, how) } {
+            return 0;
+        }
+        // Lazily purged memory is resident until memory is short, and may keep its contents.
+        if how == Purge::Now {
+            accounts::returned(self.forget(start, len));
+        }
+        self.bytes(len)
+    }
+
+    /// Purges pages by a fresh mapping in place of theirs, which has no advice yet.
+    ///
+    /// # Errors
+    /// See [`os::renew`]. Pages that are lost are accounted no more.
+    ///
+    /// # Safety
+    /// As for [`purge`](Self::purge).
+    pub(crate) unsafe fn renew(&self, start: usize, len: usize) -> Result<(), NotMoved> {
+        let bytes = self.bytes(len);
+        self.counters.system_call();
+        // SAFETY: the caller's.
+        let renewed = unsafe { os::renew(self.address(start).as_ptr(), bytes) };
+        if renewed.is_ok() || renewed.is_err_and(|refused| !refused.is_target_whole) {
+            accounts::returned(self.forget(start, len));
+        }
+        renewed.inspect_err(|refused| self.counters.refused(refused.errno, "map fresh memory", bytes))
+    }
+
+    /// Has the caller's pages read as zeroes, and leaves them accounted; `false` if the kernel refuses.
+    ///
+    /// # Safety
+    /// As for [`purge`](Self::purge).
+    pub(crate) unsafe fn empty(&self, start: usize, len: usize) -> bool {
+        // SAFETY: the caller's.
+        unsafe { self.advise_gone(start, len, Purge::Now) }
+    }
+
+    /// # Safety
+    /// As for [`purge`](Self::purge).
+    unsafe fn advise_gone(&self, start: usize, len: usize, how: Purge) -> bool {
+        self.counters.system_call();
+        let (at, bytes) = (self.address(start).as_ptr(), self.bytes(len));
+        let result = match how {
+            // SAFETY: the caller's.
+            Purge::Now => unsafe { os::discard(at, bytes) },
+            // SAFETY: the caller's.
+            Purge::Lazily => unsafe { os::purge_lazily(at, bytes) },
+        };
+        result.inspect_err(|&refused| self.counters.refused(refused, "purge memory", bytes)).is_ok()
+    }
+
+    /// Clears the dirty part of the first `bytes` of the run at page `start`, which the caller owns and accounts for.
+    pub(crate) fn zero(&self, start: usize, bytes: usize) {
+        let end_bytes = self.bytes(start) + bytes;
+        for (run, len) in self.dirty.set_runs(start, self.pages(bytes)) {
+            let at = self.bytes(run);
+            let dirty_bytes = self.bytes(len).min(end_bytes - at);
+            let in_memory = || self.bytes_in_memory(run, len);
+            let lazily = self.zeroing.is_cheaper_in_the_kernel(self.bytes(len), in_memory);
+            // SAFETY: pages that the caller owns; they are dirty, so they are committed, and nobody needs their contents.
+            if lazily && unsafe { self.advise_gone(run, len, Purge::Now) } {
+                self.counters.will_fault(dirty_bytes);
+                continue;
+            }
+            // SAFETY: as above.
+            unsafe { self.address(run).write_bytes(0, dirty_bytes) };
+        }
+    }
+}
+
+/// Where a zone has huge pages, and where the kernel may make more.
+///
+/// Where the arena asks for huge pages, khugepaged also makes them by itself. By the kernel's defaults, it collapses each block (the place
+/// of a huge page) of which any page is in memory. Then purged memory of the block is in memory again, although the arena does not account
+/// for it. Minutes later, the process is as large as before the purge.
+///
+/// So the arena forbids a block to be huge before it purges a part of it. It allows the block again when the zone accounts for the whole
+/// block, as runs or as free memory. Pages of slabs do not count, because the zone does not account for them.
+#[derive(Debug)]
+pub(crate) struct HugePages {
+    advice: HugeAdvice,
+    /// The bytes at the zone's start that stay in small pages.
+    small_pages_bytes: usize,
+    /// A bit for each block, set while the block is forbidden to be huge.
+    forbidden: Bitmap<'static>,
+    forbidden_blocks: AtomicUsize,
+}
+
+impl HugePages {
+    pub(crate) fn new(spec: &ZoneSpec, forbidden: Bitmap<'static>) -> Self {
+        let (advice, small_pages_bytes) = (spec.huge, spec.small_pages_bytes);
+        Self { advice, small_pages_bytes, forbidden, forbidden_blocks: AtomicUsize::new(0) }
+    }
+
+    /// Whether the arena asks for huge pages `at_bytes` into the zone.
+    pub(crate) fn are_asked(&self, at_bytes: usize) -> bool {
+        self.advice == HugeAdvice::Ask && at_bytes >= self.small_pages_bytes
+    }
+
+    /// Advises the kernel on pages that were just committed.
+    pub(crate) fn advise(&self, residency: &Residency, committed: Range<usize>) {
+        match self.advice {
+            HugeAdvice::Ask => {
+                let border = residency.pages(self.small_pages_bytes).clamp(committed.start, committed.end);
+                // A host may make huge pages unasked, and the arena would not account for them.
+                advise(residency, committed.start..border, os::forbid_huge);
+                advise(residency, border..committed.end, os::advise_huge);
+            }
+            HugeAdvice::Forbid => {
+                advise(residency, committed, os::forbid_huge);
+            }
+            HugeAdvice::Leave => {}
+        }
+    }
+
+    /// Advises the kernel on the caller's pages once more, as their mapping is new.
+    pub(crate) fn advise_again(&self, residency: &Residency, pages: Range<usize>) {
+        self.advise(residency, pages.clone());
+        if self.is_any_forbidden() {
+            let block = residency.pages(HUGE_PAGE_BYTES);
+            let (first, end) = (pages.start / block, pages.end.div_ceil(block));
+            for (index, len) in self.forbidden.set_runs(first, end - first) {
+                let forbidden = pages.start.max(index * block)..pages.end.min((index + len) * block);
+                advise(residency, forbidden, os::forbid_huge);
+            }
+        }
+    }
+
+    /// Whether the block that holds a page is forbidden to be huge.
+    pub(crate) fn is_forbidden(&self, residency: &Residency, page: usize) -> bool {
+        self.is_any_forbidden() && self.forbidden.count(page / residency.pages(HUGE_PAGE_BYTES), 1) > 0
+    }
+
+    fn is_any_forbidden(&self) -> bool {
+        self.forbidden_blocks.load(Ordering::Relaxed) > 0
+    }
+
+    /// Forbids the blocks that the caller's `pages` fill in part to be huge. These pages are about to be purged.
+    pub(crate) fn forbid_around(&self, residency: &Residency, pages: Range<usize>, committed: usize) {
+        if self.advice != HugeAdvice::Ask {
+            return;
+        }
+        let block = residency.pages(HUGE_PAGE_BYTES);
+        let (first, last) = (pages.start / block, (pages.end - 1) / block);
+        let is_filled = |index: usize| pages.start <= index * block && (index + 1) * block <= pages.end;
+        let ends = [Some(first), Some(last).filter(|&last| last != first)];
+        for index in ends.into_iter().flatten().filter(|&index| !is_filled(index)) {
+            let is_needed = self.are_asked(residency.bytes(index * block)) && self.forbidden.count(index, 1) == 0;
+            if is_needed && self.forbidden_blocks.load(Ordering::Relaxed) < tuning::max_forbidden() {
+                let all = index * block..committed.min((index + 1) * block);
+                // The bit is set after the call. `allow` skips a block whose bit is clear, so it does not allow this one at the same time.
+                // The counter grows before the bit is set. So a child that is forked in between counts one too many, and its counter never
+                // drops below zero.
+                if advise(residency, all, os::forbid_huge) {
+                    self.forbidden_blocks.fetch_add(1, Ordering::Relaxed);
+                    self.forbidden_blocks.fetch_sub(1 - self.forbidden.set(index, 1), Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Allows the blocks that hold some of these pages to be huge, if the zone accounts for all of a block.
+    pub(crate) fn allow(&self, residency: &Residency, pages: Range<usize>, committed: usize) {
+        if !self.is_any_forbidden() {
+            return;
+        }
+        let block = residency.pages(HUGE_PAGE_BYTES);
+        let (first, end) = (pages.start / block, pages.end.div_ceil(block));
+        for (index, len) in self.forbidden.set_runs(first, end - first) {
+            if residency.resident(index * block, len * block) == len * block {
+                self.allow_accounted(residency, index, len, committed);
+            } else {
+                (index..index + len)
+                    .filter(|&index| residency.resident(index * block, block) == block)
+                    .for_each(|index| self.allow_accounted(residency, index, 1, committed));
+            }
+        }
+    }
+
+    /// Allows blocks whose pages are all accounted.
+    fn allow_accounted(&self, residency: &Residency, index: usize, len: usize, committed: usize) {
+        let block = residency.pages(HUGE_PAGE_BYTES);
+        // The bit is cleared after the call. A thread that wants to forbid the block in between finds the bit set, and does nothing: the
+        // block may become huge this once.
+        if advise(residency, index * block..committed.min((index + len) * block), os::advise_huge) {
+            self.forbidden_blocks.fetch_sub(self.forbidden.clear(index, len), Ordering::Relaxed);
+        }
+    }
+
+    /// Makes the kernel see one mapping in a run whose pages are to move, as far as the run lies where the arena asks for huge pages.
+    /// Before Linux 6.17, the kernel moves only one mapping at a time. Later kernels move several, but a forbidden part would stay
+    /// forbidden at its new place.
+    pub(crate) fn make_one_mapping(&self, residency: &Residency, pages: Range<usize>) {
+        let block = residency.pages(HUGE_PAGE_BYTES);
+        let (first, end) = (pages.start / block, pages.end.div_ceil(block));
+        if self.is_any_forbidden() && self.forbidden.count(first, end - first) > 0 {
+            let border = residency.pages(self.small_pages_bytes);
+            // Only blocks that the run fills in part are forbidden by now, and a part of a block can't become huge.
+            advise(residency, border.max(pages.start)..pages.end, os::advise_huge);
+        }
+    }
+}
+
+/// `false` if the kernel refuses.
+fn advise(residency: &Residency, pages: Range<usize>, advise: unsafe fn(*mut u8, usize) -> Result<(), Errno>) -> bool {
+    if pages.is_empty() {
+        return true;
+    }
+    let (at, len) = (residency.address(pages.start), residency.bytes(pages.len()));
+    residency.counters.system_call();
+    // SAFETY: committed memory of the zone; its contents stay.
+    let result = unsafe { advise(at.as_ptr(), len) };
+    result.inspect_err(|&refused| residency.counters.refused(refused, "advise on huge pages for", len)).is_ok()
+}
+
+// When to clear memory by purging it.
+
+/// How often to look whether zeroed memory was used: each time while it is sparse, and ever more rarely once it was dense. Threads that race
+/// here look once too often, or too rarely.
+#[derive(Debug)]
+struct DensityPredictor {
+    /// Requests that are taken for dense before the next look.
+    left: AtomicU16,
+    /// As many as that after the last look.
+    granted: AtomicU16,
+}
+
+impl DensityPredictor {
+    const fn new() -> Self {
+        Self { left: AtomicU16::new(0), granted: AtomicU16::new(0) }
+    }
+
+    /// Takes one more for dense, without a look; `false` where it is time for one.
+    fn predict_dense(&self) -> bool {
+        let left = self.left.load(Ordering::Relaxed);
+        self.left.store(left.saturating_sub(1), Ordering::Relaxed);
+        left > 0
+    }
+
+    /// Learns from a look. No more than `most` are taken for dense without another.
+    fn learn(&self, is_dense: bool, most: usize) {
+        let next = if is_dense { (8 * self.granted.load(Ordering::Relaxed) + 7).min(most as u16) } else { 0 };
+        self.granted.store(next, Ordering::Relaxed);
+        self.left.store(next, Ordering::Relaxed);
+    }
+}
+
+/// The classes of lengths that are told apart, by the binary logarithm.
+const KINDS: usize = 48;
+
+/// How densely memory of each length was used so far. The last buffers of a length tell what to expect of the next.
+#[derive(Debug)]
+pub(crate) struct Density([DensityPredictor; KINDS]);
+
+impl Density {
+    pub(crate) const fn new() -> Self {
+        Self([const { DensityPredictor::new() }; KINDS])
+    }
+
+    /// Whether the next buffer of `bytes` is sparse. `look` looks at it. At most `most` buffers of a length are taken for dense without a
+    /// look.
+    pub(crate) fn is_sparse(&self, bytes: usize, most: usize, look: impl FnOnce() -> bool) -> bool {
+        let predictor = &self.0[(bytes.ilog2() as usize).min(KINDS - 1)];
+        if predictor.predict_dense() {
+            return false;
+        }
+        let is_sparse = look();
+        predictor.learn(!is_sparse, most);
+        is_sparse
+    }
+}
+
+/// How densely zeroed memory of each length was used so far. Memory that was zeroed and then hardly touched (a table with few entries) is
+/// purged when it is zeroed again. Memory that was written whole is cleared here, at once.
+#[derive(Debug)]
+pub(crate) struct Zeroing {
+    lazy_zero_bytes: usize,
+    density: Density,
+}
+
+impl Zeroing {
+    pub(crate) fn new(spec: &ZoneSpec) -> Self {
+        Self { lazy_zero_bytes: spec.lazy_zero_bytes, density: Density::new() }
+    }
+
+    /// Whether to zero dirty memory by purging it. `in_memory` says how many of its bytes are in memory, if that can be found out.
+    pub(crate) fn is_cheaper_in_the_kernel(&self, bytes: usize, in_memory: impl FnOnce() -> Option<usize>) -> bool {
+        if bytes >= self.lazy_zero_bytes {
+            return true;
+        }
+        if bytes < tuning::sparse_min_bytes() {
+            return false;
+        }
+        let is_sparse = || in_memory().is_some_and(|in_memory| in_memory < bytes / tuning::sparse_part());
+        self.density.is_sparse(bytes, tuning::max_trust(), is_sparse)
+    }
+}
+
+// Which blocks are mapped.
+
+/// The blocks of a zone that are mapped.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    ready: Bitmap<'static>,
+    /// For each block: 0, the generation of the process whose thread claimed it last, or [`NEVER`].
+    claims: &'static [AtomicU64],
+    /// Blocks from here on are not ready.
+    end: AtomicUsize,
+    /// The last blocks that were passed over: how many, and where they end.
+    passed: AtomicUsize,
+    passed_until: AtomicUsize,
+    /// All blocks that were passed over.
+    foreign: AtomicUsize,
+}
+
+/// The claim of a block that is foreign, or was passed over: it is never ready.
+const NEVER: u64 = u64::MAX;
+
+/// A search for claims behind an obstacle ends after this many.
+const MAX_PROBES: usize = 64;
+
+/// Why the kernel maps nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unmapped {
+    /// Something is mapped there already.
+    Occupied,
+    Refused,
+}
+
+/// Why blocks are not ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// Another thread is mapping one of them, or one is foreign. Blocks from `behind` on may be free. `passed` are blocks that were found
+    /// to be foreign, or passed over, in this call.
+    Taken { behind: usize, passed: Range<usize> },
+    /// The kernel refuses memory.
+    Refused,
+}
+
+impl Mapped {
+    /// No block is ready. `ready` and `claims` are clear, and have room for all blocks.
+    pub(crate) const fn new(ready: Bitmap<'static>, claims: &'static [AtomicU64]) -> Self {
+        Self {
+            ready,
+            claims,
+            end: AtomicUsize::new(0),
+            passed: AtomicUsize::new(0),
+            passed_until: AtomicUsize::new(0),
+            foreign: AtomicUsize::new(0),
+        }
+    }
+
+    /// Blocks from here on are not ready. Those before may be.
+    pub(crate) fn end(&self) -> usize {
+        self.end.load(atomic::Ordering::Acquire)
+    }
+
+    /// How many blocks are foreign, or were passed over with them.
+    pub(crate) fn foreign(&self) -> usize {
+        self.foreign.load(atomic::Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_ready(&self, block: usize) -> bool {
+        self.ready.has(block)
+    }
+
+    /// The ready blocks, as ranges.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = Range<usize>> {
+        self.ready.set_runs(0, self.end()).map(|(start, len)| start..start + len)
+    }
+
+    /// Whether a block is foreign, or was passed over.
+    pub(crate) fn is_foreign(&self, block: usize) -> bool {
+        self.claims[block].load(Ordering::SeqCst) == NEVER
+    }
+
+    /// Makes blocks ready, and perhaps some behind them, up to a multiple of `step`. `map` maps blocks.
+    ///
+    /// # Errors
+    /// See [`Obstacle`]. Some of the blocks may be ready then.
+    pub(crate) fn reach(
+        &self,
+        wanted: Range<usize>,
+        step: impl FnOnce() -> usize,
+        generation: impl FnOnce() -> u64,
+        map: impl Fn(Range<usize>) -> Result<(), Unmapped>,
+    ) -> Result<(), Obstacle> {
+        if self.ready.next_clear_within(wanted.start, wanted.end).is_none() {
+            return Ok(());
+        }
+        self.grow(wanted, step(), generation(), map)
+    }
+
+    #[cold]
+    fn grow(
+        &self,
+        wanted: Range<usize>,
+        step: usize,
+        generation: u64,
+        map: impl Fn(Range<usize>) -> Result<(), Unmapped>,
+    ) -> Result<(), Obstacle> {
+        while let Some(first) = self.ready.next_clear_within(wanted.start, wanted.end) {
+            let end = self.ready.next_set(first, wanted.end).unwrap_or(wanted.end);
+            if end == first {
+                // Another thread mapped it between the two looks.
+                continue;
+            }
+            let claimed = self.claim(first..end, generation);
+            if claimed < end {
+                self.unclaim(first..claimed);
+                // The thread that had claimed the block may have mapped it since the first look.
+                if self.is_ready_by_now(claimed) {
+                    continue;
+                }
+                return Err(Obstacle::Taken { behind: self.behind(claimed, generation), passed: 0..0 });
+            }
+            let generous = end.next_multiple_of(step.max(1)).min(self.claims.len());
+            let until = self.claim(end..generous, generation);
+            if until > end {
+                if map(first..until).is_ok() {
+                    self.publish(first..until);
+                    continue;
+                }
+                self.unclaim(end..until);
+            }
+            match map(first..end) {
+                Ok(()) => self.publish(first..end),
+                Err(Unmapped::Refused) => {
+                    self.unclaim(first..end);
+                    return Err(Obstacle::Refused);
+                }
+                Err(Unmapped::Occupied) => return Err(self.pass_first(first..end, map)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims blocks from the first on, until one is claimed or ready. Returns the end of the claimed ones.
+    pub(crate) fn claim(&self, blocks: Range<usize>, generation: u64) -> usize {
+        let claim = |&block: &usize| {
+            let claim = &self.claims[block];
+            let found = claim.load(Ordering::SeqCst);
+            let is_free = found == 0 || (found != generation && found != NEVER);
+            // Looked at after the claim was read: a ready block keeps its claim, and a claim of an ancestor's does not tell the two apart.
+            // Of the threads that see the same claim, one replaces it.
+            is_free
+                && !self.is_ready_by_now(block)
+                && claim.compare_exchange(found, generation, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        };
+        let claimed = blocks.clone().take_while(claim).count();
+        blocks.start + claimed
+    }
+
+    /// Gives up claims of the caller's.
+    fn unclaim(&self, blocks: Range<usize>) {
+        blocks.for_each(|block| self.claims[block].store(0, Ordering::SeqCst));
+    }
+
+    /// Blocks that the caller claimed and mapped are ready from now on.
+    fn publish(&self, blocks: Range<usize>) {
+        let is_first = self.ready.try_claim(blocks.start, blocks.len()).is_ok();
+        debug_assert!(is_first, "a block was mapped twice");
+        self.end.fetch_max(blocks.end, atomic::Ordering::AcqRel);
+    }
+
+    fn is_ready_by_now(&self, block: usize) -> bool {
+        self.ready.next_clear_within(block, block + 1).is_none()
+    }
+
+    /// The first block behind a claimed one that is ready or not claimed, or one that is far behind it.
+    fn behind(&self, taken: usize, generation: u64) -> usize {
+        let end = self.claims.len().min(taken + MAX_PROBES);
+        let is_taken = |&block: &usize| {
+            let claim = self.claims[block].load(Ordering::SeqCst);
+            (claim == NEVER || claim == generation) && !self.is_ready_by_now(block)
+        };
+        (taken + 1..end).find(|block| !is_taken(block)).unwrap_or(end)
+    }
+
+    /// Finds the first foreign block among blocks of the caller's, of which one is foreign. Makes those before it ready, and passes over it.
+    fn pass_first(&self, blocks: Range<usize>, map: impl Fn(Range<usize>) -> Result<(), Unmapped>) -> Obstacle {
+        // `from..until` is claimed, and holds a foreign block.
+        let Range { start: mut from, end: mut until } = blocks;
+        while until - from > 1 {
+            let middle = from + (until - from) / 2;
+            match map(from..middle) {
+                Ok(()) => {
+                    self.publish(from..middle);
+                    from = middle;
+                }
+                Err(Unmapped::Occupied) => {
+                    self.unclaim(middle..until);
+                    until = middle;
+                }
+                Err(Unmapped::Refused) => {
+                    self.unclaim(from..until);
+                    return Obstacle::Refused;
+                }
+            }
+        }
+        let passed = self.pass(from);
+        Obstacle::Taken { behind: passed.end, passed }
+    }
+
+    /// Passes over a foreign block of the caller's. If it stands where the last pass ended, passes over twice as many as then, but at most
+    /// half of what is left. So a mapping of any length takes a few calls, and costs at most its own length in addresses behind it.
+    fn pass(&self, block: usize) -> Range<usize> {
+        let continues = self.passed_until.load(atomic::Ordering::Relaxed) == block;
+        let len = if continues { 2 * self.passed.load(atomic::Ordering::Relaxed) } else { 1 };
+        let until = block + len.clamp(1, (self.claims.len() - block).div_ceil(2));
+        self.claims[block].store(NEVER, Ordering::SeqCst);
+        // Blocks that are ready, or that another thread is mapping, stay as they are.
+        let is_free =
+            |&block: &usize| self.claims[block].compare_exchange(0, NEVER, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        let others = (block + 1..until).filter(is_free).count();
+        self.foreign.fetch_add(1 + others, atomic::Ordering::Relaxed);
+        self.passed.store(until - block, atomic::Ordering::Relaxed);
+        self.passed_until.store(until, atomic::Ordering::Relaxed);
+        block..until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    const OURS: u8 = 1;
+    const FOREIGN: u8 = 2;
+
+    /// The kernel's view of a zone.
+    struct Kernel(Mutex<Vec<u8>>);
+
+    impl Kernel {
+        fn new(blocks: usize, foreign: &[Range<usize>]) -> Self {
+            let mut map = vec![0; blocks];
+            foreign.iter().cloned().for_each(|range| map[range].fill(FOREIGN));
+            Self(Mutex::new(map))
+        }
+
+        fn map(&self, blocks: Range<usize>) -> Result<(), Unmapped> {
+            let mut map = self.0.lock().unwrap();
+            if map[blocks.clone()].iter().any(|&owner| owner != 0) {
+                return Err(Unmapped::Occupied);
+            }
+            map[blocks].fill(OURS);
+            Ok(())
+        }
+    }
+
+    fn mapped(blocks: usize) -> Mapped {
+        let words = |len: usize| -> &'static [AtomicU64] { Box::leak((0..len).map(|_| AtomicU64::new(0)).collect()) };
+        Mapped::new(Bitmap::new(words(Bitmap::words_for(blocks))), words(blocks))
+    }
+
+    /// Claims a place for `len` blocks as a zone does. Returns the place, and how many calls found an obstacle.
+    fn place(mapped: &Mapped, kernel: &Kernel, len: usize, mut from: usize) -> Option<(usize, usize)> {
+        for obstacles in 0.. {
+            if from + len > mapped.claims.len() {
+                return None;
+            }
+            match mapped.reach(from..from + len, || 1, || 7, |blocks| kernel.map(blocks)) {
+                Ok(()) => return Some((from, obstacles)),
+                Err(Obstacle::Taken { behind, .. }) => from = behind,
+                Err(Obstacle::Refused) => return None,
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn ready_blocks_are_those_that_were_mapped() {
+        let (mapped, kernel) = (mapped(4096), Kernel::new(4096, &[10..11, 40..3000, 3500..3501]));
+        let mut from = 0;
+        while let Some((start, _)) = place(&mapped, &kernel, 3, from) {
+            from = start + 3;
+        }
+        let map = kernel.0.lock().unwrap();
+        (0..4096).for_each(|block| assert_eq!(mapped.is_ready(block), map[block] == OURS, "{block}"));
+        assert!(map[..10].iter().all(|&owner| owner == OURS) && map[11..40].iter().all(|&owner| owner == OURS));
+        assert!(map[3200..3500].iter().chain(&map[3501..4090]).all(|&owner| owner == OURS));
+    }
+
+    /// Each request pays for a few calls, however long the foreign mapping is.
+    #[test]
+    fn a_long_foreign_mapping_is_passed_in_a_few_calls() {
+        let (mapped, kernel) = (mapped(1 << 16), Kernel::new(1 << 16, &[5..6, 6..20_000]));
+        let (start, obstacles) = place(&mapped, &kernel, 50, 0).expect("a place behind");
+        assert!((20_000..40_050).contains(&start) && obstacles <= 16, "{start} {obstacles}");
+        assert!((0..5).all(|block| mapped.is_ready(block)), "what lies before it is mapped");
+        assert!(mapped.foreign() < 40_000);
+    }
+
+    #[test]
+    fn a_claimed_block_is_not_waited_for_and_not_taken_for_foreign() {
+        let (mapped, kernel) = (mapped(64), Kernel::new(64, &[]));
+        assert_eq!(mapped.claim(3..5, 7), 5);
+        let taken = mapped.reach(2..6, || 1, || 7, |blocks| kernel.map(blocks));
+        assert_eq!(taken, Err(Obstacle::Taken { behind: 5, passed: 0..0 }));
+        assert!(!mapped.is_foreign(3) && mapped.claims[2].load(Ordering::Relaxed) == 0);
+        assert_eq!(place(&mapped, &kernel, 4, 2), Some((5, 1)));
+        // The claimant goes on.
+        kernel.map(3..5).unwrap();
+        mapped.publish(3..5);
+        assert_eq!(place(&mapped, &kernel, 4, 2), Some((2, 0)));
+    }
+
+    /// A child has the claims of its parent's threads, and not the threads. They may have mapped the blocks, or not yet.
+    #[test]
+    fn a_forked_child_claims_anew_what_a_thread_of_its_parent_had_claimed() {
+        for is_mapped in [false, true] {
+            let (mapped, kernel) = (mapped(64), Kernel::new(64, &[]));
+            assert_eq!(mapped.claim(0..4, 6), 4);
+            if is_mapped {
+                kernel.map(0..4).unwrap();
+            }
+            let (start, obstacles) = place(&mapped, &kernel, 2, 0).expect("a place");
+            assert!(if is_mapped { start >= 4 && obstacles <= 3 } else { (start, obstacles) == (0, 0) });
+            assert_eq!(mapped.is_foreign(0), is_mapped);
+        }
+    }
+
+    #[test]
+    fn a_refusal_leaves_the_blocks_to_a_later_request() {
+        let (mapped, kernel) = (mapped(64), Kernel::new(64, &[]));
+        assert_eq!(mapped.reach(0..4, || 16, || 7, |_| Err(Unmapped::Refused)), Err(Obstacle::Refused));
+        let small = |blocks: Range<usize>| if blocks.len() > 4 { Err(Unmapped::Refused) } else { kernel.map(blocks) };
+        assert_eq!(mapped.reach(0..4, || 16, || 7, small), Ok(()));
+        assert_eq!((mapped.end(), place(&mapped, &kernel, 1, 4)), (4, Some((4, 0))));
+    }
+
+    #[test]
+    fn threads_that_grow_at_once_map_each_block_once() {
+        for round in 0..100 {
+            let (mapped, kernel) = (&mapped(1024), &Kernel::new(1024, &[20..25, 200..300]));
+            std::thread::scope(|scope| {
+                for thread in 0..4 {
+                    scope.spawn(move || {
+                        for len in (1..12).cycle().skip(thread + round).take(20) {
+                            let (start, _) = place(mapped, kernel, len, 0).expect("a place");
+                            assert!((start..start + len).all(|block| mapped.is_ready(block)));
+                        }
+                    });
+                }
+            });
+            let map = kernel.0.lock().unwrap();
+            (0..1024).for_each(|block| assert_eq!(mapped.is_ready(block), map[block] == OURS, "{block}"));
+        }
+    }
+}

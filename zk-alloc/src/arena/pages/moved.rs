@@ -1,0 +1,113 @@
+//! The mappings that moved pages leave behind.
+//!
+//! The kernel numbers the pages of a mapping by their first address. Pages that were moved keep their numbers, so the kernel never merges
+//! their mapping with the neighbours: each move splits the zone's mapping in three, also after the run was freed. A process may have only
+//! so many mappings (`vm.max_map_count`), and without more it can't even start a thread.
+
+use std::ops::Range;
+use std::sync::atomic::AtomicIsize;
+
+use crate::arena::pages::bitmap::Bitmap;
+use crate::sync::Ordering;
+use crate::{os, tuning};
+
+/// The edges of mappings in all zones. Below zero for an instant, while one thread counts what another took away.
+static EDGES: AtomicIsize = AtomicIsize::new(0);
+
+/// Whether there may be more moved mappings.
+pub(crate) fn may_move() -> bool {
+    EDGES.load(Ordering::Relaxed) < max_edges()
+}
+
+/// The edges from which on nothing is moved any more. Each adds a mapping.
+fn max_edges() -> isize {
+    (os::max_mappings() / tuning::moved_part()) as isize
+}
+
+/// Which pages of a zone lie in such mappings, and where those begin and end. Moves add them (see [`may_move`]). A fresh mapping in the
+/// place of an old one takes them away ([`Moved::renewed`]): when moved pages are purged, or move on. The owner of pages changes their bits.
+/// The bit of an edge between two owners may be wrong for a while if both change theirs at once, which costs or hides one mapping.
+#[derive(Debug)]
+pub(crate) struct Moved {
+    /// The pages that lie in moved mappings.
+    pages: Bitmap<'static>,
+    /// The pages at which such a mapping begins, or behind which one ended.
+    edges: Bitmap<'static>,
+}
+
+impl Moved {
+    /// A zone without moved mappings.
+    pub(crate) fn new(pages: Bitmap<'static>, edges: Bitmap<'static>) -> Self {
+        Self { pages, edges }
+    }
+
+    /// Pages were moved to the caller's run. `inner` are the edges between the mappings that they came from, counted from the start.
+    pub(crate) fn moved_here(&self, start: usize, n: usize, inner: impl Iterator<Item = usize>) {
+        self.pages.set(start, n);
+        let gone = self.edges.clear(start, n);
+        let outer = [0, n].into_iter().chain(inner);
+        let new: usize = outer.map(|page| self.set_edge(start + page)).sum();
+        count(new, gone);
+    }
+
+    /// The edges inside of a run, counted from its start.
+    pub(crate) fn inner_edges(&self, start: usize, n: usize) -> impl Iterator<Item = usize> {
+        let edges = if is_any_moved() { n.saturating_sub(1) } else { 0 };
+        self.edges.set_runs(start + 1, edges).flat_map(|(first, len)| first..first + len).map(move |page| page - start)
+    }
+
+    /// Whether a fresh mapping for a run would leave no more mappings than there are. (In the midst of a moved mapping, it would.)
+    pub(crate) fn is_better_renewed(&self, start: usize, n: usize) -> bool {
+        if !is_any_moved() || self.pages.count(start, n) == 0 {
+            return false;
+        }
+        let edges = self.edges.count(start, (n + 1).min(self.edges.len() - start));
+        edges >= usize::from(self.is_moved_before(start)) + usize::from(self.is_moved_at(start + n))
+    }
+
+    /// The highest run of moved pages in `within` that are not in `used`, as `(start, length)`; `None` if there is none.
+    pub(crate) fn last_free(&self, used: Bitmap<'static>, within: Range<usize>) -> Option<(usize, usize)> {
+        self.pages.last_run_without(used, within.start, within.end, usize::MAX)
+    }
+
+    /// Whether a run that is freed is purged at once, because there are so many moved mappings.
+    pub(crate) fn is_to_go(&self, start: usize, n: usize) -> bool {
+        EDGES.load(Ordering::Relaxed) >= max_edges() / 2 && self.is_better_renewed(start, n)
+    }
+
+    /// A fresh mapping replaced those of the caller's run.
+    pub(crate) fn renewed(&self, start: usize, n: usize) {
+        self.pages.clear(start, n);
+        let mut gone = self.edges.clear(start + 1, n - 1);
+        let mut new = 0;
+        for (edge, is_moved) in [(start, self.is_moved_before(start)), (start + n, self.is_moved_at(start + n))] {
+            if is_moved {
+                new += self.set_edge(edge);
+            } else if edge < self.edges.len() {
+                gone += self.edges.clear(edge, 1);
+            }
+        }
+        count(new, gone);
+    }
+
+    fn set_edge(&self, page: usize) -> usize {
+        if page < self.edges.len() { self.edges.set(page, 1) } else { 0 }
+    }
+
+    fn is_moved_at(&self, page: usize) -> bool {
+        page < self.pages.len() && self.pages.count(page, 1) == 1
+    }
+
+    fn is_moved_before(&self, page: usize) -> bool {
+        page > 0 && self.is_moved_at(page - 1)
+    }
+}
+
+/// Whether moved mappings are left anywhere.
+pub(crate) fn is_any_moved() -> bool {
+    EDGES.load(Ordering::Relaxed) > 0
+}
+
+fn count(new: usize, gone: usize) {
+    EDGES.fetch_add(new as isize - gone as isize, Ordering::Relaxed);
+}
