@@ -216,8 +216,8 @@ constants! {
     max_forbidden = 4096, "blocks", off 0;
 
     // Thread caches.
-    /// Whether a thread caches the last short run that it freed (thread-caches.md).
-    caches_runs = 1, "0 or 1", off 0;
+    /// The short runs that a thread caches, those that it freed last (thread-caches.md).
+    caches_runs = 4, "runs, at most 4", off 0;
     /// Whether a batch that a thread fetches fills whole cache lines, so that threads share none (stress.md).
     fetches_lines = 1, "0 or 1", off 0;
     /// The most blocks that a thread fetches at once.

@@ -230,7 +230,7 @@ impl Threads {
 
     /// Another thread takes the cached run, and owns it from then on.
     fn take_run(&self) {
-        self.caches[0].take_run().into_iter().for_each(|run| self.write(run));
+        self.caches[0].take_runs().for_each(|run| self.write(run));
     }
 }
 

@@ -124,7 +124,7 @@ fn a_run_that_a_thread_caches_is_its_own_or_free() {
         };
         let theirs = cache.clone();
         let take = move |other: &Model| {
-            theirs.take_run().into_iter().for_each(|run| other.release(run_at(other, run), IN_PAGES));
+            theirs.take_runs().for_each(|run| other.release(run_at(other, run), IN_PAGES));
             other.pass(2 * IN_PAGES, Contents::Zeroed);
         };
         beside(&model, take, || {

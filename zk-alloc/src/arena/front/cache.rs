@@ -1,7 +1,7 @@
 //! One thread's cache.
 //!
 //! Only the owner uses the blocks of its cache, by plain loads and stores behind an asymmetric fence: it sets its flag, then looks for
-//! a remote claim. Any thread may take the run.
+//! a remote claim. Any thread may take the runs.
 #![allow(
     unsafe_code,
     reason = "reads a table that outlives all threads, and thread-local memory that lasts as long as its thread"
@@ -61,6 +61,18 @@ impl Run {
     }
 }
 
+/// The runs that a thread caches at most: a power of two.
+#[cfg(not(loom))]
+const RUNS: usize = 4;
+#[cfg(loom)]
+const RUNS: usize = 1;
+
+/// Those of them that are in use.
+#[inline(always)]
+fn places() -> usize {
+    tuning::caches_runs().clamp(1, RUNS)
+}
+
 /// Blocks with which one that is freed is compared, to notice that it was freed before.
 #[cfg(feature = "c-api")]
 const LAST: usize = 3;
@@ -81,8 +93,10 @@ pub(crate) struct Cache {
     /// not hold sixteen.
     batch_sizes: [AtomicU8; classes::TABLE],
     blocks: AtomicPtr<Blocks>,
-    /// The cached run; zero is none.
-    run: AtomicU64,
+    /// The cached runs; zero is none.
+    runs: [AtomicU64; RUNS],
+    /// Where the next run goes. Behind it, the older ones lie from right to left.
+    next_run: AtomicU8,
     /// Requests of the cache's thread, and their bytes. Written by that thread only, as what follows.
     run_allocations: AtomicU64,
     run_bytes: AtomicU64,
@@ -157,7 +171,8 @@ impl Cache {
             counts: [const { AtomicU8::new(0) }; classes::TABLE],
             batch_sizes: [const { AtomicU8::new(0) }; classes::TABLE],
             blocks: AtomicPtr::new(std::ptr::null_mut()),
-            run: AtomicU64::new(0),
+            runs: [const { AtomicU64::new(0) }; RUNS],
+            next_run: AtomicU8::new(0),
             run_allocations: AtomicU64::new(0),
             run_bytes: AtomicU64::new(0),
             block_allocations: AtomicU64::new(0),
@@ -180,7 +195,8 @@ impl Cache {
             counts: std::array::from_fn(|_| AtomicU8::new(0)),
             batch_sizes: std::array::from_fn(|_| AtomicU8::new(0)),
             blocks: AtomicPtr::new(Box::into_raw(blocks)),
-            run: AtomicU64::new(0),
+            runs: std::array::from_fn(|_| AtomicU64::new(0)),
+            next_run: AtomicU8::new(0),
             run_allocations: AtomicU64::new(0),
             run_bytes: AtomicU64::new(0),
             block_allocations: AtomicU64::new(0),
@@ -355,7 +371,7 @@ impl Cache {
 
     #[cfg(not(loom))]
     pub(crate) fn is_empty(&self) -> bool {
-        !self.has_blocks() && self.run.load(Ordering::Relaxed) == 0
+        !self.has_blocks() && self.cached_run_bytes() == 0
     }
 
     pub(crate) fn holds(&self, class: Class) -> bool {
@@ -437,39 +453,50 @@ impl Cache {
         &self.blocks
     }
 
-    /// Takes out the run of this length, if it is `fits`. Only for the owner.
+    /// Takes out the run of this length that was put in last, if it is `fits`. Only for the owner.
     #[inline(always)]
-    pub(crate) fn take_run_if(&self, bytes: usize, fits: impl FnOnce(Run) -> bool) -> Option<Run> {
-        let run = Run::of(self.run.load(Ordering::Relaxed))?;
-        // Only the owner puts runs in. Another thread may have taken this one out.
-        let taken = run.bytes() == bytes
-            && fits(run)
-            && self.run.compare_exchange(run.word(), 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        taken.then_some(run)
+    pub(crate) fn take_run_if(&self, bytes: usize, fits: impl Fn(Run) -> bool) -> Option<Run> {
+        let next = self.next_run.load(Ordering::Relaxed) as usize;
+        for back in 1..=places() {
+            let at = (next + places() - back) % places();
+            let Some(run) = Run::of(self.runs[at].load(Ordering::Relaxed)) else { continue };
+            // Only the owner puts runs in. Another thread may have taken this one out.
+            let is_taken = run.bytes() == bytes
+                && fits(run)
+                && self.runs[at].compare_exchange(run.word(), 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            if is_taken {
+                self.next_run.store(at as u8, Ordering::Relaxed);
+                return Some(run);
+            }
+        }
+        None
     }
 
     /// Puts a run in, for the cache's thread, and returns the one that was there.
     #[inline(always)]
     pub(crate) fn put_run(&self, run: Run) -> Option<Run> {
-        if self.run.load(Ordering::Relaxed) == 0 {
-            // Stays zero until this thread puts something in. Release pairs with the Acquire of `take_run`: what this thread
+        let at = self.next_run.load(Ordering::Relaxed) as usize % places();
+        self.next_run.store((at + 1) as u8, Ordering::Relaxed);
+        let place = &self.runs[at];
+        if place.load(Ordering::Relaxed) == 0 {
+            // Stays zero until this thread puts something in. Release pairs with the Acquire of `take_runs`: what this thread
             // did to the memory is over.
-            self.run.store(run.word(), Ordering::Release);
+            place.store(run.word(), Ordering::Release);
             return None;
         }
-        Run::of(self.run.swap(run.word(), Ordering::Release))
+        Run::of(place.swap(run.word(), Ordering::Release))
     }
 
     pub(crate) fn cached_run_bytes(&self) -> usize {
-        Run::of(self.run.load(Ordering::Relaxed)).map_or(0, Run::bytes)
+        self.runs.iter().filter_map(|run| Run::of(run.load(Ordering::Relaxed))).map(Run::bytes).sum()
     }
 
-    /// Takes out the run, if there is one. For any thread, claimed or not.
-    pub(crate) fn take_run(&self) -> Option<Run> {
-        match self.run.load(Ordering::Relaxed) {
+    /// Takes out the runs. For any thread, claimed or not.
+    pub(crate) fn take_runs(&self) -> impl Iterator<Item = Run> {
+        self.runs.iter().filter_map(|run| match run.load(Ordering::Relaxed) {
             0 => None,
-            _ => Run::of(self.run.swap(0, Ordering::Acquire)),
-        }
+            _ => Run::of(run.swap(0, Ordering::Acquire)),
+        })
     }
 }
 
@@ -545,7 +572,7 @@ pub(crate) fn enter() -> Option<Entered<'static>> {
 
 /// Takes out a run of `run_bytes` that this thread caches, if it is `fits`, to serve a request of `bytes`.
 #[inline(always)]
-pub(crate) fn take_run_if(run_bytes: usize, bytes: usize, fits: impl FnOnce(Run) -> bool) -> Option<Run> {
+pub(crate) fn take_run_if(run_bytes: usize, bytes: usize, fits: impl Fn(Run) -> bool) -> Option<Run> {
     let cache = enter()?;
     let run = cache.take_run_if(run_bytes, fits)?;
     cache.run_handed_out(bytes);

@@ -118,13 +118,13 @@ fn claim(caches: impl Iterator<Item = &'static Cache>, empty: impl FnMut(&'stati
 
 /// Takes out the runs that any thread caches.
 pub(crate) fn take_all_runs() -> impl Iterator<Item = Run> {
-    registry::all().filter_map(Cache::take_run)
+    registry::all().flat_map(Cache::take_runs)
 }
 
 /// Takes out runs that threads cache, for a thread that is about to take memory of `pages` pages that is not resident. Visits all
 /// caches, or at the next ones in turn if there are many.
 pub(crate) fn take_some_runs(pages: usize) -> impl Iterator<Item = Run> {
-    registry::some(visits_for(pages)).filter_map(Cache::take_run)
+    registry::some(visits_for(pages)).flat_map(Cache::take_runs)
 }
 
 /// The caches that a request may look at. A page costs it some hundred nanoseconds when it is first touched, and a cache one or two.

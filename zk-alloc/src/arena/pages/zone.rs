@@ -299,7 +299,7 @@ impl Zone {
     /// Frees the run in an exiting thread's cache, if this is its zone.
     pub(crate) fn release_cached_of(&self, cache: &Cache) {
         if self.spec.is_cached {
-            cache.take_run().into_iter().for_each(|run| self.release_run(run));
+            cache.take_runs().for_each(|run| self.release_run(run));
         }
     }
 
