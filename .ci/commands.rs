@@ -1,11 +1,13 @@
 //! Checks the commands in the Markdown files, in Makefile.toml and in the workflow without running them: the tasks, packages, tests,
 //! provers, allocators, options, scripts, variables and files that they name exist. CHANGELOG.md is left out: it names what is gone.
+//! Checks the table of messages against the messages of the code, and the other way round.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, ExitCode};
 
 const WORKFLOW: &str = ".github/workflows/ci.yml";
+const MESSAGES: &str = "docs/data/messages.md";
 
 fn main() -> ExitCode {
     let names = Names::read();
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
     for (place, command) in &commands {
         broken.extend(names.faults(command).into_iter().map(|why| format!("{place}: {command}: {why}")));
     }
+    broken.extend(message_faults(&read(MESSAGES), &names.allocator));
     broken.iter().for_each(|line| eprintln!("{line}"));
     println!("{} commands, {} faults", commands.len(), broken.len());
     if commands.is_empty() || !broken.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
@@ -70,6 +73,71 @@ fn variables(line: &str) -> Vec<&str> {
     names.filter(|name| !name.ends_with('_')).collect()
 }
 
+/// What the table of messages lacks, and what it has too much: each part of a message that stays the same is in the code, and each
+/// message of the code has a row.
+fn message_faults(page: &str, code: &str) -> Vec<String> {
+    // Strings go on behind a backslash at the end of a line.
+    let mut joined = String::new();
+    for line in code.lines() {
+        let goes_on = joined.ends_with('\\');
+        if goes_on {
+            joined.pop();
+        } else {
+            joined.push('\n');
+        }
+        joined.push_str(if goes_on { line.trim_start() } else { line });
+    }
+    let joined = joined.replace("\\\"", "'");
+    let cells = page.lines().filter(|line| line.starts_with("| `")).filter_map(|line| line.split(" | ").next());
+    let rows: Vec<_> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(|row| row.replace('"', "'")).collect();
+    let parts: Vec<_> = rows.iter().map(|row| fixed_parts(row)).collect();
+    let gone = rows.iter().zip(&parts).filter(|(_, parts)| !parts.iter().all(|part| joined.contains(part)));
+    let mut faults: Vec<_> = gone.map(|(row, _)| format!("{MESSAGES}: no message of the code is {row:?}")).collect();
+    let messages = ["warn(", "print_line(", "abort(", "say("].into_iter().flat_map(|call| {
+        let rests = joined.split(&format!("{call}format_args!(")).skip(1).collect::<Vec<_>>();
+        rests.into_iter().filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next())
+    });
+    for message in messages.filter(|message| !fixed_parts(message).is_empty()) {
+        let is_row = |parts: &&Vec<String>| {
+            let mut rest = message;
+            parts.iter().map(String::len).sum::<usize>() >= 8
+                && parts.iter().all(|part| rest.split_once(part.as_str()).map(|(_, after)| rest = after).is_some())
+        };
+        if !parts.iter().any(|parts| is_row(&parts)) {
+            faults.push(format!("{MESSAGES} has no row for {message:?}"));
+        }
+    }
+    faults
+}
+
+/// The parts of a message that stay the same. In the code, what changes stands in braces. In the table, it is a word in capitals, dots, or
+/// the value y.
+fn fixed_parts(message: &str) -> Vec<String> {
+    let is_of_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let mut text = String::new();
+    let mut depth = 0_i32;
+    for letter in message.replace("...", "{}").replace("'y'", "{}").chars() {
+        match letter {
+            '{' => depth += 1,
+            '}' => {
+                depth -= 1;
+                text.push('\n');
+            }
+            _ if depth == 0 => text.push(letter),
+            _ => {}
+        }
+    }
+    let mut parts = String::new();
+    for piece in text.split_inclusive(|letter: char| !is_of_word(letter)) {
+        let word = piece.trim_end_matches(|letter: char| !is_of_word(letter));
+        let changes = !word.is_empty() && word.chars().all(|letter| letter.is_ascii_uppercase() || letter == '_');
+        parts.push_str(if changes { "\n" } else { word });
+        parts.push_str(&piece[word.len()..]);
+    }
+    let parts = parts.split('\n').map(|part| part.trim_matches(|letter: char| !is_of_word(letter)));
+    parts.filter(|part| part.len() > 1).map(str::to_owned).collect()
+}
+
 /// What commands may name.
 struct Names {
     files: Vec<String>,
@@ -80,6 +148,8 @@ struct Names {
     /// The sources of the bench, where options and allocators have their names.
     bench: String,
     constants: String,
+    /// The sources of the allocator and of the preload library, where messages are.
+    allocator: String,
     /// All sources and scripts.
     sources: String,
 }
@@ -91,6 +161,7 @@ impl Names {
         let files: Vec<_> = listed.lines().filter(|file| fs::metadata(file).is_ok_and(|it| it.is_file())).collect();
         let all = |is: &dyn Fn(&str) -> bool| files.iter().filter(|file| is(file)).map(|file| read(file)).collect();
         let of_bench = ["provers-bench/src/", "provers-bench/launch/src/", "zk-alloc/peers/benches/"];
+        let of_allocator = ["zk-alloc/src/", "integrations/preload/src/"];
         let source = [".rs", ".c", ".cc", ".py", ".sh"];
         Self {
             makefile: read("Makefile.toml"),
@@ -98,6 +169,7 @@ impl Names {
             launcher: read("provers-bench/launch/src/main.rs"),
             bench: all(&|file| file.ends_with(".rs") && of_bench.iter().any(|folder| file.starts_with(folder))),
             constants: read("zk-alloc/src/tuning.rs"),
+            allocator: all(&|file| file.ends_with(".rs") && of_allocator.iter().any(|folder| file.starts_with(folder))),
             sources: all(&|file| file.starts_with(".ci/") || source.iter().any(|end| file.ends_with(end))),
             files: files.into_iter().map(str::to_owned).collect(),
         }

@@ -210,9 +210,9 @@ pub fn end_phase() {
 /// For `ZK_ALLOC_TRACE_ESCAPED=1`. Bypasses the standard library's lock of standard error.
 #[cold]
 fn print_escaped() {
-    /// The places that are printed. The rest is summed.
-    const MAX_SHOWN: usize = 20;
-    let places = escape::escaped();
+    /// The places that are printed. With the lines before and after them, the report has 20 lines at most.
+    const MAX_SHOWN: usize = 17;
+    let places = escape::by_function(&escape::escaped());
     let bytes: usize = places.iter().map(|place| place.bytes).sum();
     os::warn(format_args!("{bytes} bytes outlive their phase, from {} places", places.len()));
     let missed = escape::missed();
@@ -220,8 +220,8 @@ fn print_escaped() {
         os::warn(format_args!("{missed} allocations and frees were not traced; this report is incomplete"));
     }
     let (shown, rest) = places.split_at(places.len().min(MAX_SHOWN));
-    for place in shown {
-        os::write_stderr(format!("{place}\n").as_bytes());
+    for escape::Escaped { allocations, bytes, backtrace } in shown {
+        os::warn(format_args!("{bytes} bytes in {allocations} allocations: {backtrace}"));
     }
     if !rest.is_empty() {
         let bytes: usize = rest.iter().map(|place| place.bytes).sum();

@@ -66,7 +66,7 @@ pub(crate) use mapping::{AddressRange, Mapping, map_guarded, map_zeroed, may_map
 pub(crate) use mapping::{TEST_PAGE_BYTES, page_bytes};
 pub(crate) use own_thread::{OwnThread, Parking};
 pub(crate) use process::{process_generation, refer_to_pin};
-pub(crate) use text::{Cut, enter_sandbox, is_in_sandbox, warn, write_stderr};
+pub(crate) use text::{Cut, enter_sandbox, is_in_sandbox, warn};
 #[cfg(feature = "c-api")]
 pub(crate) use text::{abort, write_line};
 #[cfg(all(thread_blocks, feature = "profile"))]

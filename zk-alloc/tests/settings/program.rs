@@ -128,7 +128,7 @@ fn the_program_may_trace_escapes_and_the_environment_may_forbid_it() {
         std::mem::forget(Block::untouched(&TRACED, MIB, 8));
         end_phase();
     };
-    let told = |ended: &Ended| ended.stderr.contains("1 allocations, 1048576 bytes, made at");
+    let told = |ended: &Ended| ended.stderr.contains("1048576 bytes in 1 allocations: ");
     assert!(child(&[], escape).is_none_or(|ended| told(&ended)));
     if let Some(forbidden) = child(&[("ZK_ALLOC_TRACE_ESCAPED", "0")], escape) {
         forbidden.assert_passed();
