@@ -236,6 +236,7 @@ fn one_line(provers: &'static [Prover], error: &clap::Error) -> UsageError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arms::tuned;
     use crate::workloads::tests::PROVERS;
 
     fn mistake(line: &str) -> String {
@@ -276,6 +277,27 @@ mod tests {
             assert!(message.contains(given) && message.contains(valid), "{line}: {message}");
             assert_eq!(message.lines().count(), 1, "{line}: {message}");
         }
+    }
+
+    /// `cargo prove-bench` refuses a mistyped option before it builds anything, so it has a list of its own.
+    #[test]
+    fn the_launcher_knows_the_options_and_the_allocators() {
+        // Only with the feature `profile` it is an arm.
+        const OF_FEATURE: &str = " zk-alloc-profile";
+        let driver = command(PROVERS);
+        let line = |of: &Command| {
+            let option = |option: &clap::Arg| {
+                let equals = if option.get_action().takes_values() { "=" } else { "" };
+                Some(format!(" {}{equals}", option.get_long()?))
+            };
+            let name = if Tool::has_subcommand(of.get_name()) { of.get_name() } else { "PROVER" };
+            format!("{name}:{}\n", of.get_arguments().filter_map(option).collect::<String>())
+        };
+        let tools = driver.get_subcommands().skip(PROVERS.len() - 1).map(line).collect::<String>();
+        let names = SETS.iter().map(|set| set.name).chain(tuned::SETS).chain(ARMS.iter().map(|arm| arm.name));
+        let allocators: String = names.map(|name| format!(" {name}")).collect();
+        let own = format!("{tools}allocators:{allocators}\n").replace(OF_FEATURE, "");
+        assert_eq!(include_str!("../launch/src/options.txt").replace(OF_FEATURE, ""), own);
     }
 
     #[test]

@@ -23,6 +23,10 @@ const TOOLS: [&str; 5] = ["report", "compare", "replay", "exec", "host"];
 /// Commands of a prover's bench.
 const OF_PROVERS: [&str; 4] = ["check", "profile", "record", "provers"];
 
+/// The options of each command, those with a value with `=`; and the names of allocators and of their sets. A test of the bench compares
+/// them with its own.
+const OPTIONS: &str = include_str!("options.txt");
+
 const COMMANDS: &str = "
 Commands of every prover:
   check      holds small workloads to a committed baseline: check [PROVER]
@@ -143,7 +147,14 @@ fn packages(folder: &Path) -> Vec<Package> {
 
 /// Reads a command line without the program's name: the benches to build and run, one after another. The error is one line that states
 /// the valid words.
-fn read(bench: &Package, provers: &[Package], mut words: Vec<OsString>) -> Result<Vec<Run>, String> {
+fn read(bench: &Package, provers: &[Package], words: Vec<OsString>) -> Result<Vec<Run>, String> {
+    let runs = requested(bench, provers, words)?;
+    let mistake = runs.iter().find_map(|run| mistake(&run.arguments));
+    mistake.map_or(Ok(runs), Err)
+}
+
+/// As [`read`], for a command line with any options.
+fn requested(bench: &Package, provers: &[Package], mut words: Vec<OsString>) -> Result<Vec<Run>, String> {
     match word(&words, 0) {
         "--package" => {
             let folder = words.get(1).ok_or("--package takes the folder of a package")?;
@@ -168,6 +179,42 @@ fn read(bench: &Package, provers: &[Package], mut words: Vec<OsString>) -> Resul
         }
         name => Ok(vec![Run::of_prover(named(provers, name)?, words)]),
     }
+}
+
+/// The names of [`OPTIONS`] in the line of `of`.
+fn listed(of: &str) -> Option<Vec<&'static str>> {
+    let line = OPTIONS.lines().find_map(|line| line.strip_prefix(of)?.strip_prefix(": "))?;
+    Some(line.split(' ').collect())
+}
+
+/// Why the bench would refuse a command line, as far as that can be told before it is built: an option, or an allocator, that there is
+/// not. The bench checks the values of the others.
+fn mistake(arguments: &[OsString]) -> Option<String> {
+    let command = word(arguments, 0);
+    let is_of_prover = !TOOLS.contains(&command) && !OF_PROVERS.contains(&command);
+    let valid = listed(if is_of_prover { "PROVER" } else { command })?;
+    let mut words = (1..arguments.len()).map(|at| word(arguments, at));
+    while let Some(given) = words.next() {
+        match given.strip_prefix("--").map(|option| option.split_once('=').unwrap_or((option, ""))) {
+            // The command to run begins.
+            None if command == "exec" && !given.starts_with('-') => return None,
+            None => {}
+            Some(("" | "help" | "version", _)) => return None,
+            Some((name, _)) => match valid.iter().find(|known| known.trim_end_matches('=') == name) {
+                Some(known) if known.ends_with('=') && !given.contains('=') => _ = words.next(),
+                Some(_) => {}
+                None => {
+                    let valid: Vec<_> = valid.iter().map(|option| option.trim_end_matches('=')).collect();
+                    return Some(format!("no option --{name}: valid are --{}", valid.join(", --")));
+                }
+            },
+        }
+    }
+    let known = listed("allocators")?;
+    // `exec` has arms of its own, and `zk-alloc:` begins the constants of zk-alloc.
+    let unknown =
+        allocators(arguments).find(|name| command != "exec" && !name.contains(':') && !known.contains(name))?;
+    Some(format!("unknown allocator {unknown:?}: valid are {}, zk-alloc:CONSTANT=VALUE", known.join(", ")))
 }
 
 /// A word as text; empty if it is missing or is not valid text.
@@ -363,6 +410,8 @@ mod tests {
             ("check --workloads=plonky3/keccak", "plonky3: check --workloads plonky3/keccak"),
             ("check --workloads plonky3/keccak --bless", "plonky3: check --bless --workloads plonky3/keccak"),
             ("provers --smoke", "jolt: jolt --smoke; miden: miden --smoke; plonky3: plonky3 --smoke"),
+            ("exec --rounds 3 sort --parallel=2", ": exec --rounds 3 sort --parallel=2"),
+            ("report latest --splice x", ": report latest --splice x"),
         ] {
             let text = |run: &Run| format!("{}: {}", run.package.word, run.arguments.join(" ".as_ref()).display());
             assert_eq!(runs(line).unwrap().iter().map(text).collect::<Vec<_>>().join("; "), started);
@@ -378,6 +427,11 @@ mod tests {
             ("check --workloads keccak", "PROVER/NAME"),
             ("check --workloads miden/vm", "jolt, plonky3"),
             ("--package /nowhere/at/all x", "/nowhere/at/all/Cargo.toml"),
+            ("plonky3 --smok", "no option --smok: valid are --log-rows, --smoke"),
+            ("plonky3 --rounds 3 --round=3", "no option --round: valid are"),
+            ("check --blesss", "--bless"),
+            ("exec --allocator jemalloc -- true", "--allocators"),
+            ("plonky3 --allocators glibc,hoard", "unknown allocator \"hoard\": valid are quick, peers"),
         ] {
             let message = runs(line).unwrap_err();
             assert!(message.contains(valid) && message.lines().count() == 1, "{line}: {message}");

@@ -47,6 +47,8 @@ pub struct Request {
 impl Request {
     /// From one permutation of 24 rows to some 12 GB.
     pub const LOG_ROWS: std::ops::RangeInclusive<u32> = 5..=20;
+    /// The size of the proof that the service makes when it starts. Choose one of a fraction of a second, which fits any limit.
+    pub const FIRST_LOG_ROWS: u32 = 10;
 }
 
 /// A proof that was made and verified: its figures.

@@ -1,7 +1,7 @@
 //! Which proof may start: first come, first served, as far as memory allows.
 //!
 //! - A proof of a known size starts if its peak fits below the limit next to the running ones.
-//! - A proof of an unknown size runs alone, and its peak is learned.
+//! - A proof of an unknown size runs alone, and its peak is learned. Its need is estimated from a smaller one first.
 //! - A proof that does not fit even alone is refused.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -11,10 +11,6 @@ use crate::MIB;
 
 /// The recent proofs of each size whose largest peak counts.
 const RECENT: usize = 8;
-/// A size is estimated from a smaller one with at most this many doublings between them. The fixed memory of a proof is
-/// doubled as well, so further estimates would be far too high.
-const DOUBLINGS: u32 = 3;
-
 /// The memory of the process, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
@@ -106,14 +102,19 @@ impl<J> Queue<J> {
         self.waiting.drain(..).map(|waiting| waiting.job).collect()
     }
 
+    /// Learns the peak of a size.
+    pub fn learn(&mut self, log_rows: u32, peak_bytes: usize) {
+        let recent = self.peaks.entry(log_rows).or_default();
+        recent.push_front(peak_bytes);
+        recent.truncate(RECENT);
+    }
+
     /// Ends a proof, and learns its peak. `PhaseReport::peak_live_bytes` counts the whole process, so only a proof that
     /// no other overlapped teaches. Returns whether it did.
     pub fn finish(&mut self, id: u64, peak_bytes: Option<usize>) -> bool {
         let Some(Running { log_rows, is_alone, .. }) = self.running.remove(&id) else { return false };
         if let (Some(peak_bytes), true) = (peak_bytes, is_alone) {
-            let recent = self.peaks.entry(log_rows).or_default();
-            recent.push_front(peak_bytes);
-            recent.truncate(RECENT);
+            self.learn(log_rows, peak_bytes);
         }
         is_alone
     }
@@ -158,10 +159,12 @@ impl<J> Queue<J> {
     /// Whether a proof of this size can ever start, as far as is known; or why not.
     pub fn fit(&self, log_rows: u32) -> Result<(), String> {
         let known = self.peak(log_rows).map(|bytes| (bytes, "the peak of earlier proofs"));
-        // The next smaller known size, doubled for each doubling of the rows.
+        // The next smaller known size, doubled for each doubling of the rows. Its fixed memory is doubled as well, so this is too high
+        // rather than too low.
         let estimate = || {
-            let doubled = |doublings| self.peak(log_rows.checked_sub(doublings)?)?.checked_shl(doublings);
-            (1..=DOUBLINGS).find_map(doubled).map(|bytes| (bytes, "estimated from smaller proofs"))
+            let (&smaller, _) = self.peaks.range(..log_rows).next_back()?;
+            let bytes = self.peak(smaller)?.saturating_mul(1 << (log_rows - smaller));
+            Some((bytes, "estimated from smaller proofs"))
         };
         let Some((room, (need, basis))) = self.room.as_ref().zip(known.or_else(estimate)) else { return Ok(()) };
         match room.for_proofs_bytes() {
@@ -257,7 +260,7 @@ mod tests {
         let why = "it needs 1560.0 MiB (estimated from smaller proofs), and the limit leaves 794.4 MiB".to_owned();
         assert_eq!(queue.next(), Some(Next::Refuse(why, ())));
         assert_eq!(started(&mut queue), [2]);
-        assert_eq!(queue.fit(17), Ok(()), "too far away for an estimate");
+        assert!(queue.fit(20).is_err() && queue.fit(9).is_ok(), "an estimate from 2^13, and none from a larger size");
     }
 
     #[test]

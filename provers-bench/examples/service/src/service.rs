@@ -62,10 +62,18 @@ impl Service {
             None => None,
         };
         let room = Room { limit_bytes, outside_bytes: rss_bytes(), base_bytes: 0 };
-        let queue = Queue::new(slots, options.queue.into(), workers.is_none().then_some(room));
+        let mut queue = Queue::new(slots, options.queue.into(), workers.is_none().then_some(room));
+        let prover = Arc::new(Prover::new());
+        if workers.is_none() {
+            // Sizes that were never proved are estimated from this one, and refused if they can't fit.
+            let request = Request { log_rows: Request::FIRST_LOG_ROWS, seed: 0, panic: false };
+            let (prover, log_rows) = (Arc::clone(&prover), request.log_rows);
+            let made = tokio::task::spawn_blocking(move || prover.make(&request)).await??;
+            queue.learn(log_rows, made.peak_bytes);
+        }
         let state = Mutex::new(State { queue, is_stopping: false });
         ["done", "failed", "cancelled", "rejected"].into_iter().for_each(|outcome| count(outcome, 0));
-        Ok(Arc::new(Self { options, prover: Arc::new(Prover::new()), workers, state }))
+        Ok(Arc::new(Self { options, prover, workers, state }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -164,6 +164,15 @@ fn proofs_are_verified_repeatable_and_reported() {
     assert!(server.metric("service_limit_bytes", "") > server.metric("service_rss_bytes", ""));
 }
 
+/// A service that tries what can't fit is killed, with all that it does.
+#[test]
+fn a_size_that_was_never_proved_is_refused_if_it_cannot_fit() {
+    let server = Server::start("--memory-limit 96");
+    server.prove(18, 1).expect(507, "estimated from smaller proofs");
+    assert_eq!(server.metric("service_proofs_total", "rejected"), 1.0);
+    server.prove(9, 1).expect(200, "digest");
+}
+
 #[test]
 fn bad_requests_are_refused_with_what_is_allowed() {
     let server = Server::start("");
