@@ -23,11 +23,22 @@ static long resident_mib(void) {
     return resident * (sysconf(_SC_PAGESIZE) / 1024) / 1024;
 }
 
-static int tasks(void) {
+static int tasks_now(void) {
     int count = -2;
     DIR *folder = opendir("/proc/self/task");
     while (readdir(folder)) count++;
     closedir(folder);
+    return count;
+}
+
+/* The kernel lists a thread for a moment after it was joined, so the lowest of a few counts is the number. */
+static int tasks(void) {
+    int count = tasks_now();
+    for (int i = 0; i < 20; i++) {
+        usleep(5000);
+        int now = tasks_now();
+        if (now < count) count = now;
+    }
     return count;
 }
 
