@@ -1,4 +1,4 @@
-//! Checks the commands in the Markdown files, in Makefile.toml and in the workflow without running them: the tasks, packages, tests,
+//! Checks the commands in the Markdown files, in Makefile.toml and in the workflows without running them: the tasks, packages, tests,
 //! provers, allocators, options, scripts, variables and files that they name exist. CHANGELOG.md is left out: it names what is gone.
 //! Checks the table of messages against the messages of the code, and the other way round.
 
@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, ExitCode};
 
-const WORKFLOW: &str = ".github/workflows/ci.yml";
+const WORKFLOWS: &str = ".github/workflows/";
 const MESSAGES: &str = "docs/data/messages.md";
 
 fn main() -> ExitCode {
@@ -16,6 +16,14 @@ fn main() -> ExitCode {
     for page in names.files.iter().filter(|file| file.ends_with(".md") && !file.ends_with("CHANGELOG.md")) {
         let text = read(page);
         commands.extend(commands_of(&text).into_iter().map(|(line, command)| (format!("{page}:{line}"), command)));
+        // What it shows of the code is the code.
+        if page == "CONTRIBUTING.md" {
+            let flat = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
+            let sources = flat(&names.sources);
+            let blocks = text.split("```rust\n").skip(1).filter_map(|rest| rest.split("\n```").next());
+            let gone = blocks.filter(|block| !sources.contains(&flat(block)));
+            broken.extend(gone.map(|block| format!("{page}: no source has {block:?}")));
+        }
         // The page on other allocators names their variables too.
         for (index, line) in text.lines().enumerate().filter(|_| !page.ends_with("migrating.md")) {
             let unknown = variables(line).into_iter().filter(|variable| !names.sources.contains(variable));
@@ -31,9 +39,11 @@ fn main() -> ExitCode {
         };
         commands.push((format!("Makefile.toml:{}", index + 1), command));
     }
-    let workflow = read(WORKFLOW);
-    let steps = workflow.lines().enumerate().filter_map(|(index, line)| Some((index + 1, line.split_once("run: ")?.1)));
-    commands.extend(steps.map(|(line, command)| (format!("{WORKFLOW}:{line}"), command.to_owned())));
+    for workflow in names.files.iter().filter(|file| file.starts_with(WORKFLOWS)) {
+        let text = read(workflow);
+        let steps = text.lines().enumerate().filter_map(|(index, line)| Some((index + 1, line.split_once("run: ")?.1)));
+        commands.extend(steps.map(|(line, command)| (format!("{workflow}:{line}"), command.to_owned())));
+    }
     for (place, command) in &commands {
         broken.extend(names.faults(command).into_iter().map(|why| format!("{place}: {command}: {why}")));
     }

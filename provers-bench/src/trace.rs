@@ -243,7 +243,7 @@ impl<'a> Row<'a> {
 
 const MIB: f64 = 1048576.0;
 const COLUMNS: &str = "allocator|peak RSS / live peak|peak RSS MiB|live peak MiB|RSS at live peak MiB|\
-                       RSS after all frees MiB|after release() MiB|overflow MiB|system calls|minor faults|wall s";
+                       RSS after all frees MiB|after release() MiB|fallback MiB|system calls|minor faults|wall s";
 
 /// The table of one trace as Markdown, with a row per arm, and without a final line break.
 fn table(header: &Header, min_bytes: u64, script: &Script, rows: &[Row<'_>]) -> String {

@@ -112,7 +112,7 @@ fn works(name: &str, command: &[&str]) {
         );
     }
     let text = stdout(&output);
-    for part in ["Ceiling: under glibc the kernel takes", "ratio to glibc", "Too few rounds for a verdict"] {
+    for part in ["Ceiling: under glibc the kernel takes", "time vs glibc", "Too few rounds for a verdict"] {
         assert!(text.contains(part), "{part} in {text}");
     }
 }

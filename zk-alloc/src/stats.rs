@@ -215,7 +215,7 @@ impl fmt::Display for Stats {
         };
         line(f, "slabs", self.slab_allocations, self.slab_bytes)?;
         line(f, "page runs", self.run_allocations, self.run_bytes)?;
-        line(f, "overflow", self.overflow_allocations, self.overflow_bytes)?;
+        line(f, "fallback", self.overflow_allocations, self.overflow_bytes)?;
         writeln!(
             f,
             "live now {}, at most {}; {} slabs of {} in all, {} of them alive",
@@ -338,7 +338,7 @@ impl fmt::Display for PhaseReport {
         )?;
         writeln!(f, "  slabs      {:>9} allocations {}", self.slab_allocations, Mib(self.slab_bytes))?;
         writeln!(f, "  page runs  {:>9} allocations {}", self.run_allocations, Mib(self.run_bytes))?;
-        writeln!(f, "  overflow   {:>9} allocations {}", self.overflow_allocations, Mib(self.overflow_bytes))?;
+        writeln!(f, "  fallback   {:>9} allocations {}", self.overflow_allocations, Mib(self.overflow_bytes))?;
         writeln!(
             f,
             "  reused {}, fresh {}, at most {} live at once",
@@ -346,7 +346,7 @@ impl fmt::Display for PhaseReport {
             Mib(self.fresh_bytes),
             Mib(self.peak_live_bytes as u64)
         )?;
-        write!(f, "  escaped {}", Mib(self.escaped_bytes as u64))
+        write!(f, "  outliving the phase: {}", Mib(self.escaped_bytes as u64))
     }
 }
 

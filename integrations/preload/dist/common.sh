@@ -33,6 +33,10 @@ if [ -z "${SOURCE_DATE_EPOCH-}" ]; then
 fi
 export SOURCE_DATE_EPOCH
 
+# Whom a user of a package writes to, and its home. The sources name no address, so the last commit's author counts.
+maintainer=${ZK_DIST_MAINTAINER:-$(git -C "$root" log -1 --format='The zk-alloc developers <%ae>')}
+homepage=${ZK_DIST_HOMEPAGE:-${GITHUB_REPOSITORY:+${GITHUB_SERVER_URL:-https://github.com}/$GITHUB_REPOSITORY}}
+
 say() {
     echo "dist: $*"
 }

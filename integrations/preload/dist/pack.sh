@@ -18,12 +18,19 @@ archive() (
         --directory "$work/$arch/tar" "$name" | gzip -9n >"$dist/$name.tar.gz"
 )
 
+# A text as the lines of a field, of which none is empty.
+indented() {
+    sed 's/^[[:space:]]*$/./; s/^/ /' "$1"
+}
+
 # Packs the library for Debian and Ubuntu.
 debian_package() (
     arch=$1
     folder=usr/lib/$arch-linux-gnu
     into=$work/$arch/deb
     documents=usr/share/doc/$package
+    # An empty line would end the fields.
+    home=${homepage:+$'\n'Homepage: $homepage}
 
     stage "$into"
     mkdir -p "$into/DEBIAN" "$into/$folder" "$into/usr/include" "$into/$documents"
@@ -31,11 +38,13 @@ debian_package() (
     cp "$preload/include/zk_alloc.h" "$into/usr/include/"
     cp "$preload/dist/README.md" "$work/$arch/THIRD-PARTY.md" "$into/$documents/"
     {
-        printf 'zk-alloc %s\n\nLicensed under either of the MIT licence or the Apache License 2.0, at your option. Both follow.\n' "$version"
-        printf 'THIRD-PARTY.md has the notices of the software that is linked into the library.\n\n----\n\n'
-        cat "$root/LICENSE-MIT"
-        printf '\n----\n\n'
-        cat "$root/LICENSE-APACHE"
+        printf 'Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: zk-alloc\n'
+        printf 'Comment: THIRD-PARTY.md has the notices of the software that is linked into the library.\n\n'
+        printf 'Files: *\nCopyright: the zk-alloc developers\nLicense: MIT or Apache-2.0\n'
+        printf '\nLicense: MIT\n'
+        indented "$root/LICENSE-MIT"
+        printf '\nLicense: Apache-2.0\n'
+        indented "$root/LICENSE-APACHE"
     } >"$into/$documents/copyright"
     size_kib=$(find "$into/usr" -type f -printf '%s\n' | awk '{ sum += int(($1 + 1023) / 1024) } END { print sum }')
     cat >"$into/DEBIAN/control" <<CONTROL
@@ -43,11 +52,11 @@ Package: $package
 Version: $version
 Architecture: $(debian "$arch")
 Multi-Arch: same
-Maintainer: The zk-alloc developers
+Maintainer: $maintainer
 Installed-Size: $size_kib
 Depends: libc6 (>= $glibc)
 Section: libs
-Priority: optional
+Priority: optional$home
 Description: memory allocator for zero-knowledge provers, for LD_PRELOAD
  libzk_alloc.so replaces the C library's allocation functions in programs
  that are not rebuilt. It keeps the memory of a proof for the next one.

@@ -39,7 +39,7 @@ for arch in "${built[@]}"; do
     cmp -s "$work/${built[0]}/THIRD-PARTY.md" "$work/$arch/THIRD-PARTY.md" ||
         fail "THIRD-PARTY.md of $arch and ${built[0]} in $work differ: other crates are linked; no package was made"
     "$here/pack.sh" "$arch"
-    python3 "$preload/python/wheel.py" "$version" "$arch" "$work/$arch" "$dist"
+    python3 "$preload/python/wheel.py" "$version" "$arch" "$work/$arch" "$dist" "$maintainer" "$homepage"
 done
 (cd "$dist" && sha256sum -- *.tar.gz *.deb *.whl >SHA256SUMS)
 

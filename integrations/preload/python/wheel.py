@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes the wheel: the same bytes for the same input.
 
-    wheel.py VERSION ARCHITECTURE BUILT INTO
+    wheel.py VERSION ARCHITECTURE BUILT INTO MAINTAINER HOMEPAGE
 
-BUILT is the folder with libzk_alloc.so and THIRD-PARTY.md. SOURCE_DATE_EPOCH is the time of the files."""
+HOMEPAGE may be empty. BUILT is the folder with libzk_alloc.so and THIRD-PARTY.md. SOURCE_DATE_EPOCH is the time of the files."""
 
 import base64
 import hashlib
@@ -23,7 +23,8 @@ Metadata-Version: 2.4
 Name: zk_alloc
 Version: {version}
 Summary: Memory allocator for zero-knowledge provers, as a library for LD_PRELOAD
-License-Expression: MIT OR Apache-2.0
+Maintainer-email: {maintainer}
+{home}License-Expression: MIT OR Apache-2.0
 License-File: LICENSE-APACHE
 License-File: LICENSE-MIT
 License-File: THIRD-PARTY.md
@@ -42,14 +43,15 @@ Tag: {tag}
 """
 
 
-def contents(version, tag, built):
+def contents(version, tag, built, maintainer, homepage):
     """The files of the wheel, by name."""
     info = f"zk_alloc-{version}.dist-info"
     files = {f"zk_alloc/{file.name}": file.read_bytes() for file in sorted((HERE / "zk_alloc").glob("*.py"))}
     files["zk_alloc/lib/libzk_alloc.so"] = (built / "libzk_alloc.so").read_bytes()
     files["zk_alloc/include/zk_alloc.h"] = (HERE.parent / "include/zk_alloc.h").read_bytes()
     readme = (HERE.parent / "dist/README.md").read_text(encoding="utf-8")
-    files[f"{info}/METADATA"] = METADATA.format(version=version, readme=readme).encode()
+    home = f"Project-URL: Homepage, {homepage}\n" if homepage else ""
+    files[f"{info}/METADATA"] = METADATA.format(version=version, maintainer=maintainer, home=home, readme=readme).encode()
     files[f"{info}/WHEEL"] = WHEEL.format(tag=tag).encode()
     for licence in (ROOT / "LICENSE-APACHE", ROOT / "LICENSE-MIT", built / "THIRD-PARTY.md"):
         files[f"{info}/licenses/{licence.name}"] = licence.read_bytes()
@@ -64,12 +66,12 @@ def digest(data):
     return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
-def main(version, arch, built, into):
+def main(version, arch, built, into, maintainer, homepage):
     tag = f"py3-none-{PLATFORM}_{arch}"
     when = time.gmtime(int(os.environ["SOURCE_DATE_EPOCH"]))[:6]
     path = pathlib.Path(into) / f"zk_alloc-{version}-{tag}.whl"
     with zipfile.ZipFile(path, "w") as wheel:
-        for name, data in contents(version, tag, pathlib.Path(built)).items():
+        for name, data in contents(version, tag, pathlib.Path(built), maintainer, homepage).items():
             entry = zipfile.ZipInfo(name, when)
             entry.create_system = 3  # Unix, whose permissions follow
             entry.external_attr = (0o100755 if name.endswith(".so") else 0o100644) << 16
@@ -78,6 +80,6 @@ def main(version, arch, built, into):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 5:
+    if len(sys.argv) != 7:
         sys.exit(__doc__)
     main(*sys.argv[1:])

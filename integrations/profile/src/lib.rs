@@ -10,6 +10,7 @@ use std::io;
 use std::path::Path;
 
 use inferno::flamegraph;
+use inferno::flamegraph::TextTruncateDirection;
 use inferno::flamegraph::color::{BasicPalette, Palette};
 use zk_alloc::profile::{self, Snapshot};
 
@@ -19,6 +20,15 @@ use symbols::Elsewhere;
 // Does not compile against the crate `zk-alloc` on crates.io, which belongs to another project. That arena overwrites
 // live memory.
 const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
+
+/// Sites with less than this part of the sum are one line in a file. No flame graph draws one of them.
+const SMALLEST_PART: u64 = 10_000;
+
+/// The look of a flame graph on a dark page.
+const DARK: &str = "@media (prefers-color-scheme: dark) {
+svg > rect { fill: #14161a; } #title, #subtitle, #details, #unzoom, #search, #matched { fill: #e8eaed; } #frames > *:hover { stroke: white; }
+}
+</style>";
 
 /// A profile with the names of functions.
 #[derive(Debug)]
@@ -109,8 +119,19 @@ impl Profile {
     /// is 0 are left out. Requests that the backing allocator served lie below `[backing allocator]`.
     #[must_use]
     pub fn folded(&self, value: Value) -> String {
+        self.folded_from(value, 1)
+    }
+
+    /// As [`folded`](Self::folded), with one line for all sites whose figure is below `least`.
+    fn folded_from(&self, value: Value, least: u64) -> String {
         let mut text = String::new();
-        for stack in self.stacks.iter().filter(|stack| value.of(&stack.figures) > 0) {
+        let mut rest = 0;
+        for stack in &self.stacks {
+            let figure = value.of(&stack.figures);
+            if figure < least {
+                rest += figure;
+                continue;
+            }
             let root = (!stack.is_of_arena).then(|| "[backing allocator]".to_owned());
             let lines = stack.calls.iter().rev().flat_map(|call| call.lines.iter().rev());
             // A semicolon ends a function's name.
@@ -119,7 +140,10 @@ impl Profile {
             if names.is_empty() {
                 names.push("[no call site]".into());
             }
-            let _ = writeln!(text, "{} {}", names.join(";"), value.of(&stack.figures));
+            let _ = writeln!(text, "{} {figure}", names.join(";"));
+        }
+        if rest > 0 {
+            let _ = writeln!(text, "[smaller call sites] {rest}");
         }
         text
     }
@@ -129,7 +153,7 @@ impl Profile {
     /// # Errors
     /// None in practice: it is written to memory.
     pub fn flame_graph(&self, value: Value) -> io::Result<Option<Vec<u8>>> {
-        let folded = self.folded(value);
+        let folded = self.folded_from(value, self.least(value));
         if folded.is_empty() {
             return Ok(None);
         }
@@ -137,9 +161,16 @@ impl Profile {
         options.title = value.words().1.into();
         options.count_name = value.unit().into();
         options.colors = Palette::Basic(BasicPalette::Mem);
+        // A name that is cut must keep its beginning, and so most of the function's path.
+        options.text_truncate_direction = TextTruncateDirection::Right;
         let mut svg = Vec::new();
         flamegraph::from_lines(&mut options, folded.lines(), &mut svg).map_err(io::Error::other)?;
-        Ok(Some(svg))
+        Ok(Some(String::from_utf8_lossy(&svg).replacen("</style>", DARK, 1).into_bytes()))
+    }
+
+    /// The smallest figure of a site that has a line of its own in the files.
+    fn least(&self, value: Value) -> u64 {
+        (self.total(value) / SMALLEST_PART).max(1)
     }
 
     /// Writes the files that [`write()`] describes.
@@ -152,7 +183,7 @@ impl Profile {
         for value in Value::OF_BYTES {
             let file = |extension: &str| dir.join(value.name()).with_extension(extension);
             if let Some(svg) = self.flame_graph(value)? {
-                fs::write(file("folded"), self.folded(value))?;
+                fs::write(file("folded"), self.folded_from(value, self.least(value)))?;
                 fs::write(file("svg"), svg)?;
             }
         }

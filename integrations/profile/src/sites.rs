@@ -140,7 +140,7 @@ pub(crate) fn stacks(sites: &[RawSite], mut look_up: impl FnMut(usize) -> Vec<Li
 type Known = HashMap<usize, Arc<[Line]>>;
 
 /// The calls of the program itself. The innermost calls of a site are those of the allocator, and of the standard library on the way
-/// there.
+/// there; the outermost ones start the program or a thread.
 fn of_program(addresses: &[usize], known: &mut Known, look_up: &mut impl FnMut(usize) -> Vec<Line>) -> Vec<Call> {
     let mut names = |address| known.entry(address).or_insert_with(|| look_up(address).into()).clone();
     let calls: Vec<_> = addresses.iter().map(|&address| Call { address, lines: names(address) }).collect();
@@ -149,16 +149,43 @@ fn of_program(addresses: &[usize], known: &mut Known, look_up: &mut impl FnMut(u
     let innermost = &lines[..lines.len().min(MOST_LINES)];
     let entered = innermost.iter().rposition(|line| is_entry(line)).map_or(0, |last| last + 1);
     let mut skipped = entered + lines[entered..].iter().take_while(|line| is_allocator(line)).count();
+    let mut left = lines.len() - skipped - of_runtime(&lines[skipped..]);
     let mut kept = Vec::new();
     for Call { address, lines } in &calls {
         let here = skipped.min(lines.len());
         skipped -= here;
-        if here < lines.len() {
-            kept.push(Call { address: *address, lines: lines[here..].into() });
+        let end = lines.len().min(here + left);
+        if here < end {
+            left -= end - here;
+            kept.push(Call { address: *address, lines: lines[here..end].into() });
         }
     }
     kept
 }
+
+/// The number of outermost lines that start the program or a thread. Rust's standard library marks where the program's own begin. If all
+/// are such lines, they stay.
+fn of_runtime(lines: &[&Line]) -> usize {
+    let marked = lines.iter().rposition(|line| line.function.contains("__rust_begin_short_backtrace"));
+    let within = &lines[..marked.unwrap_or(lines.len())];
+    let starts = within.iter().rev().take_while(|line| {
+        let name = line.function.trim_start_matches('<');
+        OF_RUNTIME.contains(&name) || name.starts_with("core::ops::function::")
+    });
+    let within = within.len() - starts.count();
+    if within == 0 { 0 } else { lines.len() - within }
+}
+
+const OF_RUNTIME: &[&str] = &[
+    "_start",
+    "__libc_start_main",
+    "__libc_start_main_impl",
+    "__libc_start_call_main",
+    "clone",
+    "clone3",
+    "__clone3",
+    "start_thread",
+];
 
 /// Allocators take fewer lines than that.
 const MOST_LINES: usize = 40;
@@ -236,5 +263,32 @@ mod tests {
         assert_eq!(stacks.iter().map(|stack| stack.figures).collect::<Vec<_>>(), [[2; 7], [1; 7]]);
         let names = stacks[0].calls.iter().map(|call| &*call.lines[0].function);
         assert_eq!(names.collect::<Vec<_>>(), ["alloc::vec::from_elem", "prove", "phase<prove>", "main"]);
+    }
+
+    /// Thirteen lines of the runtime would lie below every graph.
+    #[test]
+    fn the_calls_that_start_a_program_or_a_thread_are_skipped() {
+        let of = |functions: &[&str]| {
+            let lines: Vec<_> = functions.iter().map(|function| line(function, "")).collect();
+            let site = RawSite { addresses: (1..=lines.len()).collect(), is_of_arena: true, figures: [1; 7] };
+            let stacks = stacks(&[site], |address| vec![lines[address - 1].clone()]);
+            stacks[0].calls.iter().map(|call| call.lines[0].function.clone()).collect::<Vec<_>>()
+        };
+        let marked = "std::sys::backtrace::__rust_begin_short_backtrace<fn()>";
+        let rust = [
+            "prove",
+            "app::main",
+            "core::ops::function::FnOnce::call_once",
+            marked,
+            "std::rt::lang_start",
+            "main",
+            "_start",
+        ];
+        assert_eq!(of(&rust), ["prove", "app::main"]);
+        assert_eq!(
+            of(&["prove", "main", "__libc_start_call_main", "__libc_start_main_impl", "_start"]),
+            ["prove", "main"]
+        );
+        assert_eq!(of(&["start_thread", "clone3"]), ["start_thread", "clone3"]);
     }
 }

@@ -4,7 +4,7 @@ use super::libraries::{self, Candidate};
 use crate::arms::{BASELINE, OURS};
 use crate::results::record;
 use crate::results::view::{self, LEAST_TIME_CHANGE};
-use crate::results::{Advice, ArmResult, Proof, Ratio, Verdict, WorkloadResult, format};
+use crate::results::{Advice, ArmResult, Proof, Ratio, Summary, Verdict, WorkloadResult, format};
 use crate::sample::Sample;
 use std::ffi::OsString;
 
@@ -25,12 +25,17 @@ pub(super) fn of(
 ) -> Advice {
     let mut advice = Advice { ceiling: ceiling(workload).into_iter().collect(), ..Advice::default() };
     advice.ceiling.extend(remarks.iter().map(|remark| format!("{remark}.")));
-    let Some((base, _)) = view::baseline(workload) else {
+    let Some((base, figures)) = view::baseline(workload) else {
         advice.verdict = vec![format!("There are no figures of {}, and without them no verdict.", workload.baseline)];
         return advice;
     };
     let mut others = workload.arms.iter().filter(|arm| arm.label != base.label && view::figures(arm).is_some());
-    let mut comparisons: Vec<_> = others.clone().filter_map(|arm| Comparison::of(base, arm, seed)).collect();
+    let exact_cpu = view::has_exact_cpu_time(workload, figures);
+    let mut comparisons: Vec<_> =
+        others.clone().filter_map(|arm| Comparison::of((base, figures), arm, (seed, exact_cpu))).collect();
+    if !workload.timed.rests() {
+        comparisons.iter_mut().for_each(|comparison| comparison.resting_ratio = None);
+    }
     if comparisons.is_empty() {
         advice.verdict = vec![match others.next() {
             Some(_) => "Too few rounds for a verdict: 6 rounds or more give one.".into(),
@@ -43,7 +48,7 @@ pub(super) fn of(
         comparisons.iter().filter(|comparison| comparison.gains()).partition(|comparison| !comparison.costs());
     // From the lowest peak on; a higher peak must save enough time to be worth it.
     let taken = free.into_iter().reduce(|leaner, other| {
-        let saves = time(other.arm, leaner.arm, seed).is_some_and(|(.., change)| change == Change::Less);
+        let saves = time(other.arm, leaner.arm, (seed, exact_cpu)).is_some_and(|(.., change)| change == Change::Less);
         if saves { other } else { leaner }
     });
     advice.verdict.push(match taken {
@@ -116,21 +121,29 @@ struct Comparison<'a> {
     /// Peak RSS. A saving must be shown round by round. For a cost it is enough that the highest peaks differ by more
     /// than the threshold.
     memory: Change,
+    /// What the process holds after the last interval, as a share of the baseline's; `None` for whole runs.
+    resting_ratio: Option<f64>,
 }
 
 impl<'a> Comparison<'a> {
     /// `None` if there are too few rounds for an interval.
-    fn of(base: &ArmResult, arm: &'a ArmResult, seed: u64) -> Option<Self> {
+    fn of(
+        (base, base_figures): (&ArmResult, &Summary),
+        arm: &'a ArmResult,
+        (seed, exact_cpu): (u64, bool),
+    ) -> Option<Self> {
         let figures = view::figures(arm)?;
+        let resting_ratio = figures.resting_rss_bytes.zip(base_figures.resting_rss_bytes);
+        let resting_ratio = resting_ratio.map(|(bytes, reference)| bytes as f64 / reference as f64);
         let shown = ratio(arm, base, seed, |sample| sample.peak_rss_bytes).map(|ratio| ratio.verdict());
         let memory = match figures.peak_rss_ratio {
             Some(ratio) if ratio > 1.0 + MIN_MEMORY_CHANGE => Change::More,
             Some(ratio) if ratio <= 1.0 - MIN_MEMORY_CHANGE && shown == Some(Verdict::Faster) => Change::Less,
             _ => Change::None,
         };
-        let (wall, cpu, time) = time(arm, base, seed)?;
+        let (wall, cpu, time) = time(arm, base, (seed, exact_cpu))?;
         let peak_bytes = figures.peak_rss_bytes.unwrap_or(u64::MAX);
-        Some(Self { arm, wall, cpu, time, peak_bytes, peak_ratio: figures.peak_rss_ratio, memory })
+        Some(Self { arm, wall, cpu, time, peak_bytes, peak_ratio: figures.peak_rss_ratio, memory, resting_ratio })
     }
 
     fn gains(&self) -> bool {
@@ -138,7 +151,8 @@ impl<'a> Comparison<'a> {
     }
 
     fn costs(&self) -> bool {
-        self.time == Change::More || self.memory == Change::More
+        let rests_higher = self.resting_ratio.is_some_and(|ratio| ratio > 1.0 + MIN_MEMORY_CHANGE);
+        self.time == Change::More || self.memory == Change::More || rests_higher
     }
 
     /// The arm's time and memory, as shares of the baseline's.
@@ -154,12 +168,16 @@ impl<'a> Comparison<'a> {
             None => format!("{wall} of the time"),
         };
         let peak = self.peak_ratio.map_or_else(|| "an unknown part".to_owned(), |ratio| format!("{ratio:.2}"));
-        format!("{} takes {time} and {peak} of the memory.", self.arm.label)
+        let resting = self
+            .resting_ratio
+            .map_or_else(String::new, |ratio| format!(" After the last interval it holds {ratio:.2}."));
+        format!("{} takes {time} and {peak} of the memory.{resting}", self.arm.label)
     }
 }
 
-/// The wall time of an arm relative to another's; CPU time if it decides; and the change that they show.
-fn time(arm: &ArmResult, other: &ArmResult, seed: u64) -> Option<(Ratio, Option<Ratio>, Change)> {
+/// The wall time of an arm relative to another's; CPU time if it decides, which it does only where it is exact; and the change that they
+/// show.
+fn time(arm: &ArmResult, other: &ArmResult, (seed, exact_cpu): (u64, bool)) -> Option<(Ratio, Option<Ratio>, Change)> {
     let wall = ratio(arm, other, seed, |sample| sample.wall_ns)?;
     let interval = wall.believed()?;
     // CPU time decides only if the noise of wall time could hide a change of that size.
@@ -169,7 +187,7 @@ fn time(arm: &ArmResult, other: &ArmResult, seed: u64) -> Option<(Ratio, Option<
         Change::None => false,
     };
     let cpu = ratio(arm, other, seed, Sample::cpu_ns)
-        .filter(|cpu| wall.verdict() == Verdict::NoDifferenceShown && hides(Change::of(cpu)));
+        .filter(|cpu| exact_cpu && wall.verdict() == Verdict::NoDifferenceShown && hides(Change::of(cpu)));
     Some((wall, cpu, Change::of(&cpu.unwrap_or(wall))))
 }
 
@@ -199,6 +217,11 @@ mod tests {
 
     /// The advice on these arms; the first is the baseline.
     fn advice(arms: &[Arm]) -> Advice {
+        let candidates: Vec<_> = arms.iter().map(|&(label, ..)| libraries::tests::candidate(label)).collect();
+        of(&workload(arms), 1, &candidates, &["sort".into(), "a b".into()], &[])
+    }
+
+    fn workload(arms: &[Arm]) -> WorkloadResult {
         let results = arms.iter().zip(0_u32..).map(|(&(label, time, cpu, peak_mb, scatter), index)| {
             // Neighbouring arms scatter in opposite rounds.
             let noise = |round: u32, scatter: f64| {
@@ -215,9 +238,7 @@ mod tests {
             }
             result
         });
-        let workload = WorkloadResult { timed: Timed::Runs, ..workload_of(results.collect()) };
-        let candidates: Vec<_> = arms.iter().map(|&(label, ..)| libraries::tests::candidate(label)).collect();
-        of(&workload, 1, &candidates, &["sort".into(), "a b".into()], &[])
+        WorkloadResult { timed: Timed::Runs, ..workload_of(results.collect()) }
     }
 
     #[track_caller]
@@ -286,6 +307,26 @@ mod tests {
         );
         assert_says(&noisy(0.985), &["Stay with glibc: no allocator is shown"]);
         assert_says(&[GLIBC, ("jemalloc", 1.0, 0.9, 100, 0.002)], &["Stay with glibc"]);
+    }
+
+    /// Between the proofs of a service, the memory that it holds is what the host pays for. Of short intervals, ticks of 10 ms tell nothing.
+    #[test]
+    fn memory_at_rest_is_a_cost_and_the_cpu_time_of_short_intervals_decides_nothing() {
+        let of_intervals = |resting_mb: u64, cpu: f64| {
+            let arms = [("glibc", 1.0, 1.0, 100, BUSY), ("jemalloc", 0.7, cpu, 100, BUSY)];
+            let mut workload = workload(&arms);
+            workload.timed = Timed::Intervals;
+            let summary = workload.arms[1].summary.as_mut().unwrap();
+            summary.resting_rss_bytes = summary.resting_rss_bytes.map(|bytes| bytes * resting_mb / 100);
+            of(&workload, 1, &[], &["sort".into()], &[]).verdict.join(" ")
+        };
+        assert!(of_intervals(104, 0.7).starts_with("Take jemalloc."), "{}", of_intervals(104, 0.7));
+        let costly = of_intervals(139, 0.7);
+        assert!(costly.starts_with("No gain here is without a cost") && costly.contains("it holds 1.39."), "{costly}");
+        let arms = [("glibc", 1.0, 1.0, 100, BUSY), ("jemalloc", 1.0, 0.5, 100, BUSY)];
+        let ticks = WorkloadResult { timed: Timed::Intervals, ..workload(&arms) };
+        let text = of(&ticks, 1, &[], &["sort".into()], &[]).verdict.join(" ");
+        assert!(text.starts_with("Stay with glibc") && !text.contains("CPU time"), "{text}");
     }
 
     /// A memory saving is a gain of its own if it is at least 5% and costs no time.

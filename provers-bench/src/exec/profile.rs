@@ -12,7 +12,7 @@ use crate::protocol::profiles::{function_of, short};
 use crate::report;
 use crate::results::format;
 use anyhow::{Context, bail};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use zk_alloc_profile::{Profile, Value};
@@ -75,8 +75,8 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<String
             Some((ran, largest(&place)))
         }
     };
-    let functions = by_function(&before, page_bytes);
     let held = under_ours.as_ref().and_then(|(_, profile)| profile.as_ref());
+    let functions = functions(&before, held, page_bytes);
     let peak = held.map(|profile| flame_graph(profile, Value::PeakSpace)).transpose()?;
     let title = format!("{name}: page faults by function");
     let facts = facts(&name, &own, under_ours.as_ref().map(|(ran, _)| ran), share, sampled.lost);
@@ -129,21 +129,37 @@ fn facts(name: &str, own: &Ran, ours: Option<&Ran>, share: f64, lost: u64) -> Ve
     facts
 }
 
-/// Page faults by the program's innermost function, the most first.
-fn by_function(profile: &Profile, page_bytes: u64) -> Vec<(String, u64)> {
+/// A function, its page faults, and the bytes that it holds at the peak under our library.
+type Function = (String, u64, Option<u64>);
+
+/// The program's functions, those with the most faulted or held bytes first.
+fn functions(before: &Profile, held: Option<&Profile>, page_bytes: u64) -> Vec<Function> {
+    let faulted = by_function(before, Value::FreshSpace);
+    let held = held.map(|held| by_function(held, Value::PeakSpace));
+    let names: BTreeSet<_> = faulted.keys().chain(held.iter().flat_map(BTreeMap::keys)).collect();
+    let of = |figures: &BTreeMap<String, u64>, name: &String| figures.get(name).copied().unwrap_or(0);
+    let mut functions: Vec<_> =
+        names.into_iter().map(|name| (name, of(&faulted, name), held.as_ref().map(|held| of(held, name)))).collect();
+    functions.sort_by_key(|(_, faulted, held)| std::cmp::Reverse((*faulted).max(held.unwrap_or(0))));
+    functions.into_iter().map(|(name, faulted, held)| (name.clone(), faulted / page_bytes, held)).collect()
+}
+
+/// A figure in bytes by the program's innermost function.
+fn by_function(profile: &Profile, value: Value) -> BTreeMap<String, u64> {
     let mut functions = BTreeMap::<String, u64>::new();
-    for line in profile.folded(Value::FreshSpace).lines() {
+    for line in profile.folded(value).lines() {
         let (calls, bytes) = line.rsplit_once(' ').unwrap_or((line, "0"));
         let calls: Vec<_> = calls.split(';').map(str::to_owned).collect();
         let bytes: u64 = bytes.parse().unwrap_or(0);
-        *functions.entry(short(function_of(&calls))).or_default() += bytes / page_bytes;
+        *functions.entry(short(function_of(&calls))).or_default() += bytes;
     }
-    let mut functions: Vec<_> = functions.into_iter().collect();
-    functions.sort_by_key(|(_, faults)| std::cmp::Reverse(*faults));
     functions
 }
 
-fn table(functions: &[(String, u64)]) -> String {
-    let rows = functions.iter().map(|(function, faults)| vec![function.clone(), format::count(*faults)]);
-    report::wrapped(&[vec!["function".into(), "page faults".into()]].into_iter().chain(rows).collect::<Vec<_>>())
+fn table(functions: &[Function]) -> String {
+    let rows = functions.iter().map(|(function, faults, held)| {
+        vec![function.clone(), format::count(*faults), held.map_or("-".into(), format::mebibytes)]
+    });
+    let header = ["function", "page faults", "at the peak, under zk-alloc"].map(str::to_owned).to_vec();
+    report::wrapped(&[header].into_iter().chain(rows).collect::<Vec<_>>())
 }

@@ -150,7 +150,8 @@ impl Chart {
                 }
                 @for (value, name) in &self.y.markers {
                     (line("marker", (left, y.at(*value)), (right, y.at(*value))))
-                    (text("marker-name", "end", (right, y.at(*value) - 4.0), name))
+                    // Above the curves, which may lie anywhere.
+                    @if !name.is_empty() { (text("marker-name", "end", (right, TOP - 12.0), &format!("dashed: {name}"))) }
                 }
                 @for (at, anchor, name) in self.placed_names(&x, &y, self.size.0) {
                     (text("dot-name", anchor, at, name))
@@ -181,13 +182,19 @@ impl Chart {
         let place = |(point, name): (&Point, &'_ str)| {
             let width = LETTER * name.chars().count() as f64;
             let rows = [0.0, -13.0, 13.0, -26.0, 26.0, -39.0, 39.0].into_iter();
-            let mut places = rows.flat_map(|row| [("start", 8.0, 0.0), ("end", -8.0, width)].map(|side| (row, side)));
-            let (row, (anchor, side, _), room) = places.find_map(|(row, (anchor, side, back))| {
+            let places = rows.flat_map(|row| [("start", 8.0, 0.0), ("end", -8.0, width)].map(|side| (row, side)));
+            // A name on a dashed line is better than none.
+            let mut places =
+                [true, false].into_iter().flat_map(|off_lines| places.clone().map(move |place| (off_lines, place)));
+            let (row, (anchor, side, _), room) = places.find_map(|(off_lines, (row, (anchor, side, back)))| {
                 let (start, middle) = (x.at(point.x) + side - back, y.at(point.y) + row);
                 let is_free =
                     |[from, to, at]: &[f64; 3]| *to < start || start + width < *from || (at - middle).abs() > 9.0;
                 let is_inside = start > x.from && start + width < right;
-                (is_inside && taken.iter().all(is_free)).then_some((
+                let crosses =
+                    self.x.markers.iter().any(|(at, _)| (start - 3.0..start + width + 3.0).contains(&x.at(*at)))
+                        || self.y.markers.iter().any(|(at, _)| (y.at(*at) - middle).abs() < 8.0);
+                (is_inside && !(off_lines && crosses) && taken.iter().all(is_free)).then_some((
                     row,
                     (anchor, side, back),
                     [start, start + width, middle],

@@ -37,7 +37,7 @@ pub(super) fn page(run: &Run) -> String {
         @if let Some(chart) = charts::time_and_memory(&named) { section { h2 { "Time and memory" } (chart.figure()) } }
         @if run.sweep.is_some() { section { h2 { "Over the sweep" } pre { (text::curves(run, Style::Terminal)) } } }
         @for (name, workload) in &named { (section(run, name, workload, &palette)) }
-        section { h2 { "The arms" } dl { @for (label, what) in text::arms(run) { dt { (label) } dd { (what) } } } }
+        section { h2 { "The allocator configurations" } dl { @for (label, what) in text::arms(run) { dt { (label) } dd { (what) } } } }
         section {
             h2 { "Machine and command" }
             dl { @for (name, value) in text::facts_of(run) { dt { (name) } dd { (value) } } }
@@ -111,13 +111,21 @@ fn figures(workload: &WorkloadResult, palette: &Palette) -> Markup {
         let look = palette.look(&arm.label);
         html! { tr.ours[look.ours].broken[arm.summary.is_none()] {
             th scope="row" { (swatch(&look)) (arm.label) }
-            @for cell in &cells[1..] { td { (cell) } }
+            @for text in &cells[1..] { td { @if arm.summary.is_some() { (cell(text)) } @else { (text) } } }
         } }
     };
     scrolling(&html! {
         thead { tr { @for heading in &rows[0] { th { (heading) } } } }
         tbody { @for (arm, cells) in workload.arms.iter().zip(&rows[1..]) { (row(arm, cells)) } }
     })
+}
+
+/// A figure, with its ratio and interval below it, so that the last column fits a screen.
+fn cell(text: &str) -> Markup {
+    match text.find(" (").or_else(|| text.find(" [")) {
+        Some(at) => html! { (&text[..at]) " " small { (&text[at + 1..]) } },
+        None => html! { (text) },
+    }
 }
 
 /// A dash in an arm's colour.

@@ -9,7 +9,7 @@ use maud::{Markup, html};
 /// The flame graphs are documents of their own, with scripts that zoom. The page itself loads nothing.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-src data:";
 const STYLE: &str = "
-iframe { width: 100%; height: 560px; border: 1px solid var(--rule); border-radius: 6px; background: #fff; }
+iframe { width: 100%; height: 560px; border: 1px solid var(--rule); border-radius: 6px; }
 td.words { white-space: normal; min-width: 110px; } td.words details { min-width: 300px; }
 td.words details pre { white-space: pre-wrap; overflow-wrap: anywhere; }";
 
@@ -70,13 +70,13 @@ pub(crate) fn profile_picture(profile: &Profile) -> String {
     timeline(profile).picture()
 }
 
-/// The page of a command's page faults: sentences, page faults by function with the most first, and flame graphs, as SVG,
-/// of the faulted bytes and of the peak under our library.
+/// The page of a command's page faults: sentences; functions with their page faults and the bytes that they hold at the peak under our
+/// library; and flame graphs, as SVG, of the faulted bytes and of that peak.
 #[cfg(feature = "profile")]
 pub(crate) fn faults_page(
     title: &str,
     facts: &[String],
-    functions: &[(String, u64)],
+    functions: &[(String, u64, Option<u64>)],
     faults: Option<&str>,
     peak: Option<&str>,
 ) -> String {
@@ -85,10 +85,11 @@ pub(crate) fn faults_page(
         section {
             h2 { "Functions" }
             (scrolling(&html! {
-                thead { tr { th { "function" } th { "page faults" } } }
-                tbody { @for (function, faults) in functions { tr {
+                thead { tr { th { "function" } th { "page faults" } th { "at the peak, under zk-alloc" } } }
+                tbody { @for (function, faults, held) in functions { tr {
                     td.words { code { (function) } }
                     td { (format::count(*faults)) }
+                    td { (held.map_or("-".into(), format::mebibytes)) }
                 } } }
             }))
             p.notes { "The innermost function of the program itself. Callers are known where the program has frame pointers." }
@@ -221,11 +222,14 @@ fn area(label: &str, class: &str, levels: impl Iterator<Item = (u64, u64)>) -> S
 fn flame_graph(title: &str, svg: Option<&str>) -> Markup {
     // An SVG document as a URL (RFC 2397).
     let encoded = svg.map(|svg| svg.replace('%', "%25").replace('#', "%23").replace('\n', "%0A"));
+    // That of the document, which comes first, and the border's.
+    let height = svg.and_then(|svg| svg.split_once(" height=\"")?.1.split('"').next()?.parse::<u32>().ok());
+    let style = height.map(|height| format!("height:{}px", height + 2));
     html! {
         section {
             h2 { (title) }
             @match encoded {
-                Some(svg) => iframe title=(title) src={ "data:image/svg+xml;charset=utf-8," (svg) } {},
+                Some(svg) => iframe title=(title) style=[style] src={ "data:image/svg+xml;charset=utf-8," (svg) } {},
                 None => p { "Nothing." },
             }
         }

@@ -194,7 +194,7 @@ impl<'a> Row<'a> {
 /// A table with a row for each workload: time and peak memory under glibc, under the fastest peer, and under zk-alloc.
 fn summary(rows: &[Row<'_>]) -> String {
     let mut text =
-        "| warm proof: time, peak RSS | glibc | fastest peer | zk-alloc | ratio to glibc [95%] | page faults |\n\
+        "| warm proof: time, peak RSS | glibc | fastest peer | zk-alloc | time vs glibc (95% CI) | page faults |\n\
                     |---|--:|--:|--:|--:|--:|\n"
             .to_owned();
     for Row { name, workload, before, ours, peer } in rows {
@@ -259,7 +259,7 @@ fn constants() -> String {
 type Figure = (&'static str, fn(&Summary, Option<&Summary>) -> Option<String>);
 
 const FIGURES: [Figure; 5] = [
-    ("CPU time of a warm proof, as a ratio to the first row's [95%]", |arm, baseline| match baseline {
+    ("CPU time of a warm proof, as a ratio to the first row's (95% CI)", |arm, baseline| match baseline {
         Some(_) => arm.cpu_ratio.as_ref().map(format::ratio),
         None => arm.warm_cpu_ns.map(format::time),
     }),

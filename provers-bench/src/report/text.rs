@@ -32,7 +32,7 @@ pub(super) fn markdown(run: &Run) -> String {
     let sections = with_advice(run, &sections.collect::<String>(), Style::Markdown);
     let arms: String = arms(run).iter().map(|(label, what)| format!("- {label}: {}\n", inert(what))).collect();
     format!(
-        "## {}\n\n`{}`\n\n{}\n{}{sections}{}\nThe arms:\n\n{arms}",
+        "## {}\n\n`{}`\n\n{}\n{}{sections}{}\nThe allocator configurations:\n\n{arms}",
         run.prover,
         command(run),
         sentence(run),
@@ -195,7 +195,7 @@ pub(crate) fn curves(run: &Run, style: Style) -> String {
     let axis = if sweep == Sweep::LogRows { "log-rows" } else { "threads" };
     let of_workload = |points: &[WorkloadResult]| {
         let first = &points[0];
-        let title = format!("{} over {axis}: warm time, as a ratio to {} [95%]", first.workload, first.baseline);
+        let title = format!("{} over {axis}: warm time vs {} (95% CI)", first.workload, first.baseline);
         let header = [axis.to_owned()].into_iter().chain(first.arms.iter().map(|arm| arm.label.clone()));
         let row = |point: &WorkloadResult| {
             let at =
@@ -447,7 +447,7 @@ mod tests {
     fn three_arms_fit_80_columns_with_their_numbers_whole() {
         let text = fitted(&rows(&result(), Medium::Text)[..4], 80);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-        for whole in ["allocator", "jemalloc", "50.0 ms", "[0.500, 0.500]", "resting RSS", "SIGABRT"] {
+        for whole in ["allocator", "jemalloc", "50.0 ms", "[0.500, 0.500]", "idle RSS", "SIGABRT"] {
             assert!(text.contains(whole), "{whole} in\n{text}");
         }
     }

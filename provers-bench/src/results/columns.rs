@@ -45,11 +45,14 @@ const COLUMNS: &[Column] = &[
     })
     .beside(|seen, medium| medium.ratio(view::alone_ratio(seen.workload, seen.arm))),
     Column::new("{warm}", |seen| seen.summary.warm_wall_ns.map(format::time)),
-    Column::new("ratio to {baseline} [95%]", |seen| seen.summary.wall_ratio.as_ref().map(format::ratio)),
+    Column::new("time vs {baseline} (95% CI)", |seen| seen.summary.wall_ratio.as_ref().map(format::ratio)),
     Column::new("p95", |seen| view::latency_ns(seen.workload, seen.arm, 0.95).map(format::time)),
     Column::new("worst", |seen| view::latency_ns(seen.workload, seen.arm, 1.0).map(format::time)),
     Column::new(VERDICT, |seen| Some(view::verdict(seen.workload, seen.arm, seen.summary))),
-    Column::new("CPU ratio [95%]", |seen| seen.summary.cpu_ratio.as_ref().map(format::ratio)),
+    Column::new("CPU vs {baseline} (95% CI)", |seen| {
+        let ratio = seen.summary.cpu_ratio.as_ref().filter(|_| view::has_exact_cpu_time(seen.workload, seen.summary));
+        ratio.map(format::ratio)
+    }),
     Column::new("kernel time", |seen| {
         seen.summary.warm_sys_ns.filter(|_| seen.workload.timed != Timed::Proofs).map(format::time)
     }),
@@ -60,7 +63,7 @@ const COLUMNS: &[Column] = &[
     Column { only_page: true, ..Column::new("system calls", |seen| seen.summary.warm_system_calls.map(format::count)) },
     Column::new("peak RSS (ratio)", |seen| seen.summary.peak_rss_bytes.map(format::bytes))
         .beside(|seen, _| seen.summary.peak_rss_ratio.map(|ratio| format!("{ratio:.2}"))),
-    Column::new("resting RSS", |seen| {
+    Column::new("idle RSS", |seen| {
         seen.summary.resting_rss_bytes.filter(|_| seen.workload.timed.rests()).map(format::bytes)
     }),
     Column::new("RSS after 1 s", |seen| {
@@ -69,10 +72,11 @@ const COLUMNS: &[Column] = &[
     Column::new("RSS after 10 s", |seen| {
         view::alone_median(seen.arm, |proof| proof.rss_after_10_s_bytes).map(format::bytes)
     }),
-    Column::new("GB s", |seen| seen.summary.warm_byte_seconds.map(format::gigabyte_seconds)).beside(|seen, _| {
-        let ratio = view::byte_seconds_ratio(seen.workload, seen.arm);
-        ratio.filter(|_| seen.workload.timed == Timed::Slots).map(|ratio| format!("{ratio:.2}"))
-    }),
+    Column::new("memory \u{d7} time (GB\u{b7}s)", |seen| seen.summary.warm_byte_seconds.map(format::gigabyte_seconds))
+        .beside(|seen, _| {
+            let ratio = view::byte_seconds_ratio(seen.workload, seen.arm);
+            ratio.filter(|_| seen.workload.timed == Timed::Slots).map(|ratio| format!("{ratio:.2}"))
+        }),
 ];
 
 /// The column that also says why an arm has no figures.
@@ -187,5 +191,25 @@ impl SampleLog {
         let row = [self.run.clone()].into_iter().chain(place).chain(of_proof(proof));
         self.writer.write_record(row).context("cannot write a sample")?;
         self.writer.flush().context("cannot write a sample")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A heading that the page does not explain is a riddle.
+    #[test]
+    fn benchmarking_md_explains_every_column() {
+        let page = include_str!("../../../docs/benchmarking.md");
+        let (_, table) = page.split_once("| column | meaning |\n").expect("the table of columns");
+        let (table, _) = table.split_once("\n\n").expect("its end");
+        let cells = table.lines().filter_map(|row| row.split(" | ").next());
+        let explained: Vec<_> = cells.flat_map(|cell| cell.trim_start_matches("| ").split(", ")).collect();
+        for column in COLUMNS {
+            let heading = column.heading.replace("{baseline}", "glibc").replace("{warm}", "warm");
+            let name = heading.split(" (").next().unwrap_or_default();
+            assert!(explained.contains(&name), "{name} is not in {explained:?}");
+        }
     }
 }

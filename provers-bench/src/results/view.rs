@@ -72,6 +72,13 @@ pub(crate) fn peak_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<f
 /// moves a program's time by a percent or more. A new allocator also has to be deployed and tested.
 pub(crate) const LEAST_TIME_CHANGE: f64 = 0.02;
 
+/// Whether CPU time is exact enough to be compared. That of intervals comes in the kernel's clock ticks of 10 ms.
+pub(crate) fn has_exact_cpu_time(workload: &WorkloadResult, summary: &Summary) -> bool {
+    /// A tick is 2% of it.
+    const LEAST_NS: u64 = 500_000_000;
+    workload.timed != Timed::Intervals || summary.warm_cpu_ns.is_some_and(|ns| ns >= LEAST_NS)
+}
+
 /// The verdict on CPU time, if wall time shows no difference. A busy machine scatters CPU time less.
 fn cpu_verdict(summary: &Summary) -> Option<&'static str> {
     let counts = |ratio: &Ratio| (ratio.median - 1.0).abs() >= LEAST_TIME_CHANGE;
@@ -85,7 +92,8 @@ fn cpu_verdict(summary: &Summary) -> Option<&'static str> {
 
 /// The arm's text in the verdict column.
 pub(crate) fn verdict(workload: &WorkloadResult, arm: &ArmResult, summary: &Summary) -> String {
-    match (cpu_verdict(summary), summary.verdict, &arm.outcome) {
+    let cpu_verdict = cpu_verdict(summary).filter(|_| has_exact_cpu_time(workload, summary));
+    match (cpu_verdict, summary.verdict, &arm.outcome) {
         (Some(verdict), ..) => verdict.into(),
         (None, Some(verdict), _) => format::verdict(verdict).into(),
         (None, None, Outcome::Interrupted) if arm.samples.is_empty() => "interrupted".into(),
