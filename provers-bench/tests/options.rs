@@ -29,7 +29,10 @@ fn proofs_at_fixed_times_are_made_one_arm_after_the_other() {
     let output = bench.run(&format!("plonky3 {options}"));
     let table = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{table}\n{}", stderr(&output));
-    assert!(["p95", "worst", "memory \u{d7} time (GB\u{b7}s)"].iter().all(|heading| table.contains(heading)), "{table}");
+    assert!(
+        ["p95", "worst", "memory \u{d7} time (GB\u{b7}s)"].iter().all(|heading| table.contains(heading)),
+        "{table}"
+    );
     let result = &bench.result()["workloads"][0];
     assert_eq!(result["timed"], "slots");
     for arm in result["arms"].as_array().unwrap() {
