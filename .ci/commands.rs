@@ -83,8 +83,8 @@ fn variables(line: &str) -> Vec<&str> {
     names.filter(|name| !name.ends_with('_')).collect()
 }
 
-/// What the table of messages lacks, and what it has too much: each part of a message that stays the same is in the code, and each
-/// message of the code has a row.
+/// The differences between the table of messages and the code: rows whose fixed parts are not in the code, and messages of the code
+/// without a row.
 fn message_faults(page: &str, code: &str) -> Vec<String> {
     // Strings go on behind a backslash at the end of a line.
     let mut joined = String::new();

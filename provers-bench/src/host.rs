@@ -186,7 +186,7 @@ fn settings(host: &Host, touches: &[Touch]) -> Vec<(String, String)> {
     settings
 }
 
-/// The setting for a host whose free memory is in pieces, and where a fault waits until the kernel has made a huge page of them.
+/// The setting for a host whose free memory is fragmented, and where a fault waits until the kernel has made a huge page of them.
 fn defrag(host: &Host, touches: &[Touch]) -> Option<(String, String)> {
     let touch = touches.iter().find(|touch| touch.stalls >= STALLS)?;
     let setting = host.kind.defrag.as_deref().unwrap_or("unknown");

@@ -44,7 +44,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// The number of processes of an arm of `spec`. They run one after another.
     pub(crate) fn processes(&self, spec: &WorkloadSpec) -> u32 {
-        let fitting = (self.rounds / 3).clamp(FEWEST_PROCESSES, MOST_PROCESSES);
+        let fitting = (self.rounds / 3).clamp(MIN_PROCESSES, MAX_PROCESSES);
         let fitting = spec.max_processes.map_or(fitting, |most| most.min(fitting));
         self.processes.unwrap_or(fitting).min(self.rounds)
     }
@@ -53,8 +53,8 @@ impl Plan {
 /// Without `--processes`, each process makes three warm proofs. More processes help more than more rounds in each. But
 /// an allocator that retains memory may still grow in the first warm proof, and the median should come from later ones.
 /// Four processes give a verdict; more than ten gain little.
-const FEWEST_PROCESSES: u32 = 4;
-const MOST_PROCESSES: u32 = 10;
+const MIN_PROCESSES: u32 = 4;
+const MAX_PROCESSES: u32 = 10;
 
 /// Proofs at fixed times, in the turn of one arm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ static OVERFLOW_BYTES: AtomicUsize = AtomicUsize::new(0);
 static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The peak of the current window, which began with the first of the open phases.
 static PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The peak since the last look at memory that may be purged.
+/// The peak since the last decay tick.
 static SEEN_PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The peak since the program last took it.
 static TAKEN_PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -452,17 +452,17 @@ pub fn on_memory_limit(percent: u8, event: fn(resident_bytes: usize, max_bytes: 
     PERCENT.store(percent.into(), Ordering::Release);
 }
 
-/// Looks whether the limit is near. For the end of a request that may have made memory resident.
+/// Calls the function of [`on_memory_limit`] if the limit is near. For the end of a request that may have made memory resident.
 #[inline(always)]
-pub(crate) fn look() {
+pub(crate) fn check_memory_limit() {
     if PERCENT.load(Ordering::Acquire) != 0 {
-        look_now();
+        check_memory_limit_now();
     }
 }
 
 #[cold]
 #[inline(never)]
-fn look_now() {
+fn check_memory_limit_now() {
     let max_bytes = max_bytes();
     if max_bytes == usize::MAX {
         return;

@@ -223,7 +223,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
 
     /// Prepares glibc's malloc, once, before the arena serves its first request. From then on the arena serves the large buffers.
     ///
-    /// First, glibc trims its heap. Large buffers would have filled the holes in it. Now the arena serves these buffers, and the
+    /// First, glibc trims its heap. Large buffers would have reused its free chunks. Now the arena serves these buffers, and the
     /// process would pay for both.
     ///
     /// Then glibc serves and frees one large buffer. After it frees a mapped chunk, glibc keeps twice that size at the top of its
@@ -257,7 +257,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         }
         if let Some(arena) = arena::open_to_serve(&self.settings, |context| self.begin(context)) {
             let served = arena.alloc(layout.size(), layout.align(), contents);
-            accounts::look();
+            accounts::check_memory_limit();
             match served {
                 Ok(at) => {
                     allocated(arena, at, layout.size());
@@ -399,14 +399,14 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
         };
         // SAFETY: the caller's: `at` came from the arena with this layout.
         if unsafe { arena.resize(at, layout.size(), new_size, layout.align()) } {
-            accounts::look();
+            accounts::check_memory_limit();
             resized(arena, at, new_size);
             return ptr;
         }
         // SAFETY: the caller's, as above; if the memory moved, nobody uses its old address.
         let moved = unsafe { arena.grow_elsewhere(at, layout.size(), new_size, layout.align(), || will_free(at)) };
         if let Some(moved) = moved {
-            accounts::look();
+            accounts::check_memory_limit();
             allocated(arena, moved, new_size);
             return moved.as_ptr();
         }

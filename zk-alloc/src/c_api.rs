@@ -114,7 +114,7 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) 
         Some(arena) if is_sane => serve(arena),
         _ => Err(arena::Unserved::BackingServes),
     };
-    accounts::look();
+    accounts::check_memory_limit();
     match served {
         Ok((arena, at)) => {
             allocated(arena, at, size);
@@ -254,7 +254,7 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeabl
     if unsafe { arena.resize(at, old_size, new_size, MIN_ALIGN) } {
         // SAFETY: the caller's, as above.
         unsafe { arena.measured_anew(at, new_size) };
-        accounts::look();
+        accounts::check_memory_limit();
         resized(arena, at, new_size);
         return Ok(Resized::To(at));
     }
@@ -262,7 +262,7 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeabl
     let Some(moved) = (unsafe { arena.grow_elsewhere(at, old_size, new_size, MIN_ALIGN, || will_free(at)) }) else {
         return Ok(Resized::Not(old_size));
     };
-    accounts::look();
+    accounts::check_memory_limit();
     allocated(arena, moved, new_size);
     Ok(Resized::To(moved))
 }

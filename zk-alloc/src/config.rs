@@ -133,7 +133,7 @@ settings! {
     /// Where to ask for huge pages. [`Stats::huge_pages`](crate::Stats::huge_pages) has the outcome on this host.
     huge_pages: HugePages = |_| HugePages::Auto, "ZK_ALLOC_THP", PAGES;
     /// From this many bytes on, the kernel zeroes dirty memory when a thread touches it. `usize::MAX` is never.
-    lazy_zero_bytes: usize = default_lazy_zero, "ZK_ALLOC_LAZY_ZERO_BYTES", LEAST;
+    lazy_zero_bytes: usize = default_lazy_zero, "ZK_ALLOC_LAZY_ZERO_BYTES", THRESHOLD;
     /// Whether the arena makes only the system calls of glibc's malloc: mmap, munmap, mremap, mprotect, futex, and madvise with
     /// `MADV_DONTNEED`. Set it if the program enters a sandbox that kills it for any other call.
     sandbox: bool = |_| false, "ZK_ALLOC_SANDBOX", SWITCH;
@@ -198,7 +198,7 @@ const LIMIT: Kind<usize> =
     Kind { show: |bytes| if bytes == usize::MAX { Shown::Word("no limit") } else { Shown::Number(bytes) }, ..BYTES };
 
 /// As [`BYTES`], where the most is never.
-const LEAST: Kind<usize> =
+const THRESHOLD: Kind<usize> =
     Kind { show: |bytes| if bytes == usize::MAX { Shown::Word("never") } else { Shown::Number(bytes) }, ..BYTES };
 
 const GIB: usize = 1 << 30;
@@ -507,7 +507,7 @@ pub(crate) fn init_settings(settings: &Settings) -> bool {
     true
 }
 
-/// The program's settings; `None` until an allocator was [introduced](init_settings).
+/// The program's settings; `None` until [`init_settings`].
 pub(crate) fn program() -> Option<&'static Settings> {
     PROGRAM.get()
 }

@@ -5,20 +5,20 @@
 #[cfg(feature = "backtrace")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Frames {
-    addresses: [usize; MOST],
+    addresses: [usize; MAX_FRAMES],
     len: u8,
 }
 
 /// Frames further out are left away.
 #[cfg(feature = "backtrace")]
-pub(crate) const MOST: usize = 64;
+pub(crate) const MAX_FRAMES: usize = 64;
 
 #[cfg(feature = "backtrace")]
 impl Frames {
     /// Where this thread is now. Takes no lock and allocates nothing, as far as the unwinder does not: with glibc before 2.35, it
     /// holds the loader's lock.
     pub(crate) fn capture() -> Self {
-        let mut frames = Self { addresses: [0; MOST], len: 0 };
+        let mut frames = Self { addresses: [0; MAX_FRAMES], len: 0 };
         let note = |frame: &backtrace::Frame| {
             let address = frame.ip().addr();
             // The last frame of some threads.
@@ -27,9 +27,9 @@ impl Frames {
             }
             frames.addresses[usize::from(frames.len)] = address;
             frames.len += 1;
-            usize::from(frames.len) < MOST
+            usize::from(frames.len) < MAX_FRAMES
         };
-        // SAFETY: what must be synchronised is a library of Windows' for debuggers; elsewhere each thread walks its own stack.
+        // SAFETY: only `dbghelp.dll` on Windows needs synchronisation. On Unix, each thread walks its own stack.
         #[cfg(unix)]
         unsafe {
             backtrace::trace_unsynchronized(note);

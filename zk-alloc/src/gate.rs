@@ -30,8 +30,8 @@ static MIN_BYTES: AtomicUsize = AtomicUsize::new(UNKNOWN);
 /// The smallest request before it is known: more than any request.
 pub(crate) const UNKNOWN: usize = usize::MAX;
 
-/// The smallest request that the arena serves, in bytes. It is [`UNKNOWN`] until an allocator was
-/// [introduced](crate::config::init_settings).
+/// The smallest request that the arena serves, in bytes. It is [`UNKNOWN`] until
+/// [`init_settings`](crate::config::init_settings).
 #[inline(always)]
 pub(crate) fn min_bytes() -> usize {
     MIN_BYTES.load(Ordering::Relaxed)

@@ -56,7 +56,7 @@ pub use sites::{Amount, Site, Source};
 pub const MEAN_BYTES: usize = 512 << 10;
 
 /// The largest mean distance between two samples: with a larger one, a single sample would stand for more requests than are counted.
-const MOST_MEAN_BYTES: usize = 32 << 20;
+const MAX_MEAN_BYTES: usize = 32 << 20;
 
 /// Counts the calls of [`start`]. A sample that was begun before the last one is dropped.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
@@ -94,7 +94,7 @@ pub fn start(mean_bytes: usize) {
     sites::clear();
     live::clear();
     peak::clear();
-    sampler::begin(mean_bytes.clamp(1, MOST_MEAN_BYTES));
+    sampler::begin(mean_bytes.clamp(1, MAX_MEAN_BYTES));
     // The first walk of a stack prepares the unwinder, which a signal handler must not interrupt.
     std::hint::black_box(Frames::capture());
     gate::switch(Observer::Profile, true);

@@ -180,7 +180,7 @@ pub(crate) fn release_on_signal_if_set() {
 }
 
 /// As [`release`], without the C library's heap, whose lock the interrupted code may hold. The arena has no lock, and a request in a handler
-/// may purge as well: a cache or a look that this thread was interrupted in is left out.
+/// may purge as well: it leaves out the cache or the decay tick in which its thread was interrupted.
 fn release_in_handler() {
     if let Some(arena) = arena::get() {
         arena::purge::trim(arena, 0, Purge::Now);
@@ -226,7 +226,7 @@ pub fn reserve(bytes: usize) -> usize {
         let threads = arena.config().threads;
         let resident =
             arena.populate(bytes, |memory| helpers::in_parallel(threads, &|part| memory.part(part, threads)));
-        accounts::look();
+        accounts::check_memory_limit();
         resident
     })
 }

@@ -89,7 +89,7 @@ constants! {
     /// Slabs and short runs have this much for each thread to themselves, at the start of their zone. Otherwise survivors take the places of
     /// the next proof's long runs (placement.md).
     small_region_bytes = 3 * MIB, "bytes a thread", off 0;
-    /// But no more than this on machines with many threads. A large room keeps memory from a small prover's long runs, until its second proof.
+    /// But no more than this on machines with many threads. A large region keeps memory from a small prover's long runs, until its second proof.
     max_small_region_bytes = 24 * MIB, "bytes";
     /// After the first phase, they have no more than this part of the peak. Long runs can't use the free memory there, so it must not exceed
     /// the headroom (ablation.md).
@@ -116,8 +116,8 @@ constants! {
     /// A huge run that moves gets this many times its length of addresses, and grows in place from then on. An eighth of its last length
     /// may stay behind (untouched.md).
     huge_run_growth_room = 8, "times its length", off 1;
-    /// That room is taken only if the system would map this many times as much: the rest of the address space is the program's.
-    address_headroom_factor = 4, "times the room";
+    /// These addresses are taken only if the system would map this many times as much: the rest of the address space is the program's.
+    address_headroom_factor = 4, "times the addresses";
 
     // What becomes resident.
     /// Small and medium sizes of a small prover that fit in here stay in small pages where the rest has huge ones.
@@ -172,9 +172,9 @@ constants! {
     tick_part = 4, "of the surplus";
     /// A thread that ticks late purges for the missed ticks too, up to this many.
     ticks_at_once = 4, "ticks";
-    /// The most bytes that a request purges, unless it brings more itself. The kernel takes a millisecond for 10 MiB of small pages.
+    /// The most bytes that a request purges, unless it is larger itself. The kernel takes a millisecond for 10 MiB of small pages.
     request_purge_bytes = 4 * MIB, "bytes";
-    /// The most ranges that a request purges, and one more for each length of a long run that it brings. A range takes one to three system
+    /// The most ranges that a request purges, and one more for each `long_run_bytes` of its size. A range takes one to three system
     /// calls.
     request_purge_ranges = 64, "ranges";
     /// The most words of bitmaps that a request reads to find free memory to purge. They cover 8 GiB of small pages, in some 50 µs.
@@ -183,7 +183,7 @@ constants! {
     churn_part = 256, "of the bytes served";
     /// After a purge in vain at the cap, this much must be freed before the next.
     retry_at_cap_bytes = 256 * KIB, "bytes";
-    /// The most thread caches that a request empties, and one more for each MiB that it brings. To empty a full one takes up to 0.3 ms.
+    /// The most thread caches that a request empties, and one more for each MiB of its size. To empty a full one takes up to 0.3 ms.
     request_caches = 4, "caches";
     /// How long the cap leaves out memory that the kernel said was untouched.
     untouched_ms = 100, "ms";

@@ -152,11 +152,11 @@ fn huge_runs_that_grow_leave_scarce_addresses_to_the_program() {
 #[test]
 fn growth_refused_by_a_late_limit_goes_to_the_backing_allocator() {
     alone!();
-    const MOST: usize = 300;
+    const MAX_VECTORS: usize = 300;
     phase(|| drop(patterned(20 * WORDS, 1)));
     let try_all = || {
-        let mut made: Vec<Vec<u64>> = Vec::with_capacity(MOST);
-        let had = (0..MOST).filter(|_| {
+        let mut made: Vec<Vec<u64>> = Vec::with_capacity(MAX_VECTORS);
+        let had = (0..MAX_VECTORS).filter(|_| {
             let mut words = Vec::new();
             let had = words.try_reserve_exact(WORDS).is_ok();
             words.resize(if had { WORDS } else { 0 }, 7);
@@ -169,7 +169,7 @@ fn growth_refused_by_a_late_limit_goes_to_the_backing_allocator() {
     // The backing allocator may still have free address space.
     assert!((20..200).contains(&had), "{had}");
     assert!(overflow_stats().0 >= 200 && stats().refusals > 0, "{:?} {}", overflow_stats(), stats());
-    assert_eq!(phase(try_all), MOST, "the limit is gone");
+    assert_eq!(phase(try_all), MAX_VECTORS, "the limit is gone");
 }
 
 /// The program locks all future mappings. The kernel refuses those beyond a limit, which does not apply to root.

@@ -26,12 +26,12 @@ use zk_alloc::{
 static ALLOC: ZkAllocator = ZkAllocator;
 
 /// The peak live size of [`work`], in bytes.
-const MOST_BYTES: usize = 200 * MIB;
+const MAX_BYTES: usize = 200 * MIB;
 
 /// Allocates and writes one huge block, some mid-sized blocks and many small ones.
 fn work(allocator: &'static (dyn GlobalAlloc + Sync)) {
     let of = |count: usize, bytes: usize| (0..count).map(|_| Block::written(allocator, bytes)).collect::<Vec<_>>();
-    drop(black_box((of(1, MOST_BYTES / 2), of(64, MOST_BYTES / 4 / 64), of(4_000, MOST_BYTES / 4 / 4_000))));
+    drop(black_box((of(1, MAX_BYTES / 2), of(64, MAX_BYTES / 4 / 64), of(4_000, MAX_BYTES / 4 / 4_000))));
 }
 
 /// Calls `each_time` again and again until at most `bytes` are resident. Returns whether that happened.
@@ -89,7 +89,7 @@ fn with_the_thread_an_idle_process_shrinks_to_its_live_size() {
     let survivor = Block::written(&RESIDENT, 20 * MIB);
     for round in 0..3 {
         work(&RESIDENT);
-        assert!(stats().resident_bytes >= MOST_BYTES, "round {round} is not over: {}", stats());
+        assert!(stats().resident_bytes >= MAX_BYTES, "round {round} is not over: {}", stats());
         assert!(shrinks_to(at_rest(survivor.size()), || ()), "round {round}: {}", stats());
     }
 }
@@ -103,7 +103,7 @@ fn with_the_thread_all_free_memory_is_purged_after_the_retention_time() {
     let survivor = phase(|| Block::written(&ALLOC, 20 * MIB));
     for round in 0..3 {
         phase(|| work(&ALLOC));
-        assert!(stats().resident_bytes >= MOST_BYTES, "round {round} is not over: {}", stats());
+        assert!(stats().resident_bytes >= MAX_BYTES, "round {round} is not over: {}", stats());
         assert!(shrinks_to(survivor.size() + MIB, || ()), "round {round}: {}", stats());
     }
     // Memory that is freed between phases is purged, too.
@@ -113,7 +113,7 @@ fn with_the_thread_all_free_memory_is_purged_after_the_retention_time() {
     phase(|| {
         work(&ALLOC);
         thread::sleep(Duration::from_millis(1_500));
-        assert!(stats().resident_bytes >= MOST_BYTES, "{}", stats());
+        assert!(stats().resident_bytes >= MAX_BYTES, "{}", stats());
     });
 }
 
@@ -125,7 +125,7 @@ fn without_the_thread_a_process_that_requests_little_shrinks() {
         in_its_own_process(&[SHORT], || {
             let survivor = Block::written(&RESIDENT, 20 * MIB);
             work(&RESIDENT);
-            assert!(stats().resident_bytes >= MOST_BYTES, "{}", stats());
+            assert!(stats().resident_bytes >= MAX_BYTES, "{}", stats());
             assert!(shrinks_to(at_rest(survivor.size()), requests), "{}", stats());
             assert_eq!(ours().len(), 0);
         });
@@ -139,14 +139,14 @@ fn without_the_thread_a_process_between_phases_shrinks() {
     set_retain(Retain::For(Duration::from_millis(300)));
     let survivor = phase(|| Block::written(&ALLOC, 20 * MIB));
     phase(|| work(&ALLOC));
-    assert!(stats().resident_bytes >= MOST_BYTES, "{}", stats());
+    assert!(stats().resident_bytes >= MAX_BYTES, "{}", stats());
     assert!(shrinks_to(survivor.size() + MIB, || drop(black_box(vec![1u8; 100]))), "{}", stats());
 }
 
 /// The first request after a pause may belong to a proof. A purge at that moment would take the memory that the proof needs.
 #[test]
 fn a_proof_after_a_pause_finds_its_memory() {
-    // Long looks, so that a busy machine does not cause a pause by itself.
+    // Long decay ticks, so that a busy machine does not cause a pause by itself.
     let settings = [("ZK_ALLOC_RETAIN_FOR", "4")];
     alone!(&settings);
     let begun = Instant::now();
@@ -160,7 +160,7 @@ fn a_proof_after_a_pause_finds_its_memory() {
         work(&RESIDENT);
     }
     let (fresh, gone) = (stats().fresh_bytes - before.fresh_bytes, stats().system_calls - before.system_calls);
-    assert!(fresh < MOST_BYTES as u64 / 10, "{fresh} bytes were fresh, {gone} calls, after a pause: {}", stats());
+    assert!(fresh < MAX_BYTES as u64 / 10, "{fresh} bytes were fresh, {gone} calls, after a pause: {}", stats());
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn a_child_forked_during_a_purge_purges_itself() {
         thread::sleep(Duration::from_millis(round % 10));
         let code = in_a_fork(|| {
             work(&RESIDENT);
-            u8::from(!shrinks_to(MOST_BYTES / 2 + 10 * MIB, a_little))
+            u8::from(!shrinks_to(MAX_BYTES / 2 + 10 * MIB, a_little))
         });
         assert_eq!(code, 0, "round {round}");
     }
@@ -321,7 +321,7 @@ static WITH_THREAD: ZkAllocator = ZkAllocator::resident().settings(Settings::new
 
 /// The setting starts the thread once: a stopped thread stays stopped.
 #[test]
-fn the_setting_starts_the_thread_once_with_the_first_phase() {
+fn the_setting_starts_the_background_thread_at_the_first_phase_and_never_again() {
     alone!(&[("ZK_ALLOC_BACKGROUND", "1")]);
     phase(|| ());
     assert!(are_ours(1));

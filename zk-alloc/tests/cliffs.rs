@@ -1,6 +1,6 @@
-//! The time of a request hardly depends on the number of holes below it, or on a cap that is reached. The bounds are
-//! ratios of median times: to the same requests before there were holes, or to the backing allocator. A search over all
-//! holes takes hundreds of times as long.
+//! The time of a request hardly depends on the number of free runs below it, or on a cap that is reached. The bounds are
+//! ratios of median times: to the same requests before there were free runs, or to the backing allocator. A search over
+//! all free runs takes hundreds of times as long.
 //!
 //! The arena belongs to the process, so each test runs in a process of its own.
 #![cfg(target_os = "linux")]
@@ -18,10 +18,10 @@ use zk_alloc::{overflow_stats, stats};
 const SAMPLES: usize = 301;
 
 /// The most that a request may take, as a multiple of its time in an empty arena.
-const MOST_TIMES: u32 = 50;
+const MAX_TIMES: u32 = 50;
 /// The least time that a request in an empty arena is assumed to take: shorter times are too close to the clock's
 /// resolution.
-const LEAST_TIME: Duration = Duration::from_micros(1);
+const MIN_TIME: Duration = Duration::from_micros(1);
 
 /// The median time of requests of `size` bytes, and their blocks: while they are alive, the next requests cannot reuse their memory.
 fn median_request(allocator: Allocator, size: usize) -> (Duration, Vec<Block>) {
@@ -46,10 +46,10 @@ fn assert_passed_on() {
     assert!(median <= 8 * backing, "{median:?}, of the backing allocator {backing:?}\n{}", stats());
 }
 
-/// A plain first-fit search of a bitmap would look at each hole that is too small, at each request. The second holes are nearly long
-/// enough. Below the last lies free room that is reserved for slabs and short runs.
+/// A plain first-fit search of a bitmap would read each free run that is too short, at each request. In the second case, the free runs
+/// are nearly long enough. In the last, the small-object region below them is free too.
 #[test]
-fn requests_do_not_search_holes_that_are_too_small() {
+fn requests_do_not_search_free_runs_that_are_too_short() {
     for (hole, size) in [(33 * KIB, 200 * KIB), (33 * KIB, 48 * KIB), (300 * KIB, MIB)] {
         // With huge pages, untouched blocks would take memory.
         in_its_own_process(&[("ZK_ALLOC_THP", "never")], || {
@@ -57,7 +57,7 @@ fn requests_do_not_search_holes_that_are_too_small() {
             let mut blocks: Vec<_> = (0..160_000).map(|_| Block::untouched(&RESIDENT, hole, 8)).collect();
             keep_every(2, &mut blocks);
             let median = median_request(&RESIDENT, size).0;
-            let most = MOST_TIMES * in_empty.max(LEAST_TIME);
+            let most = MAX_TIMES * in_empty.max(MIN_TIME);
             assert!(median <= most, "{median:?} with {} blocks alive, {in_empty:?} with none", blocks.len());
             drop(blocks);
             assert_eq!(overflow_stats(), (0, 0), "the arena served all of it\n{}", stats());

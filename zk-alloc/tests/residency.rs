@@ -118,7 +118,7 @@ fn survivors() -> Vec<Block> {
     all
 }
 
-/// khugepaged must not fill the holes around live blocks, which it may try minutes after a purge.
+/// khugepaged must not fill the purged pages around live blocks, which it may try minutes after a purge.
 #[test]
 fn khugepaged_does_not_bring_back_purged_memory() {
     where_the_kernel_makes_huge_pages(|| {

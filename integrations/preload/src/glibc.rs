@@ -1,8 +1,9 @@
 //! glibc's own allocation functions, from the symbol table of `libc.so.6` itself. Other files of the process may define
 //! functions of the same names (`malloc_usable_size`, `__libc_malloc`) that know nothing about glibc's memory.
 //!
-//! The first caller looks them all up: a request before our constructor, or the constructor. musl's loader supports
-//! LD_PRELOAD, too. There, these are the functions behind ours, and the library does nothing else.
+//! The first call looks them all up: a request before our constructor, or the constructor. With another C library (musl's
+//! loader supports LD_PRELOAD too), these are the next definitions in the search order (`RTLD_NEXT`), and ours only forward
+//! to them.
 #![allow(unsafe_code, reason = "calls the C library")]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -194,8 +195,8 @@ pub(crate) fn trim(pad: usize) -> bool {
     unsafe { malloc_trim(pad) != 0 }
 }
 
-/// Prepares glibc's heap for a life without large buffers: purges the holes that they leave, and shows it one such
-/// buffer.
+/// Prepares glibc's heap for a process whose large buffers the arena serves: purges its free memory, then allocates and frees
+/// one large buffer, so that glibc stops trimming the top of its heap.
 #[cold]
 pub(crate) fn warm_up_malloc() {
     trim(0);

@@ -89,7 +89,7 @@ fn valgrind_sees_what_the_program_does_with_its_memory() {
 }
 
 #[test]
-fn off_leaves_the_library_loaded_and_out_of_use() {
+fn zk_alloc_off_loads_the_library_and_serves_nothing() {
     let (Some(program), Some(header)) =
         (compiled("hello", "hello.c", &[]), compiled("header", "header.c", &["-std=c99"]))
     else {

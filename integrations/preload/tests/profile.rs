@@ -63,7 +63,7 @@ fn a_sample_neither_waits_for_the_loader_nor_changes_its_error() {
 
 /// Without a warning, a typing error would change how exact the profile is.
 #[test]
-fn sizes_have_units_and_mistakes_are_named() {
+fn profile_bytes_takes_units_and_warns_of_bad_values() {
     let Some(program) = compiled("profile", "profile.c", &SIBLINGS) else { return };
     let folder = folder("profile-mean");
     let run = |mean: &str| {

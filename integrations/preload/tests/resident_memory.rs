@@ -17,12 +17,12 @@ struct Stage {
 }
 
 /// The peak live size while the program works, and the live size that stays, in MiB.
-const MOST_MIB: u64 = 200;
+const MAX_MIB: u64 = 200;
 const STAYS_MIB: u64 = 50;
 
 fn stages(program: &Path, arm: Arm, window: &str, seconds: &str, how: &str, background: bool) -> Vec<Stage> {
     let mut command = arm.command(program);
-    command.args([&MOST_MIB.to_string(), &STAYS_MIB.to_string(), seconds, how]).env("ZK_ALLOC_RETAIN_FOR", window);
+    command.args([&MAX_MIB.to_string(), &STAYS_MIB.to_string(), seconds, how]).env("ZK_ALLOC_RETAIN_FOR", window);
     if background {
         command.env("ZK_ALLOC_BACKGROUND", "1");
     }
@@ -44,15 +44,15 @@ const BESIDE_MIB: u64 = 12;
 fn assert_follows(arm: Arm, stages: &[Stage]) {
     let of = |name: &'static str| stages.iter().filter(move |stage| stage.name == name);
     for warm in of("warm") {
-        assert!(warm.faults < 600, "six rounds of {MOST_MIB} MiB: {stages:#?}");
-        assert!(warm.resident_mib > STAYS_MIB + MOST_MIB * 9 / 10, "{stages:#?}");
+        assert!(warm.faults < 600, "six rounds of {MAX_MIB} MiB: {stages:#?}");
+        assert!(warm.resident_mib > STAYS_MIB + MAX_MIB * 9 / 10, "{stages:#?}");
     }
     for rested in of("idle").chain(of("child")) {
         assert!(rested.resident_mib <= STAYS_MIB * 105 / 100 + BESIDE_MIB, "{arm:?}: {stages:#?}");
     }
     assert_eq!((of("idle").count(), of("child").count()), (2, 1), "{stages:#?}");
     // The memory is in use again afterwards.
-    assert!(of("again").all(|again| again.resident_mib > MOST_MIB), "{stages:#?}");
+    assert!(of("again").all(|again| again.resident_mib > MAX_MIB), "{stages:#?}");
 }
 
 /// Runs both arms at once, because they sleep most of the time.
@@ -66,7 +66,7 @@ fn in_arms(of_arm: impl Fn(Arm) + Sync) {
 // The windows are long enough for the rounds even on a busy machine.
 
 #[test]
-fn with_the_thread_a_busy_process_keeps_what_it_needs_and_an_idle_one_what_is_alive() {
+fn with_the_background_thread_a_busy_process_keeps_its_peak_and_an_idle_one_its_live_size() {
     let Some(program) = compiled("idle", "idle.c", &[]) else { return };
     in_arms(|arm| {
         let stages = stages(&program, arm, "2.5", "4.5", "idle", true);
@@ -94,8 +94,8 @@ fn what_is_kept_for_ever_stays() {
     assert!(stages.iter().all(|stage| stage.tasks == 1), "{stages:#?}");
     // What is free is not inherited by a child.
     let (own, inherited): (Vec<_>, Vec<_>) = stages.iter().partition(|stage| stage.name != "forked");
-    assert!(own.iter().all(|stage| stage.resident_mib > MOST_MIB), "{stages:#?}");
-    assert!(inherited.iter().all(|stage| stage.resident_mib < MOST_MIB), "{stages:#?}");
+    assert!(own.iter().all(|stage| stage.resident_mib > MAX_MIB), "{stages:#?}");
+    assert!(inherited.iter().all(|stage| stage.resident_mib < MAX_MIB), "{stages:#?}");
 }
 
 /// A small program of a script never opens the arena. The background thread sleeps, and must not keep the program from

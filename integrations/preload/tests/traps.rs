@@ -57,7 +57,7 @@ fn constructors_atexit_handlers_and_destructors_may_allocate() {
 
 /// Twenty libraries with thread-local memory make glibc enlarge each thread's table of them.
 #[test]
-fn the_loader_and_destructors_of_threads_may_allocate_while_a_thread_first_does() {
+fn tls_set_up_and_thread_destructors_may_allocate_around_a_threads_first_request() {
     let libraries: Vec<_> =
         (0..20).filter_map(|n| compiled_library(&format!("libtls{n}.so"), "tls.cc", &["-std=c++17"])).collect();
     let Some(program) = compiled("tls", "tls.cc", &["-std=c++17"]) else { return };
@@ -66,7 +66,7 @@ fn the_loader_and_destructors_of_threads_may_allocate_while_a_thread_first_does(
 }
 
 #[test]
-fn forked_and_spawned_children_allocate_whatever_other_threads_were_at() {
+fn children_can_allocate_no_matter_what_other_threads_did_at_the_fork() {
     let Some(program) = compiled("threads", "threads.c", &[]) else { return };
     in_all_arms(&program, &["forks"]);
 }
@@ -91,7 +91,7 @@ fn the_first_request_may_come_where_there_is_little_stack() {
 
 /// glibc has 32 keys for which a thread needs no memory. For any other key it calls the library's `calloc`.
 #[test]
-fn threads_have_caches_after_a_library_took_all_early_keys() {
+fn threads_get_caches_after_a_library_used_up_the_first_32_pthread_keys() {
     let Some((program, _)) = compiled_with_library("keys", "keys.c", &[]) else { return };
     for arm in [Arm::Default, Arm::Everything] {
         assert_ok(arm.command(&program).arg("threads"));
@@ -213,7 +213,7 @@ fn a_program_at_a_fixed_address_is_no_allocator() {
 }
 
 #[test]
-fn a_static_program_runs_as_it_does_without() {
+fn a_static_program_runs_without_the_library_and_prints_no_error() {
     let Some(program) = compiled("hello_static", "hello.c", &["-static"]) else { return };
     for arm in ARMS {
         assert_ok(arm.command(&program).env("ZK_ALLOC_REPORT", "1"));

@@ -146,7 +146,7 @@ fn of_program(addresses: &[usize], known: &mut Known, look_up: &mut impl FnMut(u
     let calls: Vec<_> = addresses.iter().map(|&address| Call { address, lines: names(address) }).collect();
     let lines: Vec<&Line> = calls.iter().flat_map(|call| call.lines.iter()).collect();
     // The program's own `GlobalAlloc` may lie within.
-    let innermost = &lines[..lines.len().min(MOST_LINES)];
+    let innermost = &lines[..lines.len().min(MAX_LINES)];
     let entered = innermost.iter().rposition(|line| is_entry(line)).map_or(0, |last| last + 1);
     let mut skipped = entered + lines[entered..].iter().take_while(|line| is_allocator(line)).count();
     let mut left = lines.len() - skipped - of_runtime(&lines[skipped..]);
@@ -163,8 +163,8 @@ fn of_program(addresses: &[usize], known: &mut Known, look_up: &mut impl FnMut(u
     kept
 }
 
-/// The number of outermost lines that start the program or a thread. Rust's standard library marks where the program's own begin. If all
-/// are such lines, they stay.
+/// The number of outermost lines that start the program or a thread: the C library's, and Rust's up to `__rust_begin_short_backtrace`.
+/// 0 if there are no other lines.
 fn of_runtime(lines: &[&Line]) -> usize {
     let marked = lines.iter().rposition(|line| line.function.contains("__rust_begin_short_backtrace"));
     let within = &lines[..marked.unwrap_or(lines.len())];
@@ -188,9 +188,9 @@ const OF_RUNTIME: &[&str] = &[
 ];
 
 /// Allocators take fewer lines than that.
-const MOST_LINES: usize = 40;
+const MAX_LINES: usize = 40;
 
-/// Whether a line is on the way into an allocator: a function of the compiler's, of the C library's, or of `ZkAllocator`.
+/// Whether a line is the entry of an allocator: one of `__rust_alloc` and its kind, a function such as `malloc`, or one of `ZkAllocator`.
 fn is_entry(line: &Line) -> bool {
     let name = &*line.function;
     let last = name.rsplit("::").next().unwrap_or(name);

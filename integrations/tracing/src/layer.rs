@@ -67,7 +67,8 @@ impl Recorder {
         MemoryLayer(self.clone())
     }
 
-    /// The spans so far, those that are entered now included. Call it outside of phases: the report's memory belongs to the program.
+    /// A report of the spans so far, including those that are still open. Call it outside of phases: in a phase, the arena would serve the
+    /// report itself.
     #[must_use]
     pub fn report(&self) -> Report {
         let mut recording = self.lock();
@@ -119,7 +120,7 @@ impl Recorder {
     }
 
     fn lock(&self) -> MutexGuard<'_, Recording> {
-        // A panic in here leaves sums that lack a part, and nothing worse.
+        // A panic under the lock loses some counts, and the recording stays usable. So the poison is ignored.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn map<K, V>() -> Map<K, V> {
 }
 
 /// The most threads that are told apart. Spans that others enter are not recorded.
-const MOST_THREADS: usize = 1024;
+const MAX_THREADS: usize = 1024;
 
 /// The spans and figures that were recorded so far.
 #[derive(Debug)]
@@ -218,7 +218,7 @@ impl Recording {
         let next = self.threads.len();
         if let Some(&known) = self.by_id.get(&current.id()) {
             return Some(known);
-        } else if next == MOST_THREADS {
+        } else if next == MAX_THREADS {
             return None;
         }
         self.threads.push(Thread::current(&current, self.last.at_ns));
@@ -247,7 +247,7 @@ pub(crate) enum Parent {
 }
 
 /// More than any prover has. It bounds the layer's memory where a recursive function is a span.
-const MOST_NODES: usize = 4096;
+const MAX_NODES: usize = 4096;
 
 /// A node's place in the tree. The node of the whole program is [`WHOLE`].
 pub(crate) type NodeId = usize;
@@ -322,7 +322,7 @@ impl Tree {
     /// The node for spans of this name under `parent`. A new one, unless the tree is full.
     pub(crate) fn find_or_add(&mut self, parent: NodeId, name: &'static str) -> Option<NodeId> {
         let known = self.children(parent).find(|&child| self.0[child].name == name);
-        if known.is_some() || self.0.len() == MOST_NODES {
+        if known.is_some() || self.0.len() == MAX_NODES {
             return known;
         }
         self.0.push(Node::new(parent, name));
@@ -331,9 +331,9 @@ impl Tree {
 }
 
 /// The most entries of spans that are kept: 8 MiB of them. Beyond, the shortest go.
-const MOST_ENTRIES: usize = 1 << 16;
+const MAX_ENTRIES: usize = 1 << 16;
 /// The most samples of the memory that are kept. Beyond, two become one.
-const MOST_SAMPLES: usize = 1 << 15;
+const MAX_SAMPLES: usize = 1 << 15;
 
 /// A span was entered, and left.
 #[derive(Clone, Copy, Debug)]
@@ -373,7 +373,7 @@ impl Timeline {
     }
 
     pub(crate) fn push_entry(&mut self, entry: Entry) {
-        if self.entries.len() == MOST_ENTRIES && entry.totals.wall_ns >= self.shortest_ns {
+        if self.entries.len() == MAX_ENTRIES && entry.totals.wall_ns >= self.shortest_ns {
             self.drop_shorter_half();
         }
         if entry.totals.wall_ns < self.shortest_ns {
@@ -399,11 +399,11 @@ impl Timeline {
                 return;
             }
         }
-        if self.samples.len() == MOST_SAMPLES {
-            for pair in 0..MOST_SAMPLES / 2 {
+        if self.samples.len() == MAX_SAMPLES {
+            for pair in 0..MAX_SAMPLES / 2 {
                 self.samples[pair] = merged(self.samples[2 * pair], self.samples[2 * pair + 1]);
             }
-            self.samples.truncate(MOST_SAMPLES / 2);
+            self.samples.truncate(MAX_SAMPLES / 2);
             self.stride *= 2;
         }
         self.samples.push(sample);
@@ -431,26 +431,26 @@ mod tests {
     }
 
     #[test]
-    fn a_recursion_fills_the_tree_and_no_more_memory() {
+    fn recursive_spans_stop_at_the_node_limit() {
         let mut tree = Tree::new();
         let (mut parent, mut depth) = (WHOLE, 0);
         while let Some(child) = tree.find_or_add(parent, "recurse") {
             (parent, depth) = (child, depth + 1);
         }
-        assert_eq!(depth, MOST_NODES - 1);
+        assert_eq!(depth, MAX_NODES - 1);
     }
 
     #[test]
     fn the_longest_entries_are_kept_and_the_others_are_counted() {
         let mut timeline = Timeline::new();
-        let pushed = 3 * MOST_ENTRIES as u64 + 7;
+        let pushed = 3 * MAX_ENTRIES as u64 + 7;
         for n in 0..pushed {
             // An outer span ends after those within it, so the last one is the longest.
             let wall_ns = if n == pushed - 1 { u64::MAX } else { n % 1000 };
             let totals = Totals { wall_ns, ..Totals::default() };
             timeline.push_entry(Entry { node: 1, thread: 0, begun_ns: n, totals });
         }
-        assert!(timeline.entries.len() <= MOST_ENTRIES);
+        assert!(timeline.entries.len() <= MAX_ENTRIES);
         assert_eq!(timeline.entries.len() as u64 + timeline.dropped, pushed);
         assert_eq!(timeline.entries.last().unwrap().totals.wall_ns, u64::MAX);
         assert!(timeline.entries.iter().all(|entry| entry.totals.wall_ns >= timeline.shortest_ns));
@@ -459,13 +459,13 @@ mod tests {
     #[test]
     fn samples_keep_their_peak_and_their_order_when_they_are_merged() {
         let mut timeline = Timeline::new();
-        for n in 0..5 * MOST_SAMPLES as u64 {
+        for n in 0..5 * MAX_SAMPLES as u64 {
             let peak_live_bytes = if n == 12_345 { u64::MAX } else { n };
             timeline.push_sample(Sample { at_ns: n, level: Level::default(), peak_live_bytes });
         }
-        assert!(timeline.samples.len() <= MOST_SAMPLES);
+        assert!(timeline.samples.len() <= MAX_SAMPLES);
         assert!(timeline.samples.iter().any(|sample| sample.peak_live_bytes == u64::MAX));
         assert!(timeline.samples.windows(2).all(|pair| pair[0].at_ns < pair[1].at_ns));
-        assert_eq!(timeline.samples.last().unwrap().at_ns, 5 * MOST_SAMPLES as u64 - 1);
+        assert_eq!(timeline.samples.last().unwrap().at_ns, 5 * MAX_SAMPLES as u64 - 1);
     }
 }

@@ -7,7 +7,7 @@ use zk_alloc_tracing::Coverage;
 
 /// There is one test: phases belong to the process.
 #[test]
-fn with_another_allocator_time_and_faults_are_known() {
+fn with_another_allocator_spans_report_only_time_and_faults() {
     let memory = zk_alloc_tracing::init();
     info_span!("prove").in_scope(|| drop(black_box(vec![1u8; 64 << 20])));
     assert_eq!(memory.report().coverage, Coverage::NothingServed);

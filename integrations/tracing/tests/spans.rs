@@ -93,7 +93,7 @@ fn each_span_has_the_peak_within_it_and_its_parent_has_the_highest() {
 }
 
 #[test]
-fn the_peak_of_a_phase_s_report_stays_as_it_is() {
+fn spans_do_not_reset_the_peak_of_an_open_phase() {
     let _turn = turn();
     let phase = zk_alloc::Phase::new();
     let before = zk_alloc::stats().live_bytes;

@@ -21,7 +21,7 @@ use zk_alloc_profile::Value;
 use zk_alloc_tracing::Recorder;
 
 /// The call sites that `profile.json` names.
-const MOST_SITES: usize = 100;
+const MAX_SITES: usize = 100;
 
 /// The folder of the profile of this process; `None` if the driver asks for none.
 pub(super) struct Profiling(Option<PathBuf>);
@@ -91,7 +91,7 @@ fn described(snapshot: &Snapshot, stages: &Stages) -> Profile {
     sites.sort_by_key(|site| std::cmp::Reverse(site.peak.bytes));
     let mut one = snapshot.clone();
     let mut rows: Vec<CallSite> = Vec::new();
-    for site in sites.into_iter().take(MOST_SITES) {
+    for site in sites.into_iter().take(MAX_SITES) {
         one.sites = vec![site.clone()];
         let calls = calls(&named(&one).folded(Value::PeakSpace));
         // Call sites that differ only in the allocator's own functions are one.
@@ -136,7 +136,7 @@ fn calls(folded: &str) -> Vec<String> {
 }
 
 /// Readings beyond this number double the time between two.
-const MOST: usize = 8192;
+const MAX_READINGS: usize = 8192;
 /// The thread reads the parts of the memory in at most one part in this many of its time.
 const SHARE_OF_TIME: u32 = 20;
 
@@ -177,7 +177,11 @@ impl<T: Send + 'static> Sampler<T> {
 
 /// Begins to read, once in a millisecond. Call this outside of phases: the readings are then no memory of the arena.
 fn begin_levels(began: Instant) -> anyhow::Result<Sampler<Profile>> {
-    let readings = Profile { levels: Vec::with_capacity(MOST), parts: Vec::with_capacity(MOST), ..Profile::default() };
+    let readings = Profile {
+        levels: Vec::with_capacity(MAX_READINGS),
+        parts: Vec::with_capacity(MAX_READINGS),
+        ..Profile::default()
+    };
     let mut pause = Duration::from_millis(1);
     let mut next_parts = Duration::ZERO;
     let mut read = move |readings: &mut Profile, is_last| {
@@ -192,7 +196,7 @@ fn begin_levels(began: Instant) -> anyhow::Result<Sampler<Profile>> {
             readings.parts.push(parts_at(now));
             next_parts = began.elapsed() + (began.elapsed() - now) * SHARE_OF_TIME;
         }
-        if readings.levels.len() == MOST {
+        if readings.levels.len() == MAX_READINGS {
             thin_out(&mut readings.levels);
             thin_out(&mut readings.parts);
             pause *= 2;
@@ -229,7 +233,7 @@ fn parts_at(at: Duration) -> Parts {
 }
 
 /// After this many snapshots, none is taken any more. A prover with so many spans would wait for them.
-const MOST_SNAPSHOTS: usize = 4000;
+const MAX_SNAPSHOTS: usize = 4000;
 
 /// A layer that records the stages of a proof. Clones share the record.
 #[derive(Clone)]
@@ -341,7 +345,7 @@ impl Record {
     }
 
     fn take_snapshot(&mut self) {
-        if self.snapshots == MOST_SNAPSHOTS {
+        if self.snapshots == MAX_SNAPSHOTS {
             return;
         }
         self.snapshots += 1;

@@ -233,7 +233,7 @@ mod tests {
 
     /// Each figure must fail the check by itself just above its limit, and not before.
     #[test]
-    fn each_figure_is_held_at_its_limit() {
+    fn each_figure_fails_the_check_just_above_its_limit() {
         assert_eq!(worse(|_| {}), [""; 0]);
         assert_eq!(worse(|now| now.minor_faults = Some(480)), [""; 0]);
         assert_eq!(worse(|now| now.minor_faults = Some(481)), ["minor faults"]);

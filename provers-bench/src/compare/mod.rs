@@ -295,10 +295,10 @@ fn table(compared: &[Comparison]) -> String {
     report::drawn(&lines, Style::Markdown) + "\n\n"
 }
 
-/// The regressions, by how much they exceed the limit, and how to accept them.
+/// One line if the check passed. Otherwise the regressions, by how much each exceeds its limit, and how to accept them.
 fn conclusion(compared: &[Comparison], passed: bool) -> String {
     if passed {
-        return "All figures hold.\n".into();
+        return "All figures are within their limits.\n".into();
     }
     let mut text = String::new();
     for Comparison { workload, rows, .. } in compared {

@@ -3,7 +3,7 @@
 use super::libraries::{self, Candidate};
 use crate::arms::{BASELINE, OURS};
 use crate::results::record;
-use crate::results::view::{self, LEAST_TIME_CHANGE};
+use crate::results::view::{self, MIN_TIME_CHANGE};
 use crate::results::{Advice, ArmResult, Proof, Ratio, Summary, Verdict, WorkloadResult, format};
 use crate::sample::Sample;
 use std::ffi::OsString;
@@ -57,7 +57,7 @@ pub(super) fn of(
         None if costly.is_empty() => format!(
             "Stay with {}: no allocator is shown to save {:.0}% of the time or {:.0}% of the peak RSS.",
             base.label,
-            100.0 * LEAST_TIME_CHANGE,
+            100.0 * MIN_TIME_CHANGE,
             100.0 * MIN_MEMORY_CHANGE
         ),
         None => "No gain here is without a cost, so the choice is yours.".into(),
@@ -102,8 +102,8 @@ impl Change {
     /// The change of time that `ratio` shows.
     fn of(ratio: &Ratio) -> Self {
         match ratio.verdict() {
-            Verdict::Faster if ratio.median <= 1.0 - LEAST_TIME_CHANGE => Self::Less,
-            Verdict::Slower if ratio.median >= 1.0 + LEAST_TIME_CHANGE => Self::More,
+            Verdict::Faster if ratio.median <= 1.0 - MIN_TIME_CHANGE => Self::Less,
+            Verdict::Slower if ratio.median >= 1.0 + MIN_TIME_CHANGE => Self::More,
             _ => Self::None,
         }
     }
@@ -182,8 +182,8 @@ fn time(arm: &ArmResult, other: &ArmResult, (seed, exact_cpu): (u64, bool)) -> O
     let interval = wall.believed()?;
     // CPU time decides only if the noise of wall time could hide a change of that size.
     let hides = |change| match change {
-        Change::Less => interval.low <= 1.0 - LEAST_TIME_CHANGE,
-        Change::More => interval.high >= 1.0 + LEAST_TIME_CHANGE,
+        Change::Less => interval.low <= 1.0 - MIN_TIME_CHANGE,
+        Change::More => interval.high >= 1.0 + MIN_TIME_CHANGE,
         Change::None => false,
     };
     let cpu = ratio(arm, other, seed, Sample::cpu_ns)

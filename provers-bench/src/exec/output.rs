@@ -193,7 +193,7 @@ mod tests {
 
     /// A line may arrive in several reads, and one read may bring several lines.
     #[test]
-    fn a_line_is_told_once_when_it_is_whole() {
+    fn each_complete_matching_line_is_reported_once() {
         let (sender, events) = mpsc::channel();
         let tell = move |at| sender.send(at).unwrap();
         let mut lines = Lines::new(Regex::new("^proof [0-9]+$").unwrap(), tell);

@@ -23,7 +23,7 @@ const FAULTS: &str = "page-faults.raw";
 /// The folder in which our library leaves the profile of each process.
 const OURS_FOLDER: &str = "under-zk-alloc";
 /// The rows of the table.
-const MOST: usize = 10;
+const MAX_FUNCTIONS: usize = 10;
 
 /// Runs the command twice, and returns the text for stdout.
 pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<String> {
@@ -80,7 +80,7 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<String
     let peak = held.map(|profile| flame_graph(profile, Value::PeakSpace)).transpose()?;
     let title = format!("{name}: page faults by function");
     let facts = facts(&name, &own, under_ours.as_ref().map(|(ran, _)| ran), share, sampled.lost);
-    let functions = &functions[..functions.len().min(MOST)];
+    let functions = &functions[..functions.len().min(MAX_FUNCTIONS)];
     let faults = flame_graph(&before, Value::FreshSpace)?;
     let page = report::faults_page(&title, &facts, functions, faults.as_deref(), peak.flatten().as_deref());
     let path = folder.join(PAGE);
@@ -112,7 +112,7 @@ fn flame_graph(profile: &Profile, value: Value) -> anyhow::Result<Option<String>
     Ok(profile.flame_graph(value)?.map(|svg| String::from_utf8_lossy(&svg).into_owned()))
 }
 
-/// The results of the two runs, in sentences.
+/// The results of the two runs, as lines of text.
 fn facts(name: &str, own: &Ran, ours: Option<&Ran>, share: f64, lost: u64) -> Vec<String> {
     let fact = |how: String, ran: &Ran| {
         let [faults, wall] = [format::count(ran.spent.minflt), format::time(ran.wall.as_nanos() as u64)];

@@ -14,7 +14,7 @@ use std::{env, fs};
 /// The headers of a program end before this offset.
 const HEADERS_BYTES: u64 = 1 << 16;
 /// Interpreters to follow from a script; the kernel's limit is as low.
-const MOST_INTERPRETERS: usize = 4;
+const MAX_INTERPRETERS: usize = 4;
 
 /// Names of allocation functions that are linked into programs. Rust's mimalloc calls only `mi_malloc_aligned`.
 const ALLOCATORS: &[&str] =
@@ -28,7 +28,7 @@ pub(super) struct Target {
     pub(super) path: PathBuf,
     /// Why no library can be preloaded into it.
     pub(super) obstacle: Option<String>,
-    /// A note for the reader of the figures.
+    /// A warning: the program links an allocator of its own, whose requests never reach a preloaded library.
     pub(super) remark: Option<String>,
 }
 
@@ -39,7 +39,7 @@ impl Target {
             format!("no program {} to run: there is none, or it is not executable", Path::new(word).display())
         })?;
         let mut program = path.clone();
-        for _ in 0..MOST_INTERPRETERS {
+        for _ in 0..MAX_INTERPRETERS {
             if let Some(obstacle) = privileges(&program) {
                 return Ok(Self { path, obstacle: Some(obstacle), remark: None });
             }

@@ -193,7 +193,7 @@ pub(crate) struct Schedule {
     pub(crate) rounds: u32,
     /// Processes that share the rounds. With a precision to reach, more processes may follow.
     pub(crate) processes: u32,
-    /// Whether each process begins with a cold round, which is none of `rounds`.
+    /// Whether each process begins with a cold round, which does not count in `rounds`.
     pub(crate) is_cold_first: bool,
     pub(crate) precision: Option<f64>,
     /// No round starts after it.

@@ -52,7 +52,7 @@ const ARM: &str = "zk-alloc-profile";
 /// The page and its timeline, in the profile's folder.
 const PAGE: &str = "profile.html";
 const PICTURE: &str = "timeline.svg";
-/// The first proof, and a warm one. The warm one has its caches, so it is the one that repeats in a service.
+/// A cold proof and a warm one. The warm one finds the prover's caches filled, as every later proof of a service does.
 const PROOFS: u32 = 2;
 
 /// Profiles two proofs, and returns the text for stdout.
@@ -108,11 +108,11 @@ fn read(folder: &Path) -> anyhow::Result<Profile> {
 }
 
 /// The rows of a table.
-const MOST: usize = 10;
+const MAX_ROWS: usize = 10;
 
 /// The functions that hold most of the peak.
 fn sites(profile: &Profile) -> String {
-    let rows = profile.groups().into_iter().take(MOST).map(|group| {
+    let rows = profile.groups().into_iter().take(MAX_ROWS).map(|group| {
         let share = group.peak_bytes as f64 / profile.peak_bytes.max(1) as f64 * 100.0;
         [
             group.site.function(),
@@ -141,7 +141,7 @@ fn peak(profile: &Profile) -> String {
 
 /// The call sites that hold more or less than in an earlier profile.
 fn moved(before: &Profile, after: &Profile) -> String {
-    let rows = moves(before, after).into_iter().take(MOST).map(|moved| {
+    let rows = moves(before, after).into_iter().take(MAX_ROWS).map(|moved| {
         let [old, new] = [moved.before_bytes, moved.after_bytes].map(format::mebibytes);
         [moved.site.function(), old, new, format::change(moved.before_bytes, moved.after_bytes)]
     });

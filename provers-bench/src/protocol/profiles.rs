@@ -308,7 +308,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn short_names_have_the_type_and_no_arguments() {
+    fn short_names_keep_the_type_and_drop_generic_arguments() {
         for (name, expected) in [
             ("prover::commit", "prover::commit"),
             ("prover::commit::<F, G<H>>", "prover::commit"),

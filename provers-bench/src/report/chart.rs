@@ -14,7 +14,7 @@ const LINE: f64 = 18.0;
 const NAME: f64 = 136.0;
 const LETTER: f64 = 6.2;
 /// Least extent of a range of ratios to both sides of 1, so that noise does not fill a chart.
-const LEAST_SPAN: f64 = 0.05;
+const MIN_SPAN: f64 = 0.05;
 /// Padding at the ends of a range.
 const PADDING: f64 = 0.04;
 
@@ -357,7 +357,7 @@ impl Scale {
 
     /// A scale around 1 that covers `values`.
     pub(super) fn ratios(values: impl Iterator<Item = f64>) -> Self {
-        let (low, high) = range(values.chain([1.0 - LEAST_SPAN, 1.0 + LEAST_SPAN])).unwrap_or((0.0, 2.0));
+        let (low, high) = range(values.chain([1.0 - MIN_SPAN, 1.0 + MIN_SPAN])).unwrap_or((0.0, 2.0));
         let padding = (high - low) * PADDING;
         Self::linear(low - padding, high + padding)
     }

@@ -9,7 +9,7 @@ const SIZE: (f64, f64) = (360.0, 220.0);
 /// Height of an arm's row.
 const ROW: f64 = 26.0;
 /// Smallest range of an axis of memory ratios.
-const LEAST_MEMORY: [f64; 2] = [0.8, 1.25];
+const MIN_MEMORY: [f64; 2] = [0.8, 1.25];
 
 /// Time and memory as ratios to the baseline's, with a dot for each arm of each named workload. `None` if no arm has
 /// ratios.
@@ -42,7 +42,7 @@ pub(super) fn time_and_memory(workloads: &[(String, &WorkloadResult)]) -> Option
     let values = |of: fn(&Point) -> f64| series.iter().flat_map(|series| &series.points).map(of);
     let mut x = Axis::round(Scale::ratios(values(|point| point.x)), ratio_tick).marked(Some((1.0, String::new())));
     x.title = format!("time by {baseline}'s; faster is further left");
-    let memory = Scale::factors(values(|point| point.y).chain(LEAST_MEMORY));
+    let memory = Scale::factors(values(|point| point.y).chain(MIN_MEMORY));
     let mut y = Axis::round(memory, ratio_tick).marked(Some((1.0, baseline.clone())));
     y.title = format!("{figure} by {baseline}'s; smaller is further down");
     (!series.is_empty()).then(|| Chart {

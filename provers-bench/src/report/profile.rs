@@ -14,9 +14,9 @@ td.words { white-space: normal; min-width: 110px; } td.words details { min-width
 td.words details pre { white-space: pre-wrap; overflow-wrap: anywhere; }";
 
 /// The call sites in a table.
-const MOST_SITES: usize = 10;
+const MAX_SITES: usize = 10;
 /// The rows of stages that are drawn.
-const MOST_ROWS: u32 = 8;
+const MAX_ROWS: u32 = 8;
 const SIZE: (f64, f64) = (1000.0, 254.0);
 
 /// The page. Equal profiles give equal bytes. `tree` is that of the stages, as text; `peak` and `fresh` are flame graphs, as
@@ -105,7 +105,7 @@ fn sites(profile: &Profile) -> Markup {
     scrolling(&html! {
         thead { tr { th { "call site" } @for name in ["at the peak", "share", "allocations"] { th { (name) } }
             th.words { "stage" } th.words { "lifetime" } } }
-        tbody { @for group in profile.groups().iter().take(MOST_SITES) { tr {
+        tbody { @for group in profile.groups().iter().take(MAX_SITES) { tr {
             td.words { (stack(group.site, group.sites)) }
             td { (format::mebibytes(group.peak_bytes)) }
             td { (format!("{:.1}%", group.peak_bytes as f64 / profile.peak_bytes.max(1) as f64 * 100.0)) }
@@ -134,7 +134,7 @@ fn against(before: &Profile, after: &Profile) -> Markup {
             @if let Some(other) = after.other_than(before) { p.notes { (other) } }
             (scrolling(&html! {
                 thead { tr { th { "call site" } @for name in ["before", "after", "change"] { th { (name) } } } }
-                tbody { @for moved in moves(before, after).iter().take(MOST_SITES) { tr {
+                tbody { @for moved in moves(before, after).iter().take(MAX_SITES) { tr {
                     td.words { (stack(moved.site, 1)) }
                     td { (format::mebibytes(moved.before_bytes)) }
                     td { (format::mebibytes(moved.after_bytes)) }
@@ -152,7 +152,7 @@ fn timeline(profile: &Profile) -> Chart {
     };
     let mut chart =
         over_time("Memory over time", vec![area("resident", |of| of.resident_bytes), area("live", |of| of.live_bytes)]);
-    let spans = profile.stages.iter().filter(|stage| stage.depth < MOST_ROWS).map(|stage| Span {
+    let spans = profile.stages.iter().filter(|stage| stage.depth < MAX_ROWS).map(|stage| Span {
         row: stage.depth,
         from: stage.begin_ns as f64,
         to: stage.end_ns as f64,

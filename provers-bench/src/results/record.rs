@@ -44,7 +44,7 @@ pub(crate) struct Run {
     pub(crate) advice: Option<Advice>,
 }
 
-/// Conclusions from a command's run, as sentences and as lines to paste.
+/// The conclusions from a command's run, and the shell and Dockerfile lines that set the allocator up.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Advice {
     /// The largest possible gain.

@@ -70,18 +70,18 @@ pub(crate) fn peak_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<f
 
 /// The smallest relevant change of time, as a share of the baseline's. The placement of code and data in memory alone
 /// moves a program's time by a percent or more. A new allocator also has to be deployed and tested.
-pub(crate) const LEAST_TIME_CHANGE: f64 = 0.02;
+pub(crate) const MIN_TIME_CHANGE: f64 = 0.02;
 
 /// Whether CPU time is exact enough to be compared. That of intervals comes in the kernel's clock ticks of 10 ms.
 pub(crate) fn has_exact_cpu_time(workload: &WorkloadResult, summary: &Summary) -> bool {
     /// A tick is 2% of it.
-    const LEAST_NS: u64 = 500_000_000;
-    workload.timed != Timed::Intervals || summary.warm_cpu_ns.is_some_and(|ns| ns >= LEAST_NS)
+    const MIN_NS: u64 = 500_000_000;
+    workload.timed != Timed::Intervals || summary.warm_cpu_ns.is_some_and(|ns| ns >= MIN_NS)
 }
 
 /// The verdict on CPU time, if wall time shows no difference. A busy machine scatters CPU time less.
 fn cpu_verdict(summary: &Summary) -> Option<&'static str> {
-    let counts = |ratio: &Ratio| (ratio.median - 1.0).abs() >= LEAST_TIME_CHANGE;
+    let counts = |ratio: &Ratio| (ratio.median - 1.0).abs() >= MIN_TIME_CHANGE;
     let no_difference = summary.verdict == Some(Verdict::NoDifferenceShown);
     match summary.cpu_ratio.filter(|ratio| no_difference && counts(ratio))?.verdict() {
         Verdict::Faster => Some("less CPU time"),

@@ -126,15 +126,15 @@ fn assert_system_calls(bound: usize, program: fn() -> Vec<Vec<Block>>) {
     drop(alive);
 }
 
-/// The most system calls of a program: one for each hole between the survivors of its first half, and a quarter more
-/// for holes that span two slabs. The fresh memory takes the other 256.
+/// The most system calls of a program: one for each free run between the survivors of its first half, and a quarter more
+/// for free runs that span two slabs. The fresh memory takes the other 256.
 const fn calls_for_holes(size: usize, nth: usize) -> usize {
     HALF / size / nth / 4 * 5 + 256
 }
 
-/// One call purges all pages between two survivors, even if the request needs fewer. The second holes are of 30 KiB.
+/// One call purges all pages between two survivors, even if the request needs fewer. In the second case, the free runs are of 30 KiB.
 #[test]
-fn each_hole_between_survivors_is_purged_once_and_completely() {
+fn each_free_run_between_survivors_is_purged_once_and_completely() {
     assert_system_calls(calls_for_holes(16 * KIB, 8), || {
         vec![survivors(&RESIDENT, 16 * KIB, 8), filled(&RESIDENT, 4 * KIB, HALF)]
     });

@@ -114,7 +114,7 @@ pub(crate) fn after_fork_in_child(arena: &Arena) {
     }
 }
 
-/// Gives everything back, and lets other threads fork.
+/// Releases all withheld runs, and lets other threads fork.
 fn end_fork(arena: &Arena, is_in_child: bool) {
     give_all_back(arena, is_in_child);
     let is_own = THREAD.swap(0, Ordering::Relaxed) == os::thread_id();
@@ -183,7 +183,7 @@ fn give_all_back(arena: &Arena, is_in_child: bool) {
             let zone = arena.region.zone(arena.region.zone_of(at));
             // SAFETY: claimed by this thread, or by a thread that this process does not have. The arena exposed the addresses of its
             // region.
-            unsafe { zone.give_back(at, bytes, is_in_child) };
+            unsafe { zone.stop_withholding(at, bytes, is_in_child) };
         }
     }
 }

@@ -109,7 +109,7 @@ pub(crate) fn get() -> Option<&'static Arena> {
     (GLOBAL.state.load(Ordering::Acquire) >= OPEN).then(|| unsafe { GLOBAL.opened() })
 }
 
-/// The arena. The first call after an allocator was [introduced](config::init_settings) opens it. No call waits: while one thread opens the
+/// The arena. The first call after [`config::init_settings`] opens it. No call waits: while one thread opens the
 /// arena, all other calls return `None`, also on that thread itself. The backing allocator then serves their requests.
 #[inline]
 pub(crate) fn open() -> Option<&'static Arena> {

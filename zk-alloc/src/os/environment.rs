@@ -150,20 +150,20 @@ fn unknown_name(entry: &[u8]) -> Option<&[u8]> {
 /// The variable whose name is nearest to this one, if one is near.
 pub(crate) fn nearest_variable(name: &str) -> Option<&'static str> {
     /// Letters to insert, drop or replace.
-    const MOST_EDITS: usize = 4;
+    const MAX_EDITS: usize = 4;
     let is_public = |known: &&&str| !known.starts_with("ZK_ALLOC_TEST_");
     let near = VARIABLES.iter().filter(is_public).map(|&known| (edits(name.as_bytes(), known.as_bytes()), known));
-    near.min_by_key(|&(edits, _)| edits).filter(|&(edits, _)| edits <= MOST_EDITS).map(|(_, known)| known)
+    near.min_by_key(|&(edits, _)| edits).filter(|&(edits, _)| edits <= MAX_EDITS).map(|(_, known)| known)
 }
 
 /// The least number of letters to insert, drop or replace that makes one text of the other (Levenshtein's distance).
 fn edits(from: &[u8], to: &[u8]) -> usize {
-    const MOST_BYTES: usize = 64;
-    if from.len() >= MOST_BYTES || to.len() >= MOST_BYTES {
+    const MAX_BYTES: usize = 64;
+    if from.len() >= MAX_BYTES || to.len() >= MAX_BYTES {
         return usize::MAX;
     }
     // The distances from the beginning of `from` so far to each beginning of `to`.
-    let mut row: [usize; MOST_BYTES] = std::array::from_fn(|index| index);
+    let mut row: [usize; MAX_BYTES] = std::array::from_fn(|index| index);
     for (index, letter) in from.iter().enumerate() {
         let (mut diagonal, mut left) = (row[0], index + 1);
         row[0] = left;

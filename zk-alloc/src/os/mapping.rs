@@ -151,7 +151,7 @@ impl AddressRange {
         let start = match reserve(len.checked_mul(3).ok_or(Errno(0))?) {
             // SAFETY: within the range that was found.
             Ok(found) => unsafe { found.start.add(len) },
-            // A limit on address space forbids reserving so much. Mappings are rare at this address; if there is one, the room ends
+            // A limit on address space forbids reserving so much. Mappings are rare at this address; if there is one, the range ends
             // where it begins.
             Err(_) => {
                 let found = reserve(HUGE_PAGE_BYTES)?.start.addr().get();

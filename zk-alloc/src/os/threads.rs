@@ -92,7 +92,7 @@ pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: 
 
 #[cfg(all(target_os = "linux", not(thread_blocks)))]
 fn register(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
-    // SAFETY: three functions for any moment. If there is no memory for them, they are not called.
+    // SAFETY: the functions may run on any thread at any time, and do not unwind. If pthread_atfork(3) fails, they are never called.
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
 }
 
@@ -119,8 +119,8 @@ fn register(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C"
         /// An address in this library, by which glibc knows what to forget when the library is unloaded.
         static __dso_handle: u8;
     }
-    // SAFETY: the loader wrote the function or null before any of this library's code ran. Its type is that of glibc's function, which takes
-    // three functions for any moment.
+    // SAFETY: the loader wrote the function or null before any of this library's code ran. Its type is that of glibc's function. The three
+    // functions may run on any thread at any time, and do not unwind.
     unsafe {
         if let Some(register) = zk_alloc_register_atfork {
             register(prepare, parent, child, &raw const __dso_handle);
@@ -333,7 +333,7 @@ mod tests {
     /// allocation must not do that.
     #[cfg(target_env = "gnu")]
     #[test]
-    fn a_key_that_needs_malloc_is_stored_in_calm_moments_only() {
+    fn a_key_that_needs_malloc_is_not_stored_in_a_signal_handler() {
         let keys: Vec<_> = (0..40).map_while(|_| thread_exit_key(on_no_end)).collect();
         let (early, late) = (keys[0], *keys.last().unwrap());
         assert!(early < KEYS_WITHOUT_MALLOC && late >= KEYS_WITHOUT_MALLOC, "{keys:?}");

@@ -74,7 +74,7 @@ pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
 /// Whether an [`AddressRange`](super::AddressRange) reserves its range. These systems can't map at an address without replacing other mappings.
 pub(super) const IS_RESERVED: bool = true;
 
-/// Unknown: the room is reserved.
+/// Unsupported: the range is reserved.
 ///
 /// # Errors
 /// Always.
@@ -82,7 +82,7 @@ pub(super) fn try_place(_at: *mut u8, _len: usize) -> Result<(), Errno> {
     Err(UNSUPPORTED)
 }
 
-/// As [`commit`], because the room is reserved.
+/// As [`commit`], because the range is reserved.
 ///
 /// # Errors
 /// The system's.

@@ -32,14 +32,14 @@ struct Local {
     until: [Cell<f64>; 2],
     /// The state of the random numbers; 0 before the first.
     random: Cell<u64>,
-    standing: Cell<Standing>,
+    state: Cell<SamplerState>,
 }
 
 /// Where a thread is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 #[cfg_attr(thread_blocks, allow(dead_code, reason = "a thread's block is zeroed when it begins"))]
-enum Standing {
+enum SamplerState {
     Outside = 0,
     /// It notes a sample. A request of a signal handler that interrupts it can't be sampled.
     Sampling,
@@ -82,7 +82,7 @@ thread_local! {
         Local {
             until: [const { Cell::new(0.0) }; 2],
             random: Cell::new(0),
-            standing: Cell::new(Standing::Outside),
+            state: Cell::new(SamplerState::Outside),
         }
     };
 }
@@ -217,35 +217,35 @@ fn share_sampled(len: f64) -> f64 {
 
 /// Runs `f`, which notes a sample, unless this thread is already in this module.
 pub(super) fn exclusively<R>(f: impl FnOnce() -> R) -> Option<R> {
-    with_local(|local| match local.standing.get() {
-        Standing::Outside => {
-            local.standing.set(Standing::Sampling);
+    with_local(|local| match local.state.get() {
+        SamplerState::Outside => {
+            local.state.set(SamplerState::Sampling);
             let result = f();
-            local.standing.set(Standing::Outside);
+            local.state.set(SamplerState::Outside);
             Some(result)
         }
-        Standing::Sampling => {
+        SamplerState::Sampling => {
             miss();
             None
         }
-        Standing::Reading => None,
+        SamplerState::Reading => None,
     })
 }
 
 /// While this lives, its thread's requests are not sampled.
 pub(super) struct Reading {
-    before: Standing,
+    before: SamplerState,
 }
 
 impl Reading {
     pub(super) fn begin() -> Self {
-        Self { before: with_local(|local| local.standing.replace(Standing::Reading)) }
+        Self { before: with_local(|local| local.state.replace(SamplerState::Reading)) }
     }
 }
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        with_local(|local| local.standing.set(self.before));
+        with_local(|local| local.state.set(self.before));
     }
 }
 
@@ -268,7 +268,7 @@ mod tests {
         let local = Local {
             until: [const { Cell::new(0.0) }; 2],
             random: Cell::new(1),
-            standing: Cell::new(Standing::Outside),
+            state: Cell::new(SamplerState::Outside),
         };
         const DRAWN: usize = 1_000_000;
         let drawn: Vec<f64> = (0..DRAWN).map(|_| local.exponential()).collect();

@@ -92,7 +92,7 @@ pub(super) struct Entry {
     fresh_bytes: AtomicU64,
     /// The number of addresses and the source, as [`state`] packs them; 0 until the addresses are written.
     state: AtomicU32,
-    addresses: [AtomicUsize; frames::MOST],
+    addresses: [AtomicUsize; frames::MAX_FRAMES],
 }
 
 /// An [`Amount`], with the count in parts.
@@ -242,7 +242,7 @@ impl Entry {
             peak_count: AtomicU64::new(0),
             fresh_bytes: AtomicU64::new(0),
             state: AtomicU32::new(0),
-            addresses: [const { AtomicUsize::new(0) }; frames::MOST],
+            addresses: [const { AtomicUsize::new(0) }; frames::MAX_FRAMES],
         }
     }
 

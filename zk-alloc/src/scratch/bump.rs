@@ -20,7 +20,7 @@ pub(super) struct Bump {
     memory: Mapping,
     /// Bytes from the start that are handed out, including the gaps that alignment left.
     used: Cell<usize>,
-    /// The peak of `used` before it last shrank; 0 after a wipe.
+    /// The highest `used` since the last wipe or discard, as of the last resize or reset.
     written: Cell<usize>,
 }
 
@@ -164,7 +164,7 @@ mod tests {
     /// A block that is not the last may shrink, but its lost bytes are not handed out. Those of the last block are handed out
     /// again.
     #[test]
-    fn only_the_last_claim_grows_or_gives_back() {
+    fn only_the_last_claim_grows_or_frees_its_tail() {
         let bump = Bump::with_capacity(4096).unwrap();
         let (first, last) = (bump.claim(64, 64).unwrap(), bump.claim(64, 64).unwrap());
         assert!(!bump.resize(first, 64, 65));

@@ -95,7 +95,7 @@ fn with_keys(when: &str, body: impl FnOnce()) -> Option<f64> {
 /// A thread without a cache gets each block from the slabs. Without one of the first 32 keys, the arena must call
 /// `malloc` for another key. Otherwise it would not learn that the thread ends, and could not give it a cache.
 #[test]
-fn a_pair_costs_the_same_after_somebody_took_all_early_keys() {
+fn malloc_and_free_stay_fast_after_the_first_32_pthread_keys_are_used_up() {
     let measure = || {
         assert!(has_cache() && thread::spawn(has_cache).join().unwrap(), "a thread has no cache");
         println!("measured {}", pair_ns());
@@ -121,7 +121,7 @@ fn a_thread_that_may_be_in_a_handler_uses_only_an_early_key() {
                 block_a_signal(false);
                 // The thread asks again after some requests.
                 (0..300).for_each(|_| drop(black_box(Box::new([0u8; 64]))));
-                assert!(has_cache(), "the thread did not ask again once it was calm");
+                assert!(has_cache(), "the thread did not ask again once its signals were unblocked");
             });
             thread.join().unwrap();
             println!("measured 0");

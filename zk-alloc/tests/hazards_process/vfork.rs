@@ -19,12 +19,12 @@ const LENGTHS: [usize; 6] = [6, 20, 20, 120, 700, 9_000];
 struct Kept(Vec<(u64, Vec<u64>)>);
 
 impl Kept {
-    const MOST: usize = 160;
+    const MAX_BLOCKS: usize = 160;
 
     /// Returns `false` if a buffer has changed. It must not panic, because a panic takes locks.
     fn churn(&mut self, numbers: &mut Numbers) -> bool {
         (0..400).all(|_| {
-            let (at, seed) = (numbers.below(Self::MOST), numbers.below(1 << 20) as u64);
+            let (at, seed) = (numbers.below(Self::MAX_BLOCKS), numbers.below(1 << 20) as u64);
             let new = (seed, patterned(LENGTHS[numbers.below(LENGTHS.len())], seed));
             if at >= self.0.len() {
                 self.0.push(new);

@@ -59,7 +59,7 @@ fn memory_that_the_kernel_refuses_to_purge_is_cleared() {
         return println!("skipped: RLIMIT_MEMLOCK allows less than 2 MiB");
     }
     with_cap(|| {
-        // The first slabs lie in room that is reserved for them.
+        // The first slabs lie in the small-object region.
         let _first: Vec<_> = (0..1_800).map(|_| vec![1u8; 5_000]).collect();
         let mut blocks: Vec<_> = (0..200).map(|_| vec![1u8; 5_000]).collect();
         // The following slabs lose some pages to a purge, at their ends and between blocks.

@@ -82,7 +82,7 @@ fn a_limited_address_space_gets_a_smaller_region() {
 /// Address space that the arena reserves is not available to others. A program that lived within its limit must still
 /// do so, so the arena maps only the memory that it commits.
 #[test]
-fn the_region_leaves_most_of_a_limited_address_space_to_others() {
+fn the_arena_leaves_address_space_to_the_program_under_rlimit_as() {
     without_a_warning(|| {
         const HEADROOM: usize = 1_100 * MIB;
         limited(libc::RLIMIT_AS, address_space_bytes() + HEADROOM, || {

@@ -79,7 +79,7 @@ fn in_a_sandbox_the_group_is_not_read() {
 
 /// A look at the control group takes some 50 µs, which a program of short phases would pay at the end of each.
 #[test]
-fn ten_thousand_phases_read_the_group_once_in_a_while() {
+fn short_phases_read_the_control_group_at_most_ten_times_a_second() {
     /// More than the files of a deep control group take.
     const MAX_READS_PER_LOOK: u128 = 100;
     in_256_mib(&[], 0, || {

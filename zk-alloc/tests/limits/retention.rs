@@ -37,7 +37,7 @@ fn resident_memory_follows_the_policy() {
     use_a_buffer();
 
     assert!(release() >= BUFFER_BYTES);
-    assert!(rss_bytes() < before + BUFFER_BYTES / 4, "release gives them back");
+    assert!(rss_bytes() < before + BUFFER_BYTES / 4, "release() purges them");
 
     set_retain(Retain::Never);
     use_a_buffer();
@@ -54,7 +54,7 @@ fn resident_memory_follows_the_policy() {
         use_a_buffer();
         let deadline = Instant::now() + Duration::from_secs(20);
         while stats().resident_bytes >= BUFFER_BYTES {
-            assert!(Instant::now() < deadline, "For gives memory back after idling for {idle:?}");
+            assert!(Instant::now() < deadline, "Retain::For purges after idling for {idle:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }

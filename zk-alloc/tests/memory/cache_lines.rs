@@ -30,7 +30,7 @@ fn assert_share_no_line(a: &[u8], b: &[u8]) {
 }
 
 #[test]
-fn the_first_blocks_of_two_threads_lie_on_lines_of_their_own() {
+fn the_first_blocks_of_two_threads_share_no_cache_line() {
     phase(|| {
         for bytes in SIZES {
             let both_have = Barrier::new(2);

@@ -31,7 +31,7 @@ fn grow() -> Vec<usize> {
 #[test]
 fn a_vector_that_grows_into_resident_memory_faults_no_page() {
     alone!();
-    // The first round leaves holes where the vector was, and the second fills them.
+    // The first round leaves free runs where the vector was, and the second reuses them.
     for round in 0..4 {
         let (before, purged) = (stats().system_calls, stats().purged_bytes);
         let phase = Phase::new();

@@ -56,7 +56,7 @@ fn a_short_run_that_stays_does_not_take_the_place_of_a_long_one() {
     })
 }
 
-/// The room that only slabs and short runs use: 3 MiB for each of the machine's threads.
+/// The small-object region: 3 MiB for each of the machine's threads.
 fn room_of_slabs_bytes() -> usize {
     let threads = thread::available_parallelism().map_or(8, usize::from);
     3 * threads * MIB
@@ -86,7 +86,7 @@ fn runs_reuse_the_memory_of_slabs() {
 
 /// Short and long runs come and go at different times. Without sharing, each proof would pay for both.
 #[test]
-fn runs_of_every_length_reuse_the_memory_of_others() {
+fn short_and_long_runs_reuse_each_others_memory() {
     alone!();
     phase(|| {
         const SHORT_BYTES: usize = 40 << 10;

@@ -67,7 +67,7 @@ fn a_cap_holds_for_blocks_on_large_boundaries() {
 
 /// A phase returns the values that stay, and everything else in it was temporary, as in the README.
 #[test]
-fn phases_that_leave_a_few_small_blocks_stay_small() {
+fn a_hundred_phases_with_small_survivors_keep_rss_below_three_times_the_live_size() {
     alone!();
     let before = rss_bytes();
     let numbers = &mut Numbers::new(6);
@@ -245,9 +245,9 @@ fn a_purge_that_requests_go_on_with_ends_when_its_reason_does() {
     }
 }
 
-/// At its peak, a program that replaces pieces of mixed sizes would purge what it needs in the next millisecond.
+/// At its peak, a program that replaces allocations of mixed sizes would purge what it needs in the next millisecond.
 #[test]
-fn replacing_pieces_at_the_peak_purges_little_of_what_it_serves() {
+fn replacing_allocations_at_the_peak_purges_little() {
     alone!();
     let mut numbers = Numbers::new(7);
     let (mut pieces, mut bytes): (Vec<Block>, usize) = (Vec::new(), 0);

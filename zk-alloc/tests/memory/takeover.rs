@@ -1,5 +1,5 @@
 //! Without the arena, glibc's malloc would learn from large buffers how much memory to keep, and would put them into
-//! the holes that set-up left. The arena's first request makes up for both.
+//! the free chunks that set-up left. `warm_up_backing` makes up for both at the arena's first request.
 
 use std::hint::black_box;
 
@@ -15,7 +15,7 @@ fn small_ones(bytes: usize) -> Vec<Vec<u8>> {
     (0..bytes / SMALL_BYTES).map(|_| black_box(vec![1u8; SMALL_BYTES])).collect()
 }
 
-/// A circuit's builder leaves holes. With the arena, no large buffer fills them any more.
+/// A circuit's builder leaves free chunks in glibc's heap. With the arena, no large buffer reuses them.
 #[test]
 fn the_first_large_request_purges_free_memory_of_the_system_allocator() {
     alone!(&[SETTING]);

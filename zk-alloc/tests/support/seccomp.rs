@@ -26,7 +26,7 @@ pub(crate) const NUMBER_AT: u32 = 0;
 const ARCH_AT: u32 = 4;
 pub(crate) const FIRST_AT: u32 = 16;
 
-const MOST_CALLS: usize = 8;
+const MAX_CALLS: usize = 8;
 
 pub(crate) fn step(code: u32, k: u32, yes: usize, no: usize) -> Step {
     Step { code: code as u16, jt: yes as u8, jf: no as u8, k }
@@ -64,8 +64,8 @@ pub(crate) fn refuse(calls: &[c_long], answer: Answer) -> bool {
         Answer::Errno(code) => libc::SECCOMP_RET_ERRNO | code as u32,
         Answer::Trap => libc::SECCOMP_RET_TRAP,
     };
-    assert!(calls.len() <= MOST_CALLS, "more calls than the program has room for");
-    let mut program = [end(0); MOST_CALLS + 5];
+    assert!(calls.len() <= MAX_CALLS, "more calls than the program has room for");
+    let mut program = [end(0); MAX_CALLS + 5];
     program[0] = load(ARCH_AT);
     // Calls of another processor have other numbers.
     program[1] = skip_if(ARCH, 0, calls.len() + 1);

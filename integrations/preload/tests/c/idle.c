@@ -44,13 +44,13 @@ static int tasks(void) {
 
 static void work(size_t mib) {
     /* One huge block, some mid-sized blocks, and many small ones. */
-    void *giant = malloc((mib / 2) << 20), *middle[64], *small[4000];
-    memset(giant, 1, (mib / 2) << 20);
+    void *huge = malloc((mib / 2) << 20), *middle[64], *small[4000];
+    memset(huge, 1, (mib / 2) << 20);
     for (int i = 0; i < 64; i++) memset(middle[i] = malloc((mib << 20) / 4 / 64), 2, (mib << 20) / 4 / 64);
     for (int i = 0; i < 4000; i++) memset(small[i] = malloc((mib << 20) / 4 / 4000), 3, (mib << 20) / 4 / 4000);
     for (int i = 0; i < 4000; i++) free(small[i]);
     for (int i = 0; i < 64; i++) free(middle[i]);
-    free(giant);
+    free(huge);
 }
 
 static int trickles;

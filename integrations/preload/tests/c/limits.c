@@ -139,9 +139,9 @@ PROGRAM(hard_limit) {
 PROGRAM(foreign_mappings) {
     /* The lowest and the highest address that the library will use next are near its first block and its first large
        block. */
-    char *block = hidden(malloc(100)), *large = hidden(malloc(3 * MIB)), *giant = hidden(malloc(70 * MIB));
-    CHECK(block && large && giant);
-    char *wanted[] = {large + 40 * MIB, giant + 200 * MIB};
+    char *block = hidden(malloc(100)), *large = hidden(malloc(3 * MIB)), *huge = hidden(malloc(70 * MIB));
+    CHECK(block && large && huge);
+    char *wanted[] = {large + 40 * MIB, huge + 200 * MIB};
     for (int i = 0; i < 2; i++) {
         char *at = (char *)((uintptr_t)wanted[i] / MIB * MIB);
         CHECK(mmap(at, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == at);

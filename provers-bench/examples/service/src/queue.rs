@@ -156,7 +156,8 @@ impl<J> Queue<J> {
         Ok(Some(need_bytes))
     }
 
-    /// Whether a proof of this size can ever start, as far as is known; or why not.
+    /// Checks that a proof of this size fits below the limit when it runs alone, by its known or estimated peak. A size without an
+    /// estimate passes. The error is the reason.
     pub fn fit(&self, log_rows: u32) -> Result<(), String> {
         let known = self.peak(log_rows).map(|bytes| (bytes, "the peak of earlier proofs"));
         // The next smaller known size, doubled for each doubling of the rows. Its fixed memory is doubled as well, so this is too high

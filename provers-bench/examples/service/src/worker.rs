@@ -66,7 +66,7 @@ impl Workers {
         let workers = Self { budget_bytes, threads, idle: Mutex::default(), processes: AtomicU64::new(0) };
         for number in 1..=count {
             let worker = workers.spawn().await.with_context(|| format!("starting worker {number} of {count}"))?;
-            workers.give_back(worker);
+            workers.return_idle(worker);
         }
         Ok(workers)
     }
@@ -86,7 +86,7 @@ impl Workers {
             let is_used = std::mem::replace(&mut worker.is_used, true);
             match worker.ask(request).await {
                 Ok(answer) => {
-                    self.give_back(worker);
+                    self.return_idle(worker);
                     return answer.map_err(Failure::of_prover);
                 }
                 Err(error) => match worker.end().await {
@@ -102,7 +102,7 @@ impl Workers {
         }
     }
 
-    fn give_back(&self, worker: Worker) {
+    fn return_idle(&self, worker: Worker) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
     }
 

@@ -257,7 +257,7 @@ fn a_proof_over_its_budget_fails_alone() {
 /// The request that does not fit comes first, in the middle or at the end of a proof, from any thread. Each time, the
 /// answer must be a proof or a report.
 #[test]
-fn a_budget_that_ends_anywhere_in_a_proof_gives_a_report() {
+fn a_worker_over_its_budget_answers_507_wherever_in_the_proof_it_fails() {
     let statuses = [80, 96, 104, 112, 120, 160, 256].map(|budget| {
         let server = Server::start(&format!("--proofs 1 --isolate {budget}"));
         let reply = server.prove(12, 1);

@@ -42,7 +42,7 @@ pub(crate) fn stdin(input: Input) -> SP1Stdin {
     SP1Stdin::from(&input.map(u32::to_le_bytes).concat())
 }
 
-/// The number that the program reveals.
+/// Computes natively what the program commits as its public value.
 pub(crate) fn run([mut state, factor, rounds]: Input) -> u32 {
     let (mut table, mut sum) = ([0_u32; WORDS], 0_u32);
     for _ in 0..rounds {

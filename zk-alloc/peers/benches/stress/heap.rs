@@ -57,7 +57,7 @@ impl Heap {
         // SAFETY: as above.
         let block = Block::new(self, unsafe { self.0.alloc_zeroed(black_box(layout)) }, layout, touch);
         block.visit(|index| {
-            // SAFETY: `visit` names words of the block, and the allocator initialised all of it.
+            // SAFETY: `visit` passes indices of words within the block, and `alloc_zeroed` initialised all of it.
             let found = unsafe { block.at.add(index).read() };
             if found != 0 {
                 fail(&format_args!("word {index} of {block} was to be zero and holds {found:#x}"));

@@ -93,7 +93,7 @@ fn three_threads_that_want_the_same_run_own_it_in_turn() {
 }
 
 #[test]
-fn rollback_gives_back_what_it_claimed_and_nothing_else() {
+fn rollback_releases_what_it_claimed_and_nothing_else() {
     bounded(4, || {
         let run = Run::new(62, 66);
         // The second thread's bit is in the way of the first thread, which must not free it for the third.

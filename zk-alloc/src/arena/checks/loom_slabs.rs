@@ -214,7 +214,7 @@ fn an_old_hint_leads_to_a_slab_of_a_shorter_class() {
     becomes_another_class(3, long, short);
 }
 
-/// A thread looks whether it can retire a slab. The slab is of another class by then, and the thread takes words that look the same.
+/// A thread checks whether it can retire a slab. The slab is of another class by then, and the thread takes words that look the same.
 fn retiring_becomes_another_class(interruptions: usize, from: fn() -> Class, to: fn() -> Class) {
     with_slabs(interruptions, 1, move |slabs| {
         let blocks = slabs.take(from(), 64).into_iter().chain(slabs.take(from(), 1)).collect::<Vec<_>>();
@@ -233,19 +233,19 @@ fn retiring_becomes_another_class(interruptions: usize, from: fn() -> Class, to:
 }
 
 #[test]
-fn a_slab_that_becomes_one_of_a_longer_class_while_it_is_retired_is_left_whole() {
+fn retiring_a_slab_that_was_reused_for_a_larger_class_loses_no_block() {
     retiring_becomes_another_class(5, short, long);
 }
 
 #[test]
-fn a_slab_that_becomes_one_of_its_class_again_while_it_is_retired_is_left_whole() {
+fn retiring_a_slab_that_was_reused_for_the_same_class_loses_no_block() {
     retiring_becomes_another_class(3, short, short);
 }
 
-/// One word holds all blocks of the slab. A thread fills it, and looks whether it can retire the slab. Another thread may have taken
+/// One word holds all blocks of the slab. A thread fills it, and checks whether it can retire the slab. Another thread may have taken
 /// and put back a block since, retired the slab, and so on.
 #[test]
-fn a_slab_that_becomes_one_of_a_shorter_class_while_it_is_retired_is_left_whole() {
+fn retiring_a_slab_that_was_reused_for_a_smaller_class_loses_no_block() {
     with_slabs(3, 1, |slabs| {
         let last = slabs.take(long(), 1);
         beside(
@@ -261,7 +261,7 @@ fn a_slab_that_becomes_one_of_a_shorter_class_while_it_is_retired_is_left_whole(
 
 /// As before, but the slab's first word looks like that of an empty slab of the old class, and its second word has a block in use.
 #[test]
-fn a_slab_that_becomes_one_of_a_shorter_class_while_it_is_retired_keeps_its_blocks() {
+fn retiring_spares_a_slab_that_was_reused_for_a_smaller_class_and_has_a_live_block() {
     with_slabs(3, 1, |slabs| {
         let last = slabs.take(long(), 1);
         beside(

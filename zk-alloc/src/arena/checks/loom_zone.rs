@@ -96,10 +96,10 @@ fn zeroed_memory_is_zero_while_another_thread_purges_lazily() {
 }
 
 #[test]
-fn zeroed_memory_is_zero_while_others_soil_and_trim() {
+fn zeroed_memory_is_zero_while_others_dirty_and_purge_pages() {
     with_dirty_zone(1, |model| {
-        let soil = |other: &Model| other.pass(1, Contents::Any);
-        beside_two(model, |other| other.trim(Purge::Now), soil, || model.pass(1, Contents::Zeroed));
+        let dirty = |other: &Model| other.pass(1, Contents::Any);
+        beside_two(model, |other| other.trim(Purge::Now), dirty, || model.pass(1, Contents::Zeroed));
         model.assert_accounted_is_in_memory();
     });
 }

@@ -314,7 +314,7 @@ fn a_search_does_not_clear_up_all_superfluous_hints() {
 }
 
 #[test]
-fn freeing_a_page_beside_a_long_free_run_looks_at_few_words() {
+fn freeing_a_page_beside_a_long_free_run_reads_few_bitmap_words() {
     let zone = full_zone(PAGES);
     zone.release(0, PAGES);
     let middle = PAGES / 2;

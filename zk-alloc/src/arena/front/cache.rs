@@ -301,7 +301,7 @@ impl Cache {
         &self.counts[class.index()]
     }
 
-    /// Whether the next block takes the slow path, where the thread looks at the time, even if the cache has it.
+    /// Whether the next block takes the slow path, which also runs a decay tick if one is due, even if the cache has the block.
     #[inline(always)]
     pub(crate) fn is_to_tick(&self) -> bool {
         let every = tuning::tick_requests().max(1) as u64;
@@ -500,7 +500,7 @@ impl Cache {
     }
 }
 
-// A thread's way to its cache.
+// How a thread finds its cache.
 
 /// How this thread stands with its cache. No `Drop`, so that reaching it costs no check and no registration.
 pub(crate) struct Local {

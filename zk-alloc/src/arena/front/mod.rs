@@ -9,7 +9,7 @@
 //! the cache again. So the fence costs allocating threads nothing, and nobody waits.
 #![allow(
     unsafe_code,
-    reason = "an exiting thread finds its cache by its address, a thread local without a destructor lasts as long as its thread, purges memory, follows a list through the claimed caches"
+    reason = "finds an exiting thread's cache by its address, purges memory, follows a list through the claimed caches"
 )]
 
 mod cache;
@@ -63,13 +63,13 @@ fn find(storage: &CacheStorage) -> Option<&'static Cache> {
     None
 }
 
-/// Leaves a cache of the calling thread to the next one. The thread uses it no more.
+/// Releases the calling thread's cache, so that a new thread can acquire it. The caller does not use it any more.
 fn give_up(cache: &Cache) {
     add_to_former(cache);
     registry::leave_out(cache);
     let index = cache.index();
     cache.disown();
-    registry::offer(index);
+    registry::mark_vacant(index);
 }
 
 /// An exiting thread leaves its cache to the next one, after `empty` took out all that it can. If another thread claims the cache at
@@ -191,13 +191,13 @@ pub(crate) fn exit_key(run: AtExit) -> Option<u32> {
 
 // The memory in which caches keep the addresses of their blocks.
 
-/// Room for the blocks of all caches, which each gets with its first thread.
+/// The storage for the block addresses of all caches. Each cache gets its part with its first thread.
 #[derive(Debug)]
 pub(crate) struct CacheStorage {
     at_exit: AtExit,
 }
 
-/// Bytes of one cache's room, in whole pages of any kernel.
+/// Bytes of one cache's storage, in whole pages of any kernel.
 const STORAGE_BYTES: usize = (classes::PLACES * size_of::<u64>()).next_multiple_of(64 << 10);
 
 impl CacheStorage {
@@ -209,7 +209,7 @@ impl CacheStorage {
         self.at_exit
     }
 
-    /// Gives a cache of the caller's room for its blocks; `false` where the system has none.
+    /// Maps the storage of the caller's cache; `false` if the system refuses memory.
     pub(crate) fn init_storage(cache: &Cache) -> bool {
         if !cache.blocks().load(Ordering::Relaxed).is_null() {
             return true;

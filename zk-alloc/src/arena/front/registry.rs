@@ -12,7 +12,7 @@ use crate::arena::pages::bitmap::{self, HintSet};
 use crate::os;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Threads beyond that many at once cache nothing. Linux maps two pieces of memory for each thread, and lets a process have 65,530.
+/// Threads beyond that many at once cache nothing. A thread has two mappings, and Linux lets a process have 65,530.
 pub(crate) const THREADS: usize = 32 << 10;
 /// Caches that are mapped at once. A small process has those of the library's own memory.
 const CHUNK: usize = 512;
@@ -116,8 +116,8 @@ pub(crate) fn leave_out(cache: &Cache) {
     }
 }
 
-/// Leaves a cache without a thread to the next one.
-pub(crate) fn offer(index: usize) {
+/// Marks a released cache as vacant, so that a new thread can acquire it.
+pub(crate) fn mark_vacant(index: usize) {
     vacant().set(index);
 }
 

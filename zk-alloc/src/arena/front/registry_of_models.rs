@@ -8,7 +8,7 @@ pub(crate) fn acquire() -> Option<&'static Cache> {
 
 pub(crate) fn leave_out(_cache: &Cache) {}
 
-pub(crate) fn offer(_index: usize) {}
+pub(crate) fn mark_vacant(_index: usize) {}
 
 pub(crate) fn count() -> usize {
     0

@@ -209,10 +209,11 @@ impl SizeClasses {
         is_cached
     }
 
-    /// Whether an address in a slab of this class is that of a block, and the block is not one of those that this thread freed last.
+    /// Checks a pointer into a slab of this class before it is freed.
     ///
     /// # Errors
-    /// What is wrong.
+    /// [`NotFreeable::InBlock`] if no block begins there; [`NotFreeable::FreedBlock`] if the block is among those that this thread freed
+    /// last.
     #[cfg(feature = "c-api")]
     pub(crate) fn check(&self, class: Class, at: NonNull<u8>) -> Result<(), NotFreeable> {
         let (address, bytes) = (at.addr().get(), class.block_bytes());
@@ -264,15 +265,15 @@ impl SizeClasses {
         front::claim_all(|cache| self.empty(zone, cache));
     }
 
-    /// As [`empty_caches`](Self::empty_caches), for a request of `brought_bytes`: empties the caches of some threads, and the next call those
+    /// As [`empty_caches`](Self::empty_caches), for a request of `request_bytes`: empties the caches of some threads, and the next call those
     /// of others.
-    pub(crate) fn empty_some_caches(&self, zone: &Zone, brought_bytes: usize) {
-        front::claim_some(caches_of_request(brought_bytes), |cache| self.empty(zone, cache));
+    pub(crate) fn empty_some_caches(&self, zone: &Zone, request_bytes: usize) {
+        front::claim_some(caches_of_request(request_bytes), |cache| self.empty(zone, cache));
     }
 
     /// After how many calls of [`empty_some_caches`](Self::empty_some_caches) all caches were emptied.
-    pub(crate) fn calls_to_empty(&self, brought_bytes: usize) -> usize {
-        front::visited().div_ceil(caches_of_request(brought_bytes)).max(1)
+    pub(crate) fn calls_to_empty(&self, request_bytes: usize) -> usize {
+        front::visited().div_ceil(caches_of_request(request_bytes)).max(1)
     }
 
     /// As [`empty_caches`](Self::empty_caches), and purges the memory in which these caches keep the addresses of their blocks. A thread
@@ -360,7 +361,7 @@ fn tick_soon(cache: &Cache) {
     }
 }
 
-/// The most caches that a request of `brought_bytes` empties.
-fn caches_of_request(brought_bytes: usize) -> usize {
-    (tuning::request_caches() + brought_bytes / tuning::purge_ahead_bytes().max(1)).max(1)
+/// The most caches that a request of `request_bytes` empties.
+fn caches_of_request(request_bytes: usize) -> usize {
+    (tuning::request_caches() + request_bytes / tuning::purge_ahead_bytes().max(1)).max(1)
 }

@@ -470,7 +470,7 @@ impl HintSet {
         self.set_from(1, word);
     }
 
-    /// Removes an index. The caller then looks whether it has to be set again.
+    /// Removes an index. The caller then checks whether it has to be set again.
     pub(crate) fn clear(self, index: usize) {
         self.clear_all(index / WORD_BITS, 1 << (index % WORD_BITS));
     }

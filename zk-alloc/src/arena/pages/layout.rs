@@ -16,7 +16,7 @@ use crate::{accounts, tuning};
 pub(crate) enum Path {
     /// A block of a size class, from the thread's cache or a slab.
     Block(Class),
-    /// A run of pages, in the zone of its kind. So small allocations stay out of the holes that huge runs leave.
+    /// A run of pages, in the zone of its kind. So small allocations stay out of the free runs that huge runs leave.
     Run(RunKind),
 }
 
@@ -106,8 +106,8 @@ pub(crate) struct ZoneSpec {
     /// From this many bytes on, dirty memory is zeroed by purging it. The kernel then clears each page on the thread that touches it,
     /// instead of this thread all of them.
     pub(crate) lazy_zero_bytes: usize,
-    /// A run that moves to grow begins at a multiple of this many times its length. Then it can grow further where it stands. 1 is no
-    /// room.
+    /// A run that moves to grow begins at a multiple of this many times its length. Then it can grow further where it stands. 1 leaves
+    /// no addresses for that.
     pub(crate) growth_room: usize,
     /// Whether thread caches keep its runs. Only one zone has this, so that the zone of a cached run is known.
     pub(crate) is_cached: bool,
@@ -142,7 +142,7 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
             small_pages_bytes,
             lazy_zero_bytes,
             growth_room: if runs == RunKind::Huge { tuning::huge_run_growth_room() } else { 1 },
-            // Aligned runs are rare, and a huge run is never hidden from the others.
+            // Only mid runs are cached: aligned runs are rare, and a cached huge run would be lost to the other threads.
             is_cached: runs == RunKind::Mid && tuning::caches_runs() != 0,
         }
     })
@@ -156,7 +156,8 @@ impl ZoneSpec {
     }
 }
 
-// The small-object region: the place of slabs and short runs, at the start of their zone. Their survivors stay out of the places of the next proof's long runs.
+// The small-object region: the start of the mid zone, for slabs and short runs. Long runs keep out of it, so that small allocations that
+// survive a proof do not split the free memory that the next proof's long runs need.
 
 /// The use of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,7 +211,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
-    fn the_room_of_the_first_phase_shrinks_to_a_part_of_its_peak() {
+    fn the_small_object_region_shrinks_to_a_part_of_the_first_peak() {
         assert_eq!([1, 2, 64].map(first_bytes), [3 * MIB, 6 * MIB, 24 * MIB]);
         assert_eq!(after(None, 6 * MIB), 6 * MIB);
         assert_eq!(after(Some(400 * MIB), 6 * MIB), 6 * MIB);

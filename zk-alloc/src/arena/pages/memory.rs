@@ -40,8 +40,8 @@ pub(crate) enum Purge {
     Lazily,
 }
 
-/// The work that a purge may still do. A request purges in proportion to what it brings itself, whatever lies around. The rest is left to
-/// later requests.
+/// The work that a purge may still do. A request purges in proportion to its own size, however much free memory there is. The rest is left
+/// to later requests.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     pub(crate) bytes: usize,
@@ -57,12 +57,12 @@ impl Allowance {
         Self { bytes, ranges: usize::MAX, words: usize::MAX }
     }
 
-    /// For a request that brings `brought_bytes`, to purge at most `bytes`.
-    pub(crate) fn of_request(brought_bytes: usize, bytes: usize) -> Self {
-        let most_bytes = tuning::request_purge_bytes().max(brought_bytes.saturating_add(tuning::purge_ahead_bytes()));
+    /// What a request of `request_bytes` may purge, at most `bytes`.
+    pub(crate) fn of_request(request_bytes: usize, bytes: usize) -> Self {
+        let most_bytes = tuning::request_purge_bytes().max(request_bytes.saturating_add(tuning::purge_ahead_bytes()));
         Self {
             bytes: bytes.min(most_bytes),
-            ranges: tuning::request_purge_ranges() + brought_bytes / tuning::long_run_bytes().max(1),
+            ranges: tuning::request_purge_ranges() + request_bytes / tuning::long_run_bytes().max(1),
             words: tuning::request_scan_words(),
         }
     }

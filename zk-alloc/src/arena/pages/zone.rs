@@ -6,7 +6,7 @@
 //! was freed. That is the invariant of the crate.
 #![allow(
     unsafe_code,
-    reason = "hands out memory, commits memory, prefaults memory, purges memory, purges memory, and has the kernel withhold it from a child"
+    reason = "hands out memory, commits, prefaults and purges it, and has the kernel withhold it from a child"
 )]
 
 use std::ops::Range;
@@ -58,7 +58,7 @@ pub(crate) struct Zone {
     trimmed_to: AtomicUsize,
     /// The page below which the next search for moved mappings continues; 0 to begin at the top.
     renewed_to: AtomicUsize,
-    /// The page at which the next question for untouched memory continues.
+    /// The page at which the next query of the kernel for untouched memory resumes.
     asked_to: AtomicUsize,
 }
 
@@ -694,7 +694,8 @@ impl Zone {
     // Changing the length of a run, in place or elsewhere.
 
     /// Hands out a run of at least `bytes` bytes for the contents of another run, which is `len` bytes long. Also says whether the contents
-    /// must be copied: the first `len` bytes of the new run are all resident, or do not read as zeroes, or there are too many mappings. The caller counts the request.
+    /// must be copied: the first `len` bytes of the new run are all resident, or do not read as zeroes, or there are too many mappings. The
+    /// caller counts the request.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -734,7 +735,7 @@ impl Zone {
         }
     }
 
-    /// Claims a run with room to grow. Claims one without room if addresses are scarce, or if more of it is resident.
+    /// Claims a run with free addresses behind it, to grow in place. Claims one without if addresses are scarce, or if more of it is resident.
     fn claim_to_grow_on(&self, bytes: usize, align: usize) -> Option<usize> {
         let pages = self.pages(bytes);
         let resident = |start: usize| self.residency.resident(start, pages);
@@ -749,10 +750,10 @@ impl Zone {
         Some(better)
     }
 
-    /// Claims a run at a multiple of its room; `None` where addresses are scarce.
+    /// Claims a run at a multiple of [`ZoneSpec::growth_room`] times its length; `None` where addresses are scarce.
     fn claim_with_room(&self, bytes: usize, align: usize) -> Option<usize> {
         let (room, pages) = (self.spec.growth_room, self.pages(bytes));
-        // The zone begins at a multiple of a huge page, and so does each room.
+        // The zone begins at a multiple of a huge page, and so does each such place.
         if room == 1 || align > HUGE_PAGE_BYTES {
             return None;
         }
@@ -1081,7 +1082,8 @@ impl Zone {
     /// The system's. After `ENOMEM`, a part may be withheld.
     ///
     /// # Safety
-    /// The caller owns the range, and nobody needs its contents. The caller [gives the range back](Self::give_back), also after `ENOMEM`.
+    /// The caller owns the range, and nobody needs its contents. It calls [`stop_withholding`](Self::stop_withholding) afterwards, also after
+    /// `ENOMEM`.
     pub(crate) unsafe fn withhold(&self, at: NonNull<u8>, bytes: usize) -> Result<(), Errno> {
         self.counters().system_call();
         // SAFETY: the caller's.
@@ -1100,7 +1102,7 @@ impl Zone {
     ///
     /// # Safety
     /// The caller owns the range, and nobody needs its contents.
-    pub(crate) unsafe fn give_back(&self, at: NonNull<u8>, bytes: usize, is_in_child: bool) {
+    pub(crate) unsafe fn stop_withholding(&self, at: NonNull<u8>, bytes: usize, is_in_child: bool) {
         let (start, pages) = (self.index(at), self.pages(bytes));
         self.counters().system_call();
         // SAFETY: the caller's.

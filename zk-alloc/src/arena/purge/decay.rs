@@ -83,7 +83,7 @@ pub(crate) fn tick_if_due() {
     }
 }
 
-/// Whether requests have a purge to go on with.
+/// Whether the purge of the last tick is unfinished: requests continue it.
 static IS_UNFINISHED: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn is_unfinished() -> bool {
@@ -397,8 +397,8 @@ impl Window {
         self.before.iter().fold(self.high(), |high, &before| high.max(before))
     }
 
-    /// Whether the process allocated a relevant share of its memory in the window. A service that answers a small question while it waits
-    /// is not busy.
+    /// Whether the process allocated 1/64 of its memory or more in the window, and at least [`tuning::min_busy_bytes`]. A service that only
+    /// answers small requests is not busy.
     pub(crate) fn is_busy(&self) -> bool {
         let served = self.ticks.iter().fold(0_u64, |sum, tick| sum.saturating_add(tick.served_bytes));
         self.is_busy_with(served, self.last().live_bytes)
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_process_keeps_the_highest_of_some_windows_and_then_comes_down() {
+    fn a_busy_process_keeps_its_peak_for_some_windows_and_then_shrinks() {
         for by in [Caller::Background, Caller::Program] {
             let mut window = Window::new(0);
             window.take_in(seen(800, 800_000), 1, by);
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_of_an_idle_process_is_within_a_twentieth_of_what_is_alive() {
+    fn an_idle_process_keeps_little_more_than_its_live_size() {
         // A waiting service allocates a little now and then.
         for trickle_kib in [0, 100] {
             let mut window = Window::new(700 * MIB);
@@ -620,7 +620,7 @@ mod tests {
 
     /// A pause is seen when it is over. A purge at that moment would take the memory of the next proof.
     #[test]
-    fn a_prover_keeps_over_a_pause_what_it_had_before() {
+    fn a_prover_keeps_its_peak_over_a_pause() {
         for pause in [2, TICKS, 1_000 * TICKS] {
             let mut window = after_work(1_000);
             assert_eq!(window.take_in(seen(101, 10), pause, Caller::Program), None, "a pause of {pause} ticks ends");

@@ -101,11 +101,11 @@ fn ask_for_untouched(arena: &Arena) -> bool {
     untouched > 0
 }
 
-/// Purges free memory for a request of `brought_bytes`, until at most `limit_bytes` are resident or the request has done its part.
+/// Purges free memory for a request of `request_bytes`, until at most `limit_bytes` are resident or the request has done its part.
 /// Returns the bytes purged. Notes it if there was nothing to purge.
-pub(crate) fn purge_for(arena: &Arena, brought_bytes: usize, limit_bytes: usize) -> usize {
+pub(crate) fn purge_for(arena: &Arena, request_bytes: usize, limit_bytes: usize) -> usize {
     let surplus = resident_bytes().saturating_sub(limit_bytes);
-    let gone = trim_within(arena, &mut Allowance::of_request(brought_bytes, surplus), Purge::Now);
+    let gone = trim_within(arena, &mut Allowance::of_request(request_bytes, surplus), Purge::Now);
     if gone == 0 && surplus > 0 {
         accounts::nothing_left_to_purge();
     }
@@ -114,16 +114,16 @@ pub(crate) fn purge_for(arena: &Arena, brought_bytes: usize, limit_bytes: usize)
 
 /// Empties thread caches, some at a time, if they hold much of the memory in use, so that their slabs return to the zone. Each cache costs
 /// its thread a refill, so the program must request as much memory again before a cache's next time. Returns whether some were emptied.
-fn empty_large_caches(arena: &Arena, brought_bytes: usize) -> bool {
+fn empty_large_caches(arena: &Arena, request_bytes: usize) -> bool {
     /// Bytes served when the caches were last emptied.
     static LAST_BYTES: AtomicU64 = AtomicU64::new(0);
     let much = accounts::used_bytes() / tuning::cached_part();
     let (last, now) = (LAST_BYTES.load(Ordering::Relaxed), arena.served_bytes());
-    let is_due = now >= last.saturating_add((much / arena.size_classes.calls_to_empty(brought_bytes)) as u64)
+    let is_due = now >= last.saturating_add((much / arena.size_classes.calls_to_empty(request_bytes)) as u64)
         && arena.size_classes.cached_bytes() >= much
         && LAST_BYTES.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
     if is_due {
-        arena.size_classes.empty_some_caches(arena.slab_zone(), brought_bytes);
+        arena.size_classes.empty_some_caches(arena.slab_zone(), request_bytes);
     }
     is_due
 }
@@ -229,7 +229,7 @@ fn run_tick(by: Caller) -> Option<Verdict> {
 }
 
 /// Runs a tick, if one is due, and checks the memory of the control group. Returns how long the background thread may sleep before the next tick;
-/// `None` if there is nothing to look at until the program wakes it.
+/// `None` if there is nothing to do until the program wakes it.
 pub(crate) fn tick_in_background() -> Option<Duration> {
     if decay::time_to_tick().is_some_and(|time| time.is_zero()) {
         let verdict = run_tick(Caller::Background);
@@ -290,7 +290,7 @@ pub(crate) fn pressure_purges() -> u64 {
     PURGES.load(Ordering::Relaxed)
 }
 
-/// How long the background thread may sleep before it looks again; `None` if it need not look.
+/// How long the background thread may sleep before it checks the control group again; `None` if it need not.
 pub(crate) fn time_to_watch() -> Option<Duration> {
     is_watching().then(|| Duration::from_millis(tuning::rest_ms() as u64))
 }

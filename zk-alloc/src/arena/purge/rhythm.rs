@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_waits_longer_than_it_proves_gives_memory_back_from_its_third_proof_on() {
+    fn pauses_longer_than_proofs_purge_from_the_third_proof_on() {
         assert_eq!(stays(&[(1_000, 3_000); 5]), [true, true, false, false, false]);
     }
 

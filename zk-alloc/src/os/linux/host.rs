@@ -18,7 +18,7 @@ pub(crate) fn host_huge_pages() -> HostHugePages {
     }
 }
 
-/// Whether the kernel reports free memory to a hypervisor, which then takes it. The size of the reported pieces does not matter: the
+/// Whether the kernel reports free memory to a hypervisor, which then takes it. The size of the reported blocks does not matter: the
 /// host later supplies small pages, even for memory that it took in huge ones.
 fn is_free_memory_reported() -> bool {
     if cfg!(debug_assertions) && os::variable(os::TEST_BARE_METAL).is_some() {
@@ -30,7 +30,7 @@ fn is_free_memory_reported() -> bool {
 
 /// Whether the text of `page_reporting_order` says that memory is reported. It is empty if there is no such file. While no driver
 /// reports, it is -1, or the largest number on kernels that print it without its sign. Otherwise it is the order of the smallest
-/// reported piece.
+/// reported block.
 fn reports(order: &str) -> bool {
     order.trim().parse::<u32>().is_ok_and(|order| order != u32::MAX)
 }
@@ -112,7 +112,7 @@ pub(crate) fn missing_memory(spare_part: usize, stall_percent: usize) -> usize {
     missing
 }
 
-/// Runs `work` on the text of `/proc/self/cgroup`, and on room for a path and for a group's statistics.
+/// Runs `work` on the text of `/proc/self/cgroup`, and on buffers for a path and for a group's statistics.
 fn with_groups(work: impl FnOnce(&str, &mut [u8])) {
     with_room(GROUPS_BYTES + PATH_BYTES + STAT_BYTES, |room| {
         let (groups, room) = room.split_at_mut(GROUPS_BYTES);
@@ -145,7 +145,7 @@ struct Group<'a> {
     root: &'a str,
     path: &'a str,
     is_v2: bool,
-    /// Room for a file's path.
+    /// A buffer for a file's path.
     room: &'a mut [u8],
 }
 

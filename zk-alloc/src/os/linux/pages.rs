@@ -245,7 +245,7 @@ pub(super) fn rehearse_copy() {
     drop(Pagemap::open());
 }
 
-/// Whether something is behind a page: bit 63 of its entry stands for memory, and bit 62 for swap (and for pages on their way).
+/// Whether a page has contents: bit 63 of its entry means present in memory, and bit 62 swapped out or under migration.
 fn holds(entry: u64) -> bool {
     entry >> 62 != 0
 }
