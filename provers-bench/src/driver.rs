@@ -123,14 +123,14 @@ fn run(
     package_folder: &Path,
     arguments: impl IntoIterator<Item = OsString>,
 ) -> anyhow::Result<u8> {
-    let said = |text: String| {
+    let printed = |text: String| {
         print(&text);
         Ok(0)
     };
     let matches = match command(provers).try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            return said(error.render().to_string());
+            return printed(error.render().to_string());
         }
         Err(error) => return Err(one_line(provers, &error).into()),
     };
@@ -143,18 +143,18 @@ fn run(
         return Ok(code_of(&measure::run(&plan, &folder, &interrupt)?));
     }
     match plan::parsed(&matches)? {
-        Tool::Report(job) => said(report::run(&job, &runs_folder(job.out.as_deref())?)?),
-        Tool::Compare(args) => said(args.text()?),
+        Tool::Report(job) => printed(report::run(&job, &runs_folder(job.out.as_deref())?)?),
+        Tool::Compare(args) => printed(args.text()?),
         Tool::Check(args) => compare::check(provers, args, package_folder).map(|checked| {
             print(&checked.text);
             ended(checked.interrupted, !checked.passed)
         }),
         #[cfg(feature = "profile")]
-        Tool::Exec(job) if job.profile => said(exec::profile(&job.checked()?, &Interrupt::on_signals()?)?),
+        Tool::Exec(job) if job.profile => printed(exec::profile(&job.checked()?, &Interrupt::on_signals()?)?),
         Tool::Exec(job) => Ok(code_of(&exec::run(&job.checked()?, &Interrupt::on_signals()?)?)),
-        Tool::Host(job) => said(host::run(&job)?),
-        Tool::Profile(args) => said(profile::run(provers, &args)?),
-        Tool::Record(args) => said(trace::record(provers, &args)?),
+        Tool::Host(job) => printed(host::run(&job)?),
+        Tool::Profile(args) => printed(profile::run(provers, &args)?),
+        Tool::Record(args) => printed(trace::record(provers, &args)?),
         Tool::Replay(args) => trace::replay(&args).map(|(text, failed)| {
             print(&text);
             ended(false, failed)

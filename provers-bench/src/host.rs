@@ -131,8 +131,8 @@ fn text(settings: &[(String, String)]) -> String {
     if settings.is_empty() {
         return "The defaults fit this host: nothing to set.\n".into();
     }
-    let said = settings.iter().map(|(reason, lines)| format!("# {reason}\n{lines}\n"));
-    format!("Settings for this host:\n\n{}", said.collect::<Vec<_>>().join("\n"))
+    let text = settings.iter().map(|(reason, lines)| format!("# {reason}\n{lines}\n"));
+    format!("Settings for this host:\n\n{}", text.collect::<Vec<_>>().join("\n"))
 }
 
 /// The default of Linux. Memory that was advised in parts takes a mapping for each part.
@@ -417,8 +417,8 @@ mod tests {
     #[test]
     fn limits_nodes_and_kernel_settings_have_their_lines() {
         let contained = Host { limit_bytes: Some(8 << 30), cpu_limit: Some(2.5), ..host() };
-        let said = lines(&contained, [500, 1000], [120, 300]);
-        assert_eq!(said, "export ZK_ALLOC_MAX_BYTES=7372M; export RAYON_NUM_THREADS=2");
+        let text = lines(&contained, [500, 1000], [120, 300]);
+        assert_eq!(text, "export ZK_ALLOC_MAX_BYTES=7372M; export RAYON_NUM_THREADS=2");
         let odd = Host { overcommit: Some(2), nodes: 2, max_map_count: Some(1000), ..host() };
         assert_eq!(lines(&odd, [500, 1000], [120, 300]).lines().count(), 2);
         assert_eq!(lines(&odd, [500, 1000], [120, 300]).split("; ").count(), 3);

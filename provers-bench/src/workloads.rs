@@ -123,15 +123,16 @@ type Disturb = dyn Fn(Duration) -> anyhow::Result<()>;
 /// A [`Workload`] that is set up, without its types: the part that a child needs. It makes the proofs on the clock, each in
 /// the allocator's scope, then verifies and drops them off the clock. It calls the last argument on the clock once they
 /// are made, with the time that they took. It returns the sample, and the reason if a proof was refused.
-pub(crate) type Subject = Box<dyn Fn(u64, &Together, &Installed, &Disturb) -> anyhow::Result<(Sample, Option<String>)>>;
+pub(crate) type Subject =
+    Box<dyn Fn(u64, &ConcurrentProofs, &Installed, &Disturb) -> anyhow::Result<(Sample, Option<String>)>>;
 
 /// Makes the proofs of a request: the first has this input, and the others have the next ones.
-type ProveAll<W> = fn(&W, u64, &Together, &Installed) -> anyhow::Result<Vec<<W as Workload>::Proof>>;
+type ProveAll<W> = fn(&W, u64, &ConcurrentProofs, &Installed) -> anyhow::Result<Vec<<W as Workload>::Proof>>;
 
 fn ready<W: Workload + 'static>(workload: W, prove: ProveAll<W>) -> anyhow::Result<Subject> {
-    Ok(Box::new(move |seed, together, installed, disturb| {
+    Ok(Box::new(move |seed, concurrent, installed, disturb| {
         let meter = Meter::start(installed.counters)?;
-        let proofs = prove(&workload, seed, together, installed);
+        let proofs = prove(&workload, seed, concurrent, installed);
         disturb(meter.elapsed())?;
         let reading = meter.stop(installed.gauges)?;
         let proofs = proofs?;
@@ -145,20 +146,20 @@ fn ready<W: Workload + 'static>(workload: W, prove: ProveAll<W>) -> anyhow::Resu
 fn at_once<W: Workload<Proof: Send> + Sync>(
     workload: &W,
     seed: u64,
-    together: &Together,
+    concurrent: &ConcurrentProofs,
     installed: &Installed,
 ) -> anyhow::Result<Vec<W::Proof>> {
-    together.run(|number| in_scope(workload, seed.wrapping_add(number), installed))
+    concurrent.run(|number| in_scope(workload, seed.wrapping_add(number), installed))
 }
 
 /// For a workload that threads can't share.
 fn only_one<W: Workload>(
     workload: &W,
     seed: u64,
-    together: &Together,
+    concurrent: &ConcurrentProofs,
     installed: &Installed,
 ) -> anyhow::Result<Vec<W::Proof>> {
-    ensure!(together.is_one(), "it takes no --concurrent: threads can't share this workload");
+    ensure!(concurrent.is_one(), "it takes no --concurrent: threads can't share this workload");
     Ok(vec![in_scope(workload, seed, installed)?])
 }
 
@@ -184,14 +185,14 @@ impl Default for Concurrent {
 }
 
 /// The proofs that a process makes at once, with their pools.
-pub(crate) struct Together {
+pub(crate) struct ConcurrentProofs {
     proofs: u32,
     /// A pool for each proof; empty if all share the global one.
     pools: Vec<ThreadPool>,
     place: Place,
 }
 
-impl Together {
+impl ConcurrentProofs {
     /// Builds the pools. The global pool's threads exist already.
     pub(crate) fn new(concurrent: Concurrent, place: Place) -> anyhow::Result<Self> {
         let Concurrent { proofs, pool_each } = concurrent;
@@ -247,15 +248,15 @@ pub(crate) mod tests {
         ],
     }];
 
-    fn together(proofs: u32, pool_each: bool) -> Together {
-        Together::new(Concurrent { proofs, pool_each }, Place::new(48)).unwrap()
+    fn concurrent(proofs: u32, pool_each: bool) -> ConcurrentProofs {
+        ConcurrentProofs::new(Concurrent { proofs, pool_each }, Place::new(48)).unwrap()
     }
 
     /// Each waits for all others, so that one after another would never end.
     #[test]
     fn a_pool_each_means_that_no_two_proofs_share_a_worker() {
         let (all, workers) = (Barrier::new(2), Mutex::new(Vec::new()));
-        let made = together(2, true).run(|_| {
+        let made = concurrent(2, true).run(|_| {
             all.wait();
             let of_this: HashSet<_> = rayon::broadcast(|_| thread::current().id()).into_iter().collect();
             workers.lock().unwrap().push(of_this);

@@ -9,7 +9,7 @@
 //! [`set_retain`]: set_retain
 //! [`start_background_thread`]: start_background_thread
 //! [`release`]: release
-//! [`soften`]: soften
+//! [`purge_lazily`]: purge_lazily
 //! [`reserve`]: reserve
 //! [`Retain::For`]: Retain::For
 //! [`Scratch`]: Scratch
@@ -54,7 +54,7 @@ pub use config::{
 };
 pub use escape::{Escaped, escaped, trace_escaped};
 pub use phase::{Participants, Phase, PhaseGuard, begin_phase, end_phase, is_serving, phase};
-pub use retain::{Retain, release, reserve, set_retain, soften};
+pub use retain::{Retain, purge_lazily, release, reserve, set_retain, soften};
 pub use scratch::{Arena, MemoryRefused, Scratch, ScratchExhausted};
 pub use secret::SecretBuf;
 #[cfg(feature = "metrics")]

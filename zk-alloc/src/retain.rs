@@ -196,10 +196,15 @@ fn release_in_handler() {
 /// # #[global_allocator]
 /// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
 /// zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
-/// println!("the system may take {} bytes", zk_alloc::soften());
+/// println!("the system may take {} bytes", zk_alloc::purge_lazily());
 /// ```
-pub fn soften() -> usize {
+pub fn purge_lazily() -> usize {
     arena::get().map_or(0, |arena| arena::purge::trim(arena, 0, Purge::Lazily))
+}
+
+/// [`purge_lazily`], by the name that users of zk-nalloc know.
+pub fn soften() -> usize {
+    purge_lazily()
 }
 
 /// Makes `bytes` of the arena resident ahead of the first phase, on several threads (with `MADV_POPULATE_WRITE`, if the kernel

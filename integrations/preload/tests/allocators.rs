@@ -6,7 +6,7 @@ mod support;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
-use support::{Arm, assert_ok, compiled, compiled_library, compiled_with_library, has, library, said, text};
+use support::{Arm, assert_ok, compiled, compiled_library, compiled_with_library, has, library, outcome_of, text};
 
 const CPP: [&str; 2] = ["-std=c++17", "-Wno-mismatched-new-delete"];
 
@@ -27,7 +27,7 @@ fn a_program_linked_with_another_allocator_gets_nothing_of_its_memory() {
     at_each_threshold(&program, &[]);
     // Without the library, the other allocator's own `malloc_trim` ends the program. With it, the call trims glibc's
     // heap and the arena.
-    assert_eq!(said(Arm::Without.command(&program).arg("trim")).out, "");
+    assert_eq!(outcome_of(Arm::Without.command(&program).arg("trim")).out, "");
     assert_ok(Arm::Default.command(&program).arg("trim"));
     assert_ok(Arm::Everything.command(&program).arg("trim"));
     // If both are preloaded, the first one serves.
@@ -49,9 +49,9 @@ fn what_jemalloc_handed_out_by_its_own_functions_is_never_freed_by_ours() {
         let preload = format!("{} {}", crossing.display(), library().display());
         // No server answers. dig prints that after it has made and freed everything.
         command.args(["-p", "9", "@127.0.0.1", "+time=1", "+tries=1", "name.example"]);
-        let said = said(command.env("LD_PRELOAD", preload).env("ZK_ALLOC_MIN_BYTES", threshold));
-        assert!(said.out.contains("name.example"), "{threshold}: {} {}", said.out, said.err);
-        assert!(said.err.contains("crossing: used, 0 crossed"), "{threshold}: {}", said.err);
+        let output = outcome_of(command.env("LD_PRELOAD", preload).env("ZK_ALLOC_MIN_BYTES", threshold));
+        assert!(output.out.contains("name.example"), "{threshold}: {} {}", output.out, output.err);
+        assert!(output.err.contains("crossing: used, 0 crossed"), "{threshold}: {}", output.err);
     }
 }
 
@@ -83,9 +83,10 @@ fn a_program_without_a_cpp_library_loads_one_that_throws() {
 fn without_a_cpp_library_new_ends_the_program_and_says_why() {
     let Some(program) = compiled("messages", "messages.c", &[]) else { return };
     let output = Arm::Default.command(program).arg("no C++").output().expect("the program starts");
-    let said = support::Said::from(output.clone());
-    assert_eq!((said.out.as_str(), output.status.signal()), ("ok\n", Some(6)), "{}", said.err);
-    assert!(said.err.contains("operator new: no memory for 9223372036854771711 bytes"), "{}", said.err);
+    let signal = output.status.signal();
+    let output = support::Outcome::from(output);
+    assert_eq!((output.out.as_str(), signal), ("ok\n", Some(6)), "{}", output.err);
+    assert!(output.err.contains("operator new: no memory for 9223372036854771711 bytes"), "{}", output.err);
 }
 
 #[test]
@@ -99,6 +100,6 @@ fn memory_may_be_freed_by_the_second_names_of_glibc() {
 fn a_wrapper_of_malloc_by_the_second_names_is_not_called_by_what_it_calls() {
     let Some(program) = compiled("wrapped_malloc", "wrapped_malloc.c", &[]) else { return };
     at_each_threshold(&program, &[]);
-    let said = said(Arm::Default.command(program).env("ZK_ALLOC_REPORT", "1"));
-    assert!(said.err.contains(": served "), "{}", said.err);
+    let output = outcome_of(Arm::Default.command(program).env("ZK_ALLOC_REPORT", "1"));
+    assert!(output.err.contains(": served "), "{}", output.err);
 }

@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use support::{ARMS, Arm, assert_ok, compiled, compiled_library, has, said};
+use support::{ARMS, Arm, assert_ok, compiled, compiled_library, has, outcome_of};
 
 const MIB: u64 = 1 << 20;
 
@@ -30,15 +30,15 @@ fn limited(command: &mut Command, bytes: u64) -> &mut Command {
 
 /// As [`assert_ok`](support::assert_ok), but the library may report once the error that refused it memory.
 fn assert_says_ok(command: &mut Command, error: &str) {
-    let said = said(command);
+    let output = outcome_of(command);
     let is_expected = |line: &str| line.starts_with("zk-alloc: the system refused") && line.contains(error);
-    let warnings = said.err.lines().count();
+    let warnings = output.err.lines().count();
     assert!(
-        said.ok && said.out == "ok\n" && said.err.lines().all(is_expected) && warnings <= 1,
+        output.ok && output.out == "ok\n" && output.err.lines().all(is_expected) && warnings <= 1,
         "{command:?}: {:?} {:?} {:?}",
-        said.ok,
-        said.out,
-        said.err
+        output.ok,
+        output.out,
+        output.err
     );
 }
 

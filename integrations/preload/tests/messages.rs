@@ -7,7 +7,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{Arm, assert_ok, compiled, has, said};
+use support::{Arm, assert_ok, compiled, has, outcome_of};
 
 fn empty_folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("messages").join(name);
@@ -31,9 +31,9 @@ fn written(program: &Path, how: &str, retain: &str, more: &[&str]) -> (String, S
         .arg(&data)
         .args(more);
     command.env_remove("LD_PRELOAD").env("LIBRARY", support::library()).env("ERROR", &error);
-    let said = said(command.env("ZK_ALLOC_REPORT", "1").env("ZK_ALLOC_RETAIN_BYTES", retain));
-    assert_eq!((said.out.as_str(), said.err.as_str()), ("ok\n", ""), "{how} {more:?}");
-    assert_eq!(said.ok, more.is_empty(), "{how} {more:?}");
+    let output = outcome_of(command.env("ZK_ALLOC_REPORT", "1").env("ZK_ALLOC_RETAIN_BYTES", retain));
+    assert_eq!((output.out.as_str(), output.err.as_str()), ("ok\n", ""), "{how} {more:?}");
+    assert_eq!(output.ok, more.is_empty(), "{how} {more:?}");
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     (read(&error), read(&data))
 }
@@ -70,21 +70,21 @@ fn valgrind_sees_what_the_program_does_with_its_memory() {
         if off {
             command.env("ZK_ALLOC", "off");
         }
-        let said = said(&mut command);
-        if said.err.contains("unrecognised instruction") || said.err.contains("Illegal opcode") {
+        let output = outcome_of(&mut command);
+        if output.err.contains("unrecognised instruction") || output.err.contains("Illegal opcode") {
             return eprintln!(
                 "SKIPPED: valgrind does not know the instructions of this build; ZK_ALLOC_TEST_LIBRARY names another"
             );
         }
-        assert_eq!(said.out, "ok\n", "{}", said.err);
+        assert_eq!(output.out, "ok\n", "{}", output.err);
         assert!(
-            said.err.contains("Invalid read") && said.err.contains("inside a block of size 100 free'd"),
+            output.err.contains("Invalid read") && output.err.contains("inside a block of size 100 free'd"),
             "{}",
-            said.err
+            output.err
         );
         let reason =
             if off { "not in use, ZK_ALLOC=off" } else { "not in use, a tool such as valgrind has put its malloc" };
-        assert!(said.err.contains(reason), "{}", said.err);
+        assert!(output.err.contains(reason), "{}", output.err);
     }
 }
 
@@ -95,9 +95,9 @@ fn zk_alloc_off_loads_the_library_and_serves_nothing() {
     else {
         return;
     };
-    let said = said(Arm::Everything.command(program).env("ZK_ALLOC", "off").env("ZK_ALLOC_REPORT", "1"));
-    assert_eq!(said.out, "ok\n");
-    assert!(said.err.ends_with("): not in use, ZK_ALLOC=off\n") && said.err.lines().count() == 1, "{}", said.err);
+    let output = outcome_of(Arm::Everything.command(program).env("ZK_ALLOC", "off").env("ZK_ALLOC_REPORT", "1"));
+    assert_eq!(output.out, "ok\n");
+    assert!(output.err.ends_with("): not in use, ZK_ALLOC=off\n") && output.err.lines().count() == 1, "{}", output.err);
     // As where the library is not there.
     assert_ok(Arm::Default.command(header).arg("off").env("ZK_ALLOC", "off"));
 }
@@ -106,10 +106,10 @@ fn zk_alloc_off_loads_the_library_and_serves_nothing() {
 #[test]
 fn a_variable_that_does_not_exist_is_named_with_the_nearest() {
     let Some(program) = compiled("hello", "hello.c", &[]) else { return };
-    let said = said(Arm::Default.command(program).env("ZK_ALLOC_RETAINFOR", "60"));
+    let output = outcome_of(Arm::Default.command(program).env("ZK_ALLOC_RETAINFOR", "60"));
     let line =
         "zk-alloc: \"ZK_ALLOC_RETAINFOR\" is set, but there is no such variable; the nearest is ZK_ALLOC_RETAIN_FOR\n";
-    assert_eq!((said.out.as_str(), said.err.as_str()), ("ok\n", line));
+    assert_eq!((output.out.as_str(), output.err.as_str()), ("ok\n", line));
 }
 
 /// Every process has the same environment, so every process would print the same warning.
@@ -124,10 +124,10 @@ fn of_a_tree_of_processes_one_warns_of_a_setting() {
     // Children, grandchildren, and another shell, each with requests that open the arena.
     let script = r#"for n in 1 2 3 4 5 6 7; do "$0"; done; (for n in 1 2; do "$0"; done); bash --norc -c '"$0"; true' "$0"; true"#;
     for (name, value) in [("ZK_ALLOC_MIN_BYTES", "garbage"), ("ZK_ALLOC_THP", "perhaps"), ("ZK_ALLOC_REPORT", "2")] {
-        let said = said(bash(script).env(name, value));
-        assert_eq!(said.out, "ok\n".repeat(10), "{}", said.err);
-        assert!(said.err.starts_with("zk-alloc: ") && said.err.contains(name), "{name}: {}", said.err);
-        assert_eq!(said.err.lines().count(), 1, "{name}: {}", said.err);
+        let output = outcome_of(bash(script).env(name, value));
+        assert_eq!(output.out, "ok\n".repeat(10), "{}", output.err);
+        assert!(output.err.starts_with("zk-alloc: ") && output.err.contains(name), "{name}: {}", output.err);
+        assert_eq!(output.err.lines().count(), 1, "{name}: {}", output.err);
     }
 }
 
@@ -139,10 +139,10 @@ fn a_value_that_the_parent_was_not_started_with_is_warned_of() {
     command
         .args(["--norc", "-c", r#""$0"; ZK_ALLOC_MIN_BYTES=garbage+ "$0"; ZK_ALLOC_MIN_BYTES=1 "$0""#])
         .arg(&program);
-    let said = said(command.env("ZK_ALLOC_MIN_BYTES", "garbage"));
-    assert_eq!(said.out, "ok\nok\nok\n");
-    let values: Vec<_> = said.err.lines().filter_map(|line| line.split('"').nth(1)).collect();
-    assert_eq!(values, ["garbage", "garbage+"], "{}", said.err);
+    let output = outcome_of(command.env("ZK_ALLOC_MIN_BYTES", "garbage"));
+    assert_eq!(output.out, "ok\nok\nok\n");
+    let values: Vec<_> = output.err.lines().filter_map(|line| line.split('"').nth(1)).collect();
+    assert_eq!(values, ["garbage", "garbage+"], "{}", output.err);
 }
 
 /// A program of small requests gets the arena once they add up. One that makes few pays for nothing.
@@ -150,9 +150,9 @@ fn a_value_that_the_parent_was_not_started_with_is_warned_of() {
 fn small_requests_open_the_arena_by_their_sum() {
     let Some(program) = compiled("small", "small.c", &[]) else { return };
     for (count, is_served) in [("1000", false), ("200000", true)] {
-        let said = said(Arm::Default.command(&program).arg(count).env("ZK_ALLOC_REPORT", "1"));
-        assert!(said.ok && said.out == "ok\n", "{}", said.err);
-        assert_eq!(!said.err.contains("served 0 requests"), is_served, "{}", said.err);
+        let output = outcome_of(Arm::Default.command(&program).arg(count).env("ZK_ALLOC_REPORT", "1"));
+        assert!(output.ok && output.out == "ok\n", "{}", output.err);
+        assert_eq!(!output.err.contains("served 0 requests"), is_served, "{}", output.err);
     }
 }
 
@@ -161,7 +161,7 @@ fn small_requests_open_the_arena_by_their_sum() {
 fn report_goes_to_a_file_too() {
     let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("report-{}", std::process::id()));
     for lines in 1..=2 {
-        assert!(said(Arm::Everything.command("ls").arg("/").env("ZK_ALLOC_REPORT", &file)).ok);
+        assert!(outcome_of(Arm::Everything.command("ls").arg("/").env("ZK_ALLOC_REPORT", &file)).ok);
         let text = std::fs::read_to_string(&file).expect("the report's file");
         assert_eq!(text.matches("zk-alloc: report of ls").count(), lines, "{text}");
         assert!(text.lines().all(|line| line.contains("served")), "{text}");

@@ -5,7 +5,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
-use support::{Arm, assert_ok, compiled, compiled_library, said};
+use support::{Arm, assert_ok, compiled, compiled_library, outcome_of};
 use zk_alloc_profile::{Profile, Value};
 
 /// Each function keeps its frame.
@@ -67,7 +67,7 @@ fn profile_bytes_takes_units_and_warns_of_bad_values() {
     let Some(program) = compiled("profile", "profile.c", &SIBLINGS) else { return };
     let folder = folder("profile-mean");
     let run = |mean: &str| {
-        said(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", &folder).env("ZK_ALLOC_PROFILE_BYTES", mean))
+        outcome_of(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", &folder).env("ZK_ALLOC_PROFILE_BYTES", mean))
     };
     let fine = run("64K");
     assert!(fine.ok && fine.err.is_empty(), "{}", fine.err);

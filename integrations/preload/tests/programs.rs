@@ -7,15 +7,15 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 
-use support::{ARMS, Arm, Said, has, said};
+use support::{ARMS, Arm, Outcome, has, outcome_of};
 
 /// Runs a bash script in an empty folder, once in each arm, and compares all of its output. Does nothing unless the
 /// programs that it `needs` exist.
-fn says_the_same(name: &str, needs: &[&str], script: &str) {
+fn prints_the_same(name: &str, needs: &[&str], script: &str) {
     if is_compared(name, needs, script, &[]) {
         // A program that the library never served would show nothing.
-        let said = said_by(name, "report", script, Arm::Everything.command("bash").env("ZK_ALLOC_REPORT", "1"));
-        assert!(said.err.contains(": served "), "{name}: {}", said.err);
+        let output = output_of(name, "report", script, Arm::Everything.command("bash").env("ZK_ALLOC_REPORT", "1"));
+        assert!(output.err.contains(": served "), "{name}: {}", output.err);
     }
 }
 
@@ -28,7 +28,7 @@ fn says_the_same_beside_jemalloc(name: &str, needs: &[&str], script: &str) {
         let program = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
             .map(|folder| folder.join(needs[0]))
             .find(|program| program.is_file());
-        let loads = said(Arm::Default.command("ldd").arg(program.expect("it was found before")));
+        let loads = outcome_of(Arm::Default.command("ldd").arg(program.expect("it was found before")));
         assert!(loads.out.contains("libjemalloc") && loads.out.contains("libzk_alloc.so"), "{name}: {}", loads.out);
     }
 }
@@ -39,7 +39,7 @@ fn is_compared(name: &str, needs: &[&str], script: &str, thresholds: &[&str]) ->
     if !needs.iter().all(|program| has(program)) || !has("bash") {
         return false;
     }
-    let without = said_by(name, "without", script, &mut Arm::Without.command("bash"));
+    let without = output_of(name, "without", script, &mut Arm::Without.command("bash"));
     assert!(without.ok && !without.out.is_empty(), "{name} fails without the library: {}", without.err);
     let arms = ARMS.iter().map(|arm| (format!("{arm:?}"), arm.command("bash")));
     let at_thresholds = thresholds.iter().map(|threshold| {
@@ -48,7 +48,7 @@ fn is_compared(name: &str, needs: &[&str], script: &str, thresholds: &[&str]) ->
         (format!("from-{threshold}"), command)
     });
     for (arm, mut command) in arms.chain(at_thresholds) {
-        let with = said_by(name, &arm, script, &mut command);
+        let with = output_of(name, &arm, script, &mut command);
         assert!(with.ok, "{name} {arm}: {} {}", with.err, first_lines(&with));
         assert_eq!(with.err, without.err, "{name} {arm}");
         assert!(
@@ -62,19 +62,19 @@ fn is_compared(name: &str, needs: &[&str], script: &str, thresholds: &[&str]) ->
 }
 
 /// The output of a bash script in a folder of its own.
-fn said_by(name: &str, arm: &str, script: &str, command: &mut Command) -> Said {
+fn output_of(name: &str, arm: &str, script: &str, command: &mut Command) -> Outcome {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("programs/{name}-{arm}"));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(folder.join("here")).expect("a folder for a program");
     command.args(["--norc", "--noprofile", "-euo", "pipefail", "-c", script]).current_dir(folder.join("here"));
     command.env("SOURCES", env!("CARGO_MANIFEST_DIR")).env("HOME", &folder).env("LC_ALL", "C").env("TZ", "UTC");
-    let said = said(command);
+    let output = outcome_of(command);
     let _ = std::fs::remove_dir_all(&folder);
-    said
+    output
 }
 
-fn first_lines(said: &Said) -> String {
-    said.out.lines().take(5).collect::<Vec<_>>().join(" | ")
+fn first_lines(output: &Outcome) -> String {
+    output.out.lines().take(5).collect::<Vec<_>>().join(" | ")
 }
 
 /// Makes a test of each program: the programs that it needs, and the script.
@@ -89,7 +89,7 @@ macro_rules! programs {
 }
 
 programs! {
-    python: says_the_same(["python3"], r#"python3 -c '
+    python: prints_the_same(["python3"], r#"python3 -c '
 import hashlib, json, re, subprocess, sys, threading, zlib
 data = json.dumps([{"n": n, "text": str(n) * 20, "square": [n * n] * 5} for n in range(40000)])
 print(len(data), hashlib.sha256(data.encode()).hexdigest(), zlib.crc32(zlib.compress(data.encode(), 9)))
@@ -106,7 +106,7 @@ print(2 ** 20011 % (10 ** 50 + 9), subprocess.run(["echo", "child"], capture_out
 '"#);
 
     /// A pool forks its children while the arena holds much memory.
-    python_with_forked_workers: says_the_same(["python3"], r#"python3 -c '
+    python_with_forked_workers: prints_the_same(["python3"], r#"python3 -c '
 import multiprocessing, hashlib
 kept = [bytes([n % 256]) * 300000 for n in range(200)]
 def work(n):
@@ -117,7 +117,7 @@ if __name__ == "__main__":
         print(pool.map(work, range(20)))
 '"#);
 
-    perl: says_the_same(["perl"], r#"perl -e '
+    perl: prints_the_same(["perl"], r#"perl -e '
 my %words; my $text = "";
 for my $n (1 .. 200000) { my $word = ($n * 7919) % 10007; $words{$word}++; $text .= "$word " }
 print length $text, "\n";
@@ -127,7 +127,7 @@ my @rows = map { [ map { $_ * 3 } 1 .. 50 ] } 1 .. 5000; my $sum = 0; $sum += $_
 $text =~ s/1/one/g; print length $text, " ", unpack("%32C*", $text), "\n";
 '"#);
 
-    sqlite3: says_the_same(["sqlite3", "sha256sum"], r#"sqlite3 file.db "
+    sqlite3: prints_the_same(["sqlite3", "sha256sum"], r#"sqlite3 file.db "
 PRAGMA journal_mode = WAL;
 CREATE TABLE numbers (id INTEGER PRIMARY KEY, bucket INTEGER, text TEXT, blob BLOB);
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60000)
@@ -142,7 +142,7 @@ PRAGMA integrity_check;
 SELECT group_concat(text) FROM (SELECT text FROM numbers ORDER BY text LIMIT 500);"
 sha256sum file.db"#);
 
-    git: says_the_same(["git", "sha256sum"], r#"
+    git: prints_the_same(["git", "sha256sum"], r#"
 export GIT_AUTHOR_DATE='2024-01-01T00:00:00Z' GIT_COMMITTER_DATE='2024-01-01T00:00:00Z' GIT_CONFIG_NOSYSTEM=1
 export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
 git init -q -b main . && git config pack.threads 4 && git config gc.auto 0
@@ -156,45 +156,45 @@ git rev-list --all --objects | git cat-file --batch-check='%(objectname) %(objec
 git blame file7 | sha256sum && git diff HEAD~3 HEAD | sha256sum && git grep -c 299 | sort | sed -n 1,3p
 git clone -q . ../clone && git -C ../clone rev-parse HEAD"#);
 
-    gcc_and_its_linker: says_the_same(["gcc", "sha256sum"], r#"
+    gcc_and_its_linker: prints_the_same(["gcc", "sha256sum"], r#"
 gcc -O2 -S -pthread "$SOURCES/tests/c/functions.c" -o - | sha256sum
 gcc -O2 -fno-builtin -pthread "$SOURCES/tests/c/functions.c" -o program && sha256sum program
 gcc -O2 -flto -fno-builtin -pthread -frandom-seed=1 "$SOURCES/tests/c/threads.c" -o lto && sha256sum < lto"#);
 
-    gpp: says_the_same(["g++", "sha256sum"], r#"
+    gpp: prints_the_same(["g++", "sha256sum"], r#"
 g++ -std=c++17 -O2 -S "$SOURCES/tests/c/operators.cc" -o - | sha256sum
 g++ -std=c++17 -O2 -pthread "$SOURCES/tests/c/tls.cc" -o program -ldl && sha256sum program
 printf '#include <regex>\n#include <iostream>\nint main() { std::cout << std::regex_replace(std::string(20000, 39), std::regex("x+"), "y").size(); }' > r.cc
 g++ -std=c++17 -O1 -g r.cc -o r && ./r"#);
 
-    sort_and_its_threads: says_the_same(["sort", "shuf", "sha256sum"], r#"
+    sort_and_its_threads: prints_the_same(["sort", "shuf", "sha256sum"], r#"
 seq 1 400000 | sort --parallel=4 -S 64M -k1.2 -r | sha256sum; seq 1 300000 | sort -S 2M -n -r | sed -n 1,3p
 seq 1 100000 | shuf --random-source=<(yes) | sort -R --random-source=<(yes) | sha256sum"#);
 
-    compressors_and_tar: says_the_same(["tar", "xz", "gzip", "sha256sum"], r#"
+    compressors_and_tar: prints_the_same(["tar", "xz", "gzip", "sha256sum"], r#"
 seq 1 100000 > text && tar --sort=name --mtime=@0 --owner=0 --group=0 -cf archive.tar text -C "$SOURCES" tests src && sha256sum < archive.tar
 xz -1 -T2 -c archive.tar > archive.xz && sha256sum < archive.xz && xz -dc archive.xz | sha256sum
 gzip -6 -n -c archive.tar | sha256sum && gzip -c archive.tar | gunzip | sha256sum
 if command -v bzip2 >/dev/null; then bzip2 -9 -c archive.tar | sha256sum; fi
 if command -v zstd >/dev/null; then zstd -q -3 -T2 -c archive.tar | sha256sum; fi"#);
 
-    awk_and_sed: says_the_same(["awk", "sed", "grep", "sha256sum"], r#"
+    awk_and_sed: prints_the_same(["awk", "sed", "grep", "sha256sum"], r#"
 seq 1 200000 | awk '{ a[$1 % 1009] = a[$1 % 1009] $1; n[$1 % 10007]++ } END { for (k = 0; k < 1009; k++) s += length(a[k]); print s, length(n) }'
 seq 1 100000 | sed -e ':x;N;$!bx;s/\n1/ one/g' | sha256sum
 seq 1 50000 | grep -E '(1|2)(3|4).*7$' | sha256sum"#);
 
-    bash_itself: says_the_same(["sort"], r#"
+    bash_itself: prints_the_same(["sort"], r#"
 declare -A table; text=""
 for ((n = 0; n < 20000; n++)); do table[key$((n * 7919 % 10007))]+=x; text+=$n; done
 echo ${#table[@]} ${#text}; printf '%s\n' "${!table[@]}" | sort | sed -n 1,3p
 for n in 1 2 3; do (echo $((n * n)); exec true) & wait; done; echo "${text:5000:40}" "$(for n in 1 2 3; do echo $n; done)""#);
 
-    make_with_jobs: says_the_same(["make", "seq", "sort", "sha256sum"], r#"
+    make_with_jobs: prints_the_same(["make", "seq", "sort", "sha256sum"], r#"
 { printf 'all: $(addprefix out, $(shell seq 1 30))\n\tcat out* | sha256sum\nout%%:\n\t@seq 1 $*00 | sort -r > $@\n'; } > Makefile
 make -s -j4"#);
 
     /// Encrypts and hashes. Its library has hooks for custom memory functions.
-    openssl: says_the_same(["openssl", "sort"], r#"
+    openssl: prints_the_same(["openssl", "sort"], r#"
 seq 1 200000 > text
 openssl dgst -sha512 text && openssl enc -aes-256-ctr -pbkdf2 -iter 1000 -S 0102030405060708 -k word -in text | openssl dgst -sha256
 openssl prime 1000003 && openssl ciphers -v ALL | sort | openssl dgst -sha256"#);
@@ -319,7 +319,7 @@ threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
 [thread.start() for thread in threads]; [thread.join() for thread in threads]
 print(sorted(sums.items()))
 '"#;
-    says_the_same("numpy", &["python3"], script);
+    prints_the_same("numpy", &["python3"], script);
 }
 
 /// Brings its own allocator, and loads libraries that don't.
@@ -330,5 +330,5 @@ printf 'fn main() { let v: Vec<u64> = (0..1000).map(|n| n * n).collect(); printl
 rustc --edition 2024 -O -C codegen-units=4 --emit=asm -o - p.rs | sha256sum && rustc --edition 2024 -O p.rs -o p && ./p"#;
     // The toolchain is found through the user's folder.
     let home = std::env::var("HOME").unwrap_or_default();
-    says_the_same("rustc", &["rustc", "sha256sum"], &format!("export HOME={home}\n{script}"));
+    prints_the_same("rustc", &["rustc", "sha256sum"], &format!("export HOME={home}\n{script}"));
 }

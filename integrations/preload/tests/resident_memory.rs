@@ -5,7 +5,7 @@ mod support;
 
 use std::path::Path;
 
-use support::{ARMS, Arm, compiled, has, said};
+use support::{ARMS, Arm, compiled, has, outcome_of};
 
 /// A stage, as printed by the program.
 #[derive(Debug)]
@@ -26,15 +26,15 @@ fn stages(program: &Path, arm: Arm, window: &str, seconds: &str, how: &str, back
     if background {
         command.env("ZK_ALLOC_BACKGROUND", "1");
     }
-    let said = said(&mut command);
-    assert!(said.ok && said.err.is_empty(), "{:?} {}", said.out, said.err);
+    let output = outcome_of(&mut command);
+    assert!(output.ok && output.err.is_empty(), "{:?} {}", output.out, output.err);
     let stage = |line: &str| {
         let mut words = line.split(' ');
         let name = words.next().expect("a name").to_owned();
         let mut number = || words.next().and_then(|word| word.parse().ok()).expect("a number");
         Stage { name, faults: number(), resident_mib: number(), tasks: number() }
     };
-    said.out.lines().map(stage).collect()
+    output.out.lines().map(stage).collect()
 }
 
 /// Memory of the program itself and of glibc's heap, in MiB.
@@ -103,8 +103,8 @@ fn what_is_kept_for_ever_stays() {
 #[test]
 fn a_program_without_an_arena_ends_though_it_has_the_thread() {
     for arm in [Arm::Default, Arm::Everything] {
-        let said = said(arm.command("/bin/echo").arg("ok").env("ZK_ALLOC_BACKGROUND", "1"));
-        assert!(said.ok && said.out == "ok\n" && said.err.is_empty(), "{arm:?}: {} {}", said.out, said.err);
+        let output = outcome_of(arm.command("/bin/echo").arg("ok").env("ZK_ALLOC_BACKGROUND", "1"));
+        assert!(output.ok && output.out == "ok\n" && output.err.is_empty(), "{arm:?}: {} {}", output.out, output.err);
     }
 }
 
@@ -123,12 +123,12 @@ for _ in range(3):
 print('ok')";
     for python in ["python3", "python3.13", "python3.12"].into_iter().filter(|python| has(python)) {
         for arm in ARMS {
-            let said = said(arm.command(python).args(["-c", script]));
-            if !said.ok && matches!(&*said.err, "old\n") || said.err.starts_with("pyenv") {
+            let output = outcome_of(arm.command(python).args(["-c", script]));
+            if !output.ok && matches!(&*output.err, "old\n") || output.err.starts_with("pyenv") {
                 println!("SKIPPED: {python} is older than 3.12, and does not warn");
                 break;
             }
-            assert!(said.ok && said.out == "ok\n" && said.err.is_empty(), "{python} {arm:?}: {}", said.err);
+            assert!(output.ok && output.out == "ok\n" && output.err.is_empty(), "{python} {arm:?}: {}", output.err);
         }
     }
 }

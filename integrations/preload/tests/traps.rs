@@ -8,7 +8,9 @@ mod support;
 
 use std::process::Command;
 
-use support::{ARMS, Arm, assert_ok, compiled, compiled_library, compiled_with_library, has, library, said, text};
+use support::{
+    ARMS, Arm, assert_ok, compiled, compiled_library, compiled_with_library, has, library, outcome_of, text,
+};
 
 /// Runs a program in each arm.
 fn in_all_arms(program: &std::path::Path, arguments: &[&str]) {
@@ -38,9 +40,9 @@ fn operators_of_cpp_arrive_aligned_or_not_throwing_or_not() {
         return;
     };
     in_all_arms(&program, &[]);
-    let said = said(Arm::Default.command(program).env("ZK_ALLOC_REPORT", "1"));
-    let served = served(&said.err);
-    assert!(served > 300, "{}", said.err);
+    let output = outcome_of(Arm::Default.command(program).env("ZK_ALLOC_REPORT", "1"));
+    let served = served(&output.err);
+    assert!(served > 300, "{}", output.err);
 }
 
 /// The number of served requests in a report.
@@ -97,7 +99,7 @@ fn threads_get_caches_after_a_library_used_up_the_first_32_pthread_keys() {
         assert_ok(arm.command(&program).arg("threads"));
         // The best of several runs, because the machine may be busy.
         let best = |command: &dyn Fn() -> Command| {
-            let pair = |_| said(command().arg("pairs")).out.trim().parse::<u64>().expect("a number");
+            let pair = |_| outcome_of(command().arg("pairs")).out.trim().parse::<u64>().expect("a number");
             (0..3).map(pair).min().expect("three times")
         };
         let with_keys = best(&|| arm.command(&program));
@@ -125,8 +127,8 @@ fn a_library_loaded_with_deepbind_frees_what_the_program_allocated() {
     let Some(plugin) = compiled_library("libdlopen.so", "dlopen.c", &[]) else { return };
     let Some(program) = compiled("dlopen", "dlopen.c", &[]) else { return };
     in_all_arms(&program, &["deepbind", text(&plugin)]);
-    let said = said(Arm::Default.command(program).arg("deepbind").arg(plugin).env("ZK_ALLOC_REPORT", "1"));
-    assert!(said.err.contains("RTLD_DEEPBIND left out"), "{}", said.err);
+    let output = outcome_of(Arm::Default.command(program).arg("deepbind").arg(plugin).env("ZK_ALLOC_REPORT", "1"));
+    assert!(output.err.contains("RTLD_DEEPBIND left out"), "{}", output.err);
 }
 
 #[test]
@@ -147,10 +149,10 @@ fn where_the_system_refuses_the_program_goes_on() {
     let Some(program) = compiled("limits", "limits.c", &[]) else { return };
     for arm in ARMS {
         for limit_mib in ["64", "200"] {
-            let said = said(arm.command(&program).args(["refusals", limit_mib]));
-            assert!(said.ok && said.out == "ok\n", "{arm:?} {limit_mib}: {} {}", said.out, said.err);
-            let warnings = said.err.lines().count();
-            assert!(warnings <= 2 && said.err.lines().all(|line| line.starts_with("zk-alloc: ")), "{}", said.err);
+            let output = outcome_of(arm.command(&program).args(["refusals", limit_mib]));
+            assert!(output.ok && output.out == "ok\n", "{arm:?} {limit_mib}: {} {}", output.out, output.err);
+            let warnings = output.err.lines().count();
+            assert!(warnings <= 2 && output.err.lines().all(|line| line.starts_with("zk-alloc: ")), "{}", output.err);
         }
     }
 }
@@ -159,7 +161,11 @@ fn where_the_system_refuses_the_program_goes_on() {
 fn a_small_process_reserves_nothing() {
     let Some(program) = compiled("limits", "limits.c", &[]) else { return };
     let mib = |arm: Arm| -> Vec<u64> {
-        said(arm.command(&program).arg("reservation")).out.lines().map(|line| line.parse().expect("a number")).collect()
+        outcome_of(arm.command(&program).arg("reservation"))
+            .out
+            .lines()
+            .map(|line| line.parse().expect("a number"))
+            .collect()
     };
     let (without, with) = (mib(Arm::Without), mib(Arm::Default));
     assert!(with[0] < without[0] + 16, "{with:?} against {without:?}");
@@ -174,23 +180,24 @@ fn processes_that_inherit_the_environment_print_nothing_twice() {
     let script = r#""$0"; ("$0"; true); echo $(true); "$0"; true"#;
     let mut command = Arm::Default.command("bash");
     command.args(["--norc", "-c", script]).arg(&program).env("ZK_ALLOC_REPORT", "1").env("ZK_ALLOC_THP", "perhaps");
-    let said = said(&mut command);
-    assert_eq!(said.out, "ok\nok\n\nok\n");
-    let of = |what: &str| said.err.lines().filter(|line| line.contains(what)).count();
-    assert_eq!(of("report of hello"), 3, "{}", said.err);
-    assert_eq!(of("report of bash"), 1, "{}", said.err);
-    assert_eq!(of("ZK_ALLOC_THP"), 1, "{}", said.err);
-    assert_eq!(said.err.lines().count(), 5, "{}", said.err);
+    let output = outcome_of(&mut command);
+    assert_eq!(output.out, "ok\nok\n\nok\n");
+    let of = |what: &str| output.err.lines().filter(|line| line.contains(what)).count();
+    assert_eq!(of("report of hello"), 3, "{}", output.err);
+    assert_eq!(of("report of bash"), 1, "{}", output.err);
+    assert_eq!(of("ZK_ALLOC_THP"), 1, "{}", output.err);
+    assert_eq!(output.err.lines().count(), 5, "{}", output.err);
 }
 
 #[test]
 fn a_program_with_its_own_allocator_keeps_it_and_the_report_says_so() {
     let Some(program) = compiled("own_malloc", "own_malloc.c", &["-Wno-unused-result"]) else { return };
     in_all_arms(&program, &[]);
-    let said = said(Arm::Default.command(&program).env("ZK_ALLOC_REPORT", "1"));
-    assert_eq!(said.out, "ok\n");
-    let not_in_use = said.err.contains("report of own_malloc") && said.err.contains("not in use, malloc is that of");
-    assert!(not_in_use && said.err.trim_end().ends_with("own_malloc"), "{}", said.err);
+    let output = outcome_of(Arm::Default.command(&program).env("ZK_ALLOC_REPORT", "1"));
+    assert_eq!(output.out, "ok\n");
+    let not_in_use =
+        output.err.contains("report of own_malloc") && output.err.contains("not in use, malloc is that of");
+    assert!(not_in_use && output.err.trim_end().ends_with("own_malloc"), "{}", output.err);
 }
 
 #[test]
@@ -208,8 +215,8 @@ fn what_the_header_declares_is_weak_and_works_where_the_library_is() {
 fn a_program_at_a_fixed_address_is_no_allocator() {
     let Some(program) = compiled("functions_fixed", "functions.c", &["-no-pie", "-fno-pie"]) else { return };
     in_all_arms(&program, &[]);
-    let said = said(Arm::Default.command(program).env("ZK_ALLOC_REPORT", "1"));
-    assert!(served(&said.err) > 0, "{}", said.err);
+    let output = outcome_of(Arm::Default.command(program).env("ZK_ALLOC_REPORT", "1"));
+    assert!(served(&output.err) > 0, "{}", output.err);
 }
 
 #[test]
@@ -228,21 +235,25 @@ fn a_program_of_musl_runs_as_it_does_without() {
     }
     let program = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("hello_musl");
     let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/hello.c");
-    assert!(said(Command::new("musl-gcc").arg("-o").args([&program, &source])).ok);
+    assert!(outcome_of(Command::new("musl-gcc").arg("-o").args([&program, &source])).ok);
     for arm in ARMS {
         assert_ok(&mut arm.command(&program));
     }
-    let said = said(Arm::Everything.command(&program).env("ZK_ALLOC_REPORT", "1"));
-    assert!(said.out == "ok\n" && said.err.contains("report of") && said.err.contains("not in use"), "{}", said.err);
+    let output = outcome_of(Arm::Everything.command(&program).env("ZK_ALLOC_REPORT", "1"));
+    assert!(
+        output.out == "ok\n" && output.err.contains("report of") && output.err.contains("not in use"),
+        "{}",
+        output.err
+    );
 }
 
 #[test]
 fn loaded_late_the_library_says_that_it_does_nothing() {
     let Some(program) = compiled("dlopen", "dlopen.c", &[]) else { return };
-    let said = said(Arm::Without.command(program).arg("late").arg(library()));
-    assert!(said.ok && said.out == "ok\n", "{} {:?} {}", said.ok, said.out, said.err);
-    assert!(said.err.lines().all(|line| line.contains("libzk_alloc.so was loaded too late")), "{}", said.err);
-    assert!(said.err.lines().count() >= 1, "nothing was said");
+    let output = outcome_of(Arm::Without.command(program).arg("late").arg(library()));
+    assert!(output.ok && output.out == "ok\n", "{} {:?} {}", output.ok, output.out, output.err);
+    assert!(output.err.lines().all(|line| line.contains("libzk_alloc.so was loaded too late")), "{}", output.err);
+    assert!(output.err.lines().count() >= 1, "nothing was output");
 }
 
 #[test]
@@ -260,12 +271,16 @@ fn what_is_freed_twice_or_was_never_handed_out_ends_the_program() {
         ("freed, then grown", "realloc(0x*): the block of 112 bytes was freed before"),
         ("slab", "free(0x*): the block of 112 bytes was freed twice"),
     ] {
-        let said = said(Arm::Default.command(&program).args(["invalid", how]));
+        let output = outcome_of(Arm::Default.command(&program).args(["invalid", how]));
         let (head, tail) = line.split_once('*').expect("the address");
-        let is_said = said.err.strip_prefix("zk-alloc: ").is_some_and(|said| said.starts_with(head))
-            && said.err.strip_suffix('\n').is_some_and(|said| said.ends_with(tail));
-        assert!(!said.ok && said.out.is_empty() && is_said && said.err.lines().count() == 1, "{how}: {}", said.err);
+        let is_said = output.err.strip_prefix("zk-alloc: ").is_some_and(|output| output.starts_with(head))
+            && output.err.strip_suffix('\n').is_some_and(|output| output.ends_with(tail));
+        assert!(
+            !output.ok && output.out.is_empty() && is_said && output.err.lines().count() == 1,
+            "{how}: {}",
+            output.err
+        );
     }
-    let said = said(Arm::Default.command(&program).args(["invalid", "usable"]));
-    assert!(said.ok && said.out == "went on\n" && said.err.is_empty(), "{}", said.err);
+    let output = outcome_of(Arm::Default.command(&program).args(["invalid", "usable"]));
+    assert!(output.ok && output.out == "went on\n" && output.err.is_empty(), "{}", output.err);
 }

@@ -17,7 +17,7 @@ use crate::machine::BuildInfo;
 use crate::machine::process;
 use crate::protocol::{Identity, Reply, Request, Shape, line};
 use crate::stack::Place;
-use crate::workloads::{Prover, Subject, Together};
+use crate::workloads::{ConcurrentProofs, Prover, Subject};
 use anyhow::Context;
 use fault_injection::Fault;
 use nix::unistd::{dup, dup2_stdout};
@@ -65,7 +65,7 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
     dup2_stdout(io::stderr()).context("cannot send stdout to stderr")?;
     let mut session = None;
     #[cfg(feature = "profile")]
-    let profiling = profiling::Profiling::asked();
+    let profiling = profiling::Profiling::from_environment();
     for request in io::stdin().lock().lines() {
         let request = request.context("cannot read a request")?;
         let request = serde_json::from_str(&request)
@@ -76,20 +76,21 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
                 // Confirm first: the allocator must be asked before it is used.
                 let ready = installed.confirm(&requires).and_then(|confirmed| {
                     let subject = set_up(provers, &prover, &workload, log_rows, place)?;
-                    let together = Together::new(concurrent, place)?;
-                    Ok((subject, together, identity(installed, confirmed)))
+                    let concurrent = ConcurrentProofs::new(concurrent, place)?;
+                    Ok((subject, concurrent, identity(installed, confirmed)))
                 });
                 match ready {
-                    Ok((subject, together, identity)) => {
-                        session = Some((arm, subject, together, place));
+                    Ok((subject, concurrent, identity)) => {
+                        session = Some((arm, subject, concurrent, place));
                         Reply::Ready(identity)
                     }
                     Err(error) => Reply::Failed { reason: format!("{error:#}") },
                 }
             }
             Request::Prove { round, seed } => {
-                let (arm, subject, together, place) = session.as_ref().context("asked to prove before being set up")?;
-                let proof = || prove(arm, subject, together, installed, round, seed, &mut replies);
+                let (arm, subject, concurrent, place) =
+                    session.as_ref().context("asked to prove before being set up")?;
+                let proof = || prove(arm, subject, concurrent, installed, round, seed, &mut replies);
                 #[cfg(feature = "profile")]
                 let proof = || profiling.prove(round, proof);
                 place.begin(proof)?
@@ -124,7 +125,7 @@ fn identity(installed: &Installed, confirmed: Vec<String>) -> Identity {
 fn prove(
     arm: &str,
     subject: &Subject,
-    together: &Together,
+    concurrent: &ConcurrentProofs,
     installed: &Installed,
     round: u32,
     seed: u64,
@@ -138,7 +139,7 @@ fn prove(
         replies.write_all(b"this is no reply\n")?;
     }
     let disturb = move |elapsed| fault.map_or(Ok(()), |fault| fault.disturb(elapsed));
-    match subject(seed, together, installed, &disturb) {
+    match subject(seed, concurrent, installed, &disturb) {
         Ok((mut sample, mut refusal)) => {
             if fault == Some(Fault::BadProof) {
                 sample.verified = false;

@@ -28,7 +28,7 @@ pub(super) struct Profiling(Option<PathBuf>);
 
 impl Profiling {
     /// As the driver asks.
-    pub(super) fn asked() -> Self {
+    pub(super) fn from_environment() -> Self {
         Self(env::var_os(FOLDER).map(PathBuf::from))
     }
 
@@ -63,7 +63,7 @@ fn prove_warm<R>(folder: &Path, prove: impl FnOnce() -> anyhow::Result<R>) -> an
 /// Installs a subscriber that records the spans at level `INFO`, or those that `RUST_LOG` names.
 fn observed(began: Instant) -> anyhow::Result<(Recorder, Stages)> {
     let (memory, stages) = (Recorder::new(), Stages::new(began));
-    let wanted = env::var("RUST_LOG").ok().and_then(|said| said.parse().ok());
+    let wanted = env::var("RUST_LOG").ok().and_then(|value| value.parse().ok());
     let wanted = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
     let subscriber = tracing_subscriber::registry().with(wanted).with(memory.layer()).with(stages.clone());
     subscriber.try_init().context("the prover has a subscriber of its own, so its spans can't be read")?;

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 mod figures;
 
 /// The arm that the gate holds to the baseline, and the one that its time and memory are compared with.
-const HELD: &str = arms::OURS;
+const GATED: &str = arms::OURS;
 const REFERENCE: &str = arms::BASELINE;
 /// The baseline of a package, next to its `Cargo.toml`.
 const FILE: &str = "baseline.toml";
@@ -113,7 +113,7 @@ pub(crate) fn check(provers: &'static [Prover], args: CheckArgs, package_folder:
     let path = job.baseline.clone().unwrap_or_else(|| package_folder.join(FILE));
     let baseline = Baseline::read(&path, job.bless.is_some())?;
     if job.bless.is_none() {
-        job.held_by(&baseline).map_err(|reason| unusable(&path, &reason))?;
+        job.matches(&baseline).map_err(|reason| unusable(&path, &reason))?;
     }
     let interrupt = Interrupt::on_signals()?;
     // The arms are the same for every workload.
@@ -154,7 +154,7 @@ impl Check {
             let (name, log_rows) = (spec.name, spec.check_log_rows);
             let options = format!(
                 "check --workloads {name} --log-rows {log_rows} --rounds {rounds} --threads {THREADS} --seed {SEED} \
-                 --allocators {REFERENCE},{HELD}"
+                 --allocators {REFERENCE},{GATED}"
             );
             let mut plan = plan::of_line(prover, &options)?;
             plan.measured.out.clone_from(&out);
@@ -166,7 +166,7 @@ impl Check {
 
     /// Checks that `baseline` has figures of these workloads at these sizes. Without `--workloads` it must have no
     /// others.
-    fn held_by(&self, baseline: &Baseline) -> Result<(), String> {
+    fn matches(&self, baseline: &Baseline) -> Result<(), String> {
         let known = |key: &String| self.restricted || self.items.iter().any(|item| &item.key == key);
         if let Some(unknown) = baseline.workloads.keys().find(|key| !known(key)) {
             let keys: Vec<_> = self.items.iter().map(|item| item.key.as_str()).collect();
@@ -216,7 +216,7 @@ impl Check {
             let entry = entry(&run);
             let rows =
                 entry.as_ref().map(|now| self.rows(baseline.workloads.get(&item.key), now)).map_err(Clone::clone);
-            compared.push(Comparison { workload: item.key.clone(), arm: HELD.into(), rows });
+            compared.push(Comparison { workload: item.key.clone(), arm: GATED.into(), rows });
             entries.extend(entry.map(|entry| (item.key.clone(), entry)));
             machine = Some(run.machine);
         }
@@ -259,11 +259,11 @@ fn entry(run: &Run) -> Result<Entry, String> {
             Some(text) => Err(format!("{name}: {text}")),
         }
     };
-    let held = finished(HELD)?;
+    let gated = finished(GATED)?;
     finished(REFERENCE)?;
-    let figures = Figures::of(result, held).ok_or_else(|| format!("{HELD} has no figures"))?;
+    let figures = Figures::of(result, gated).ok_or_else(|| format!("{GATED} has no figures"))?;
     match figures.missing() {
-        Some(figure) => Err(format!("{HELD} does not report {figure}")),
+        Some(figure) => Err(format!("{GATED} does not report {figure}")),
         None => Ok(Entry::of(figures, result, run)),
     }
 }

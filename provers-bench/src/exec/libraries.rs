@@ -145,17 +145,17 @@ pub(super) fn found(files: &[&str]) -> Option<PathBuf> {
 
 /// Name and version of the package that a file came from.
 fn package_of(file: &Path) -> Option<(String, String)> {
-    let said = |program: &str, arguments: &[&str]| {
+    let output_of = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     };
     let file = file.to_str()?;
-    if let Some(line) = said("dpkg-query", &["--search", file]) {
+    if let Some(line) = output_of("dpkg-query", &["--search", file]) {
         let package = line.split([':', ',']).next()?.to_owned();
-        let version = said("dpkg-query", &["--show", "--showformat", "${Version}\n", &package])?;
+        let version = output_of("dpkg-query", &["--show", "--showformat", "${Version}\n", &package])?;
         return Some((package, version.lines().next()?.to_owned()));
     }
-    let line = said("rpm", &["--query", "--file", "--queryformat", "%{NAME} %{VERSION}", file])?;
+    let line = output_of("rpm", &["--query", "--file", "--queryformat", "%{NAME} %{VERSION}", file])?;
     let (package, version) = line.split_once(' ')?;
     Some((package.into(), version.into()))
 }

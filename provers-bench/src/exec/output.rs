@@ -93,8 +93,8 @@ pub(super) fn verify(command_line: &str, interrupt: &Interrupt) -> Option<String
             }
         }
     };
-    let said = stderr.and_then(|reader| reader.join().ok()).unwrap_or_default();
-    (!status.success()).then(|| format!("--verify failed: {}", process::how_it_died(status, "", said.into())))
+    let stderr_text = stderr.and_then(|reader| reader.join().ok()).unwrap_or_default();
+    (!status.success()).then(|| format!("--verify failed: {}", process::how_it_died(status, "", stderr_text.into())))
 }
 
 /// A pipe that is scanned while it is read.

@@ -75,9 +75,9 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<String
             Some((ran, largest(&place)))
         }
     };
-    let held = under_ours.as_ref().and_then(|(_, profile)| profile.as_ref());
-    let functions = functions(&before, held, page_bytes);
-    let peak = held.map(|profile| flame_graph(profile, Value::PeakSpace)).transpose()?;
+    let peak = under_ours.as_ref().and_then(|(_, profile)| profile.as_ref());
+    let functions = functions(&before, peak, page_bytes);
+    let peak = peak.map(|profile| flame_graph(profile, Value::PeakSpace)).transpose()?;
     let title = format!("{name}: page faults by function");
     let facts = facts(&name, &own, under_ours.as_ref().map(|(ran, _)| ran), share, sampled.lost);
     let functions = &functions[..functions.len().min(MAX_FUNCTIONS)];
@@ -133,15 +133,15 @@ fn facts(name: &str, own: &Ran, ours: Option<&Ran>, share: f64, lost: u64) -> Ve
 type Function = (String, u64, Option<u64>);
 
 /// The program's functions, those with the most faulted or held bytes first.
-fn functions(before: &Profile, held: Option<&Profile>, page_bytes: u64) -> Vec<Function> {
+fn functions(before: &Profile, peak: Option<&Profile>, page_bytes: u64) -> Vec<Function> {
     let faulted = by_function(before, Value::FreshSpace);
-    let held = held.map(|held| by_function(held, Value::PeakSpace));
-    let names: BTreeSet<_> = faulted.keys().chain(held.iter().flat_map(BTreeMap::keys)).collect();
+    let peak = peak.map(|peak| by_function(peak, Value::PeakSpace));
+    let names: BTreeSet<_> = faulted.keys().chain(peak.iter().flat_map(BTreeMap::keys)).collect();
     let of = |figures: &BTreeMap<String, u64>, name: &String| figures.get(name).copied().unwrap_or(0);
     let mut functions: Vec<_> =
-        names.into_iter().map(|name| (name, of(&faulted, name), held.as_ref().map(|held| of(held, name)))).collect();
-    functions.sort_by_key(|(_, faulted, held)| std::cmp::Reverse((*faulted).max(held.unwrap_or(0))));
-    functions.into_iter().map(|(name, faulted, held)| (name.clone(), faulted / page_bytes, held)).collect()
+        names.into_iter().map(|name| (name, of(&faulted, name), peak.as_ref().map(|peak| of(peak, name)))).collect();
+    functions.sort_by_key(|(_, faulted, peak)| std::cmp::Reverse((*faulted).max(peak.unwrap_or(0))));
+    functions.into_iter().map(|(name, faulted, peak)| (name.clone(), faulted / page_bytes, peak)).collect()
 }
 
 /// A figure in bytes by the program's innermost function.
@@ -157,8 +157,8 @@ fn by_function(profile: &Profile, value: Value) -> BTreeMap<String, u64> {
 }
 
 fn table(functions: &[Function]) -> String {
-    let rows = functions.iter().map(|(function, faults, held)| {
-        vec![function.clone(), format::count(*faults), held.map_or("-".into(), format::mebibytes)]
+    let rows = functions.iter().map(|(function, faults, peak)| {
+        vec![function.clone(), format::count(*faults), peak.map_or("-".into(), format::mebibytes)]
     });
     let header = ["function", "page faults", "at the peak, under zk-alloc"].map(str::to_owned).to_vec();
     report::wrapped(&[header].into_iter().chain(rows).collect::<Vec<_>>())

@@ -160,11 +160,11 @@ impl<'a> Lockstep<'a> {
                 let trial = Trial { process, round, order: place as u32, input };
                 let name = self.name_of(arms.schedule, process, round);
                 arms.output.progress.begins(&name, &arms.runners[index].result.label);
-                let asked = Instant::now();
+                let started = Instant::now();
                 let before = arms.runners[index].result.samples.len();
                 let ended = self.turn(arms, index, trial);
                 self.keep(arms, index, before, ended)?;
-                arms.slowest = arms.slowest.max(asked.elapsed());
+                arms.slowest = arms.slowest.max(started.elapsed());
             }
         }
         if !arms.interrupt.is_raised() {

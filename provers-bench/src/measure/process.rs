@@ -260,8 +260,8 @@ pub(crate) fn how_it_died(status: ExitStatus, when: &str, stderr: Vec<String>) -
     };
     let tail: Vec<_> = stderr.into_iter().filter(|line| !line.trim().is_empty()).collect();
     // Three lines cover a panic: place, message, and the backtrace hint.
-    let said: String = tail[tail.len().saturating_sub(3)..].join(" / ").chars().take(QUOTED_CHARS).collect();
-    if said.is_empty() { format!("{how}{when}") } else { format!("{how}{when}: {said}") }
+    let last_lines: String = tail[tail.len().saturating_sub(3)..].join(" / ").chars().take(QUOTED_CHARS).collect();
+    if last_lines.is_empty() { format!("{how}{when}") } else { format!("{how}{when}: {last_lines}") }
 }
 
 /// The last lines that a process writes to stderr. Returns when the process closes it.

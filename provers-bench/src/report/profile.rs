@@ -86,10 +86,10 @@ pub(crate) fn faults_page(
             h2 { "Functions" }
             (scrolling(&html! {
                 thead { tr { th { "function" } th { "page faults" } th { "at the peak, under zk-alloc" } } }
-                tbody { @for (function, faults, held) in functions { tr {
+                tbody { @for (function, faults, peak) in functions { tr {
                     td.words { code { (function) } }
                     td { (format::count(*faults)) }
-                    td { (held.map_or("-".into(), format::mebibytes)) }
+                    td { (peak.map_or("-".into(), format::mebibytes)) }
                 } } }
             }))
             p.notes { "The innermost function of the program itself. Callers are known where the program has frame pointers." }

@@ -154,10 +154,10 @@ pub(crate) fn wait_for(driver: &mut Child, text: &str) {
 /// Sends Ctrl-C. The driver must end soon, with `code`.
 pub(crate) fn interrupt(driver: &mut Child, code: i32) {
     kill(Pid::from_raw(driver.id().cast_signed()), Signal::SIGINT).unwrap();
-    let asked = Instant::now();
+    let started = Instant::now();
     // The pipe closes when the driver exits; its children have their own pipes.
     let mut rest = String::new();
     driver.stderr.take().unwrap().read_to_string(&mut rest).unwrap();
-    assert!(asked.elapsed() < Duration::from_secs(20), "took {:?}", asked.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(20), "took {:?}", started.elapsed());
     assert_eq!(driver.wait().unwrap().code(), Some(code), "{rest}");
 }

@@ -25,7 +25,7 @@ fn resolve_on(machine: Host, name: &'static str, value: &str, program: &Settings
     let mut warnings = Vec::new();
     let config = Config::resolve(
         machine,
-        |asked| (asked == name).then(|| Value::new(value.as_bytes())),
+        |variable| (variable == name).then(|| Value::new(value.as_bytes())),
         program,
         |warning| warnings.push(warning.to_string()),
     );

@@ -231,8 +231,8 @@ pub(crate) fn page_bytes() -> usize {
     match PAGE_BYTES.load(Ordering::Relaxed) {
         0 => {
             let value = super::variable(TEST_PAGE_BYTES);
-            let asked = value.and_then(|value| value.text()?.parse().ok());
-            let larger = asked.filter(|bytes| matches!(bytes, 16_384 | 65_536)).unwrap_or(0);
+            let wanted = value.and_then(|value| value.text()?.parse().ok());
+            let larger = wanted.filter(|bytes| matches!(bytes, 16_384 | 65_536)).unwrap_or(0);
             let chosen = larger.max(imp::real_page_bytes());
             PAGE_BYTES.store(chosen, Ordering::Relaxed);
             chosen
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn with_large_pages_a_call_covers_all_of_each_page_and_begins_with_one() {
         let name = "os::mapping::tests::with_large_pages_a_call_covers_all_of_each_page_and_begins_with_one";
-        let Some(asked) = os::variable(TEST_PAGE_BYTES) else {
+        let Some(wanted) = os::variable(TEST_PAGE_BYTES) else {
             for page_bytes in ["16384", "65536", "4096", "1", "garbage"] {
                 let mut command = Command::new(std::env::current_exe().unwrap());
                 let output = command.args([name, "--exact"]).env(TEST_PAGE_BYTES, page_bytes).output().unwrap();
@@ -279,7 +279,7 @@ mod tests {
             return;
         };
         let page = page_bytes();
-        let larger = asked.text().unwrap().parse().ok().filter(|bytes| [16_384, 65_536].contains(bytes));
+        let larger = wanted.text().unwrap().parse().ok().filter(|bytes| [16_384, 65_536].contains(bytes));
         assert_eq!(page, larger.unwrap_or(imp::real_page_bytes()));
         let mapping = os::map_zeroed(3 * page + 1).unwrap();
         let at = mapping.start().as_ptr();

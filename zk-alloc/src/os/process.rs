@@ -260,8 +260,8 @@ mod tests {
         for _ in 0..200 {
             let (word, last) = (&AtomicU64::new(0), &AtomicU64::new(0));
             std::thread::scope(|scope| {
-                let asked = [(); 3].map(|()| scope.spawn(move || number(word, last)));
-                let numbers = asked.map(|thread| thread.join().unwrap());
+                let threads = [(); 3].map(|()| scope.spawn(move || number(word, last)));
+                let numbers = threads.map(|thread| thread.join().unwrap());
                 assert_eq!(numbers, [word.load(Ordering::Relaxed); 3]);
             });
         }

@@ -229,12 +229,12 @@ pub(crate) fn may_be_in_signal_handler() -> bool {
     }
     let mut blocked = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: asks for the mask without changing it, and writes it to a place for one.
-    let asked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), blocked.as_mut_ptr()) } == 0;
+    let is_known = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), blocked.as_mut_ptr()) } == 0;
     let at = blocked.as_ptr().cast::<u8>();
     // SAFETY: within the set, every byte of which was zeroed above.
     let any = (0..size_of::<libc::sigset_t>()).any(|byte| unsafe { at.add(byte).read() } != 0);
     // If the call failed, assume a handler.
-    !asked || any
+    !is_known || any
 }
 
 /// Whether this thread runs on the stack of a signal handler (sigaltstack(2)), which may be short. Always `true` in a
@@ -246,10 +246,10 @@ pub(crate) fn may_be_on_signal_stack() -> bool {
     }
     let mut stack = MaybeUninit::<libc::stack_t>::zeroed();
     // SAFETY: asks without changing anything, and writes the answer to a place for one.
-    let asked =
+    let is_known =
         super::imp::keeping_errno(|| unsafe { libc::sigaltstack(std::ptr::null(), stack.as_mut_ptr()) }).is_ok();
     // SAFETY: all zeroes are a valid value.
-    !asked || unsafe { stack.assume_init() }.ss_flags & libc::SS_ONSTACK != 0
+    !is_known || unsafe { stack.assume_init() }.ss_flags & libc::SS_ONSTACK != 0
 }
 
 /// Makes every running thread of this process pass a full memory barrier before this returns (membarrier(2), `PRIVATE_EXPEDITED`,

@@ -27,7 +27,7 @@ static TABLE: Mapped<Table> = Mapped::new();
 struct Table {
     may_hold: [AtomicU8; COUNTERS],
     addresses: [Bucket; BUCKETS],
-    held: [[Held; WAYS]; BUCKETS],
+    samples: [[Sample; WAYS]; BUCKETS],
     /// Whether an address was moved on from a bucket because it was full.
     is_spilled: [AtomicBool; BUCKETS],
 }
@@ -39,7 +39,7 @@ unsafe impl AllZero for Table {}
 #[repr(align(64))]
 struct Bucket([AtomicUsize; WAYS]);
 
-struct Held {
+struct Sample {
     bytes: AtomicU64,
     /// The count in the upper half, and the site in the lower.
     count_and_site: AtomicU64,
@@ -76,11 +76,11 @@ pub(super) fn open() -> Result<(), Errno> {
 pub(super) fn insert(at: usize, site: Index, noted: Noted) -> bool {
     let Some(table) = TABLE.get() else { return false };
     for bucket in buckets(at) {
-        for (slot, held) in table.addresses[bucket].0.iter().zip(&table.held[bucket]) {
+        for (slot, sample) in table.addresses[bucket].0.iter().zip(&table.samples[bucket]) {
             let is_free = slot.load(Ordering::Relaxed) == 0;
             if is_free && slot.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                held.bytes.store(noted.bytes, Ordering::Relaxed);
-                held.count_and_site.store(noted.count << 32 | u64::from(site), Ordering::Relaxed);
+                sample.bytes.store(noted.bytes, Ordering::Relaxed);
+                sample.count_and_site.store(noted.count << 32 | u64::from(site), Ordering::Relaxed);
                 let count = |count: u8| count.checked_add(1);
                 let _ = table.counter(at).fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
                 slot.store(at, Ordering::Release);
@@ -96,12 +96,12 @@ pub(super) fn insert(at: usize, site: Index, noted: Noted) -> bool {
 pub(super) fn remove(at: usize) -> Option<(Index, Noted)> {
     let table = TABLE.get()?;
     for bucket in buckets(at) {
-        for (slot, held) in table.addresses[bucket].0.iter().zip(&table.held[bucket]) {
+        for (slot, sample) in table.addresses[bucket].0.iter().zip(&table.samples[bucket]) {
             if slot.load(Ordering::Acquire) != at {
                 continue;
             }
-            let bytes = held.bytes.load(Ordering::Relaxed);
-            let count_and_site = held.count_and_site.load(Ordering::Relaxed);
+            let bytes = sample.bytes.load(Ordering::Relaxed);
+            let count_and_site = sample.count_and_site.load(Ordering::Relaxed);
             // Fails if the sampling was started again in between.
             slot.compare_exchange(at, 0, Ordering::Release, Ordering::Relaxed).ok()?;
             let count = |count: u8| if count == FULL { None } else { count.checked_sub(1) };

@@ -61,32 +61,32 @@ impl Arm {
 }
 
 /// The output of a process, as text.
-pub(crate) struct Said {
+pub(crate) struct Outcome {
     pub(crate) ok: bool,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl From<Output> for Said {
+impl From<Output> for Outcome {
     fn from(output: Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Self { ok: output.status.success(), out: text(&output.stdout), err: text(&output.stderr) }
     }
 }
 
-pub(crate) fn said(command: &mut Command) -> Said {
+pub(crate) fn outcome_of(command: &mut Command) -> Outcome {
     command.output().unwrap_or_else(|error| panic!("{command:?}: {error}")).into()
 }
 
 /// Runs a program that prints "ok" and nothing else.
 pub(crate) fn assert_ok(command: &mut Command) {
-    let said = said(command);
+    let output = outcome_of(command);
     assert!(
-        said.ok && said.out == "ok\n" && said.err.is_empty(),
+        output.ok && output.out == "ok\n" && output.err.is_empty(),
         "{command:?}: {:?} {:?} {:?}",
-        said.ok,
-        said.out,
-        said.err
+        output.ok,
+        output.out,
+        output.err
     );
 }
 
@@ -119,8 +119,8 @@ pub(crate) fn compiled(output: &str, source: &str, flags: &[&str]) -> Option<Pat
     command.args(["-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Werror", "-fno-builtin", "-o"]).arg(&program);
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source));
     command.args(flags).arg("-ldl");
-    let said = said(&mut command);
-    assert!(said.ok, "{command:?}: {}", said.err);
+    let compiled = outcome_of(&mut command);
+    assert!(compiled.ok, "{command:?}: {}", compiled.err);
     known.insert(output.to_owned(), program.clone());
     Some(program)
 }
