@@ -2,8 +2,9 @@
 
 use crate::arms::{self, ARMS, Arm, DEFAULT_SET, SETS, tuned};
 use crate::machine::host::cores;
-use crate::results::{MIN_PROCESSES_FOR_VERDICT, MIN_ROUNDS_FOR_VERDICT, Sweep};
+use crate::results::{MEASURED_SIZES, MIN_PROCESSES_FOR_VERDICT, MIN_ROUNDS_FOR_VERDICT, Sweep};
 use crate::workloads::{Concurrent, Prover, WorkloadSpec};
+use clap::builder::ArgPredicate;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -22,6 +23,8 @@ pub(crate) struct Plan {
     pub(crate) points: Vec<Point>,
     /// The quantity that varies from point to point, if any.
     pub(crate) sweep: Option<Sweep>,
+    /// The size to predict from the points, as the binary logarithm of its rows.
+    pub(crate) predict: Option<u32>,
     pub(crate) contestants: Vec<Contestant>,
     /// Warm rounds, over all processes of an arm.
     pub(crate) rounds: u32,
@@ -85,6 +88,8 @@ pub(crate) enum Size {
     /// The workload's smaller size for the gate.
     Checked,
     LogRows(u32),
+    /// The prediction of the first size measures several. This is the one so many doublings below their largest.
+    Below(u32, u32),
 }
 
 /// A workload at a size, with a number of threads.
@@ -172,6 +177,7 @@ pub(crate) fn workloads(
             Size::Own => spec.default_log_rows,
             Size::Checked => spec.check_log_rows,
             Size::LogRows(given) => given,
+            Size::Below(predicted, doublings) => measured_for(spec, predicted)? - doublings,
         };
         let (min, max) = (spec.min_log_rows, spec.max_log_rows);
         if (min..=max).contains(&given) {
@@ -181,6 +187,20 @@ pub(crate) fn workloads(
         }
     };
     specs.into_iter().map(sized).collect()
+}
+
+/// The largest size of `spec` that the prediction of another one measures: its default size, or one below `predicted`.
+fn measured_for(spec: &WorkloadSpec, predicted: u32) -> Result<u32, UsageError> {
+    let (name, min, max) = (spec.name, spec.min_log_rows, spec.max_log_rows);
+    let least = min + MEASURED_SIZES - 1;
+    let advice = match least {
+        least if max < least => "name other workloads with --workloads".into(),
+        least if predicted <= least => format!("ask for {} or more", least + 1),
+        least => return Ok(spec.default_log_rows.max(least).min(predicted - 1)),
+    };
+    Err(UsageError::Other(format!(
+        "{name} takes --log-rows {min} to {max}, and --predict {predicted} measures {MEASURED_SIZES} of these sizes, all smaller: {advice}"
+    )))
 }
 
 /// Every workload of `prover` in `names` (all if `names` is empty), at each of `sizes`, with each of `threads`. The
@@ -244,10 +264,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", value_parser = whole(LOG_ROWS))]
     log_rows: Option<u32>,
     /// Quick run of about a minute: small sizes, 6 warm rounds in 4 processes
-    #[arg(long, conflicts_with_all = ["log_rows", "sweep", "rounds", "processes"])]
+    #[arg(long, conflicts_with_all = ["log_rows", "sweep", "predict", "rounds", "processes"])]
     smoke: bool,
-    /// Warm rounds over all processes of an arm; a verdict needs 6
-    #[arg(long, value_name = "N", default_value = "15", value_parser = whole::<u32>(1..=10_000))]
+    /// Warm rounds over all processes of an arm; a verdict needs 6, and --predict makes 4 by default
+    #[arg(long, value_name = "N", default_value = "15", value_parser = whole::<u32>(1..=10_000),
+        default_value_if("predict", ArgPredicate::IsPresent, "4"))]
     rounds: u32,
     /// Processes of each arm, which share the rounds; each starts with a cold proof, and a verdict needs 4 [default:
     /// one per 3 rounds, 4 to 10, fewer if set-up is expensive]
@@ -256,6 +277,9 @@ pub(crate) struct RunArgs {
     /// Run every workload at each of these values: log-rows=12..17 (both ends included), or a list as in threads=1,2,4
     #[arg(long, value_name = "WHAT=VALUES", value_parser = sweep)]
     sweep: Option<SweepOver>,
+    /// Run every workload at four small sizes, and predict memory and time for 2^N rows, and the container to ask for
+    #[arg(long, value_name = "N", value_parser = whole(LOG_ROWS), conflicts_with_all = ["log_rows", "sweep", "every"])]
+    predict: Option<u32>,
     /// Comma-separated allocators, or sets of allocators; ratios are to glibc, or to the first one if glibc is not
     /// listed
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = DEFAULT_SET)]
@@ -322,22 +346,21 @@ impl RunArgs {
             return other("--processes is at most --rounds: a process without a warm round would be none");
         }
         let threads = self.threads.map_or_else(cores, |threads| threads as usize);
-        let (sizes, thread_counts): (Vec<_>, _) = match (&self.sweep, self.log_rows, self.threads) {
-            (Some(SweepOver { sweep: Sweep::LogRows, .. }), Some(_), _) => {
-                return other("--sweep log-rows and --log-rows exclude each other");
-            }
-            (Some(SweepOver { sweep: Sweep::Threads, .. }), _, Some(_)) => {
-                return other("--sweep threads and --threads exclude each other");
-            }
-            (Some(SweepOver { sweep: Sweep::LogRows, values }), ..) => {
-                (values.iter().copied().map(Size::LogRows).collect(), vec![threads])
-            }
-            (Some(SweepOver { sweep: Sweep::Threads, values }), size, _) => {
-                (vec![own_or(size)], values.iter().map(|&threads| threads as usize).collect())
-            }
-            (None, ..) if self.smoke => (vec![Size::Checked], vec![threads]),
-            (None, size, _) => (vec![own_or(size)], vec![threads]),
+        let swept = |of| self.sweep.as_ref().filter(|over| over.sweep == of).map(|over| over.values.iter().copied());
+        let (over_sizes, over_threads) = (swept(Sweep::LogRows), swept(Sweep::Threads));
+        if over_sizes.is_some() && self.log_rows.is_some() {
+            return other("--sweep log-rows and --log-rows exclude each other");
+        }
+        if over_threads.is_some() && self.threads.is_some() {
+            return other("--sweep threads and --threads exclude each other");
+        }
+        let sizes: Vec<_> = match (over_sizes, self.predict) {
+            (Some(sizes), _) => sizes.map(Size::LogRows).collect(),
+            (None, Some(predicted)) => (0..MEASURED_SIZES).rev().map(|below| Size::Below(predicted, below)).collect(),
+            (None, None) if self.smoke => vec![Size::Checked],
+            (None, None) => vec![self.log_rows.map_or(Size::Own, Size::LogRows)],
         };
+        let thread_counts = over_threads.map_or(vec![threads], |counts| counts.map(|count| count as usize).collect());
         let slots = match self.every {
             Some(every) => Some(Slots::new(every, self.turn)?),
             None => None,
@@ -356,7 +379,8 @@ impl RunArgs {
         Ok(Plan {
             prover,
             points,
-            sweep: self.sweep.map(|over| over.sweep),
+            sweep: self.sweep.map(|over| over.sweep).or(self.predict.map(|_| Sweep::LogRows)),
+            predict: self.predict,
             contestants: contestants(&self.allocators)?,
             rounds,
             processes,
@@ -372,10 +396,6 @@ impl RunArgs {
 
 /// Rounds and processes of `--smoke`: the fewest that give a verdict.
 const SMOKE: (u32, Option<u32>) = (MIN_ROUNDS_FOR_VERDICT as u32, Some(MIN_PROCESSES_FOR_VERDICT as u32));
-
-fn own_or(log_rows: Option<u32>) -> Size {
-    log_rows.map_or(Size::Own, Size::LogRows)
-}
 
 /// The quantity that `--sweep` varies, and its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -561,6 +581,22 @@ mod tests {
         assert_eq!(sizes, names.map(|name| [(name, 10, 2), (name, 11, 2)]).concat());
         let threads = points("plonky3 --workloads keccak --sweep threads=1,4");
         assert_eq!(threads, [("keccak", 14, 1), ("keccak", 14, 4)]);
+    }
+
+    /// The size asked for may be far above or below the default one, and is never measured itself.
+    #[test]
+    fn a_prediction_measures_four_sizes_below_the_one_asked_for() {
+        let sizes = |line| {
+            let plan = plan_of(line);
+            assert_eq!((plan.rounds, plan.sweep), (4, Some(Sweep::LogRows)), "{line}");
+            plan.points.iter().map(|point| point.workload.log_rows).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes("plonky3 --predict 24 --workloads poseidon2,keccak"), [12, 13, 14, 15, 11, 12, 13, 14]);
+        assert_eq!(sizes("plonky3 --predict 21 --workloads whir"), [17, 18, 19, 20]);
+        let fixed = PROVERS[0].workloads[0].sizes(13, 13);
+        assert!(measured_for(&fixed, 20).unwrap_err().to_string().contains("name other workloads with --workloads"));
+        let small = PROVERS[0].workloads[0].sizes(15, 22);
+        assert_eq!(measured_for(&small, 20), Ok(18), "the default size is the smallest");
     }
 
     #[test]

@@ -21,6 +21,29 @@ fn a_sweep_is_a_result_a_point_and_a_table_of_ratios() {
     assert_eq!(rows, [["1"; 4], ["2"; 4]].concat());
 }
 
+/// An operator asks for the container that the table names. The live peak has no noise, so the prediction must be close.
+#[test]
+fn a_larger_size_is_predicted_from_smaller_ones() {
+    let ours = |result: &Value| result["workloads"][0]["live_peak_bytes"].as_f64().unwrap();
+    let options = "plonky3 --workloads keccak --allocators glibc,zk-alloc --rounds 1";
+    let bench = Bench::new("predict");
+    let output = bench.run(&format!("{options} --predict 14"));
+    let table = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{table}\n{}", stderr(&output));
+    for part in ["keccak at 2^14 rows", "error at 2^13", "predicted from 2^10, 2^11, 2^12", " MiB"] {
+        assert!(table.contains(part), "{part}: {table}");
+    }
+    let result = bench.result();
+    let predictions = result["predictions"].as_array().unwrap();
+    assert_eq!(predictions.len(), 2, "one for each arm");
+    assert!(predictions[0]["live_peak_bytes"].is_null() && predictions[0]["peak_rss_bytes"]["predicted"].is_f64());
+    assert!(predictions[1]["container_bytes"].as_f64() > predictions[1]["peak_rss_bytes"]["interval"]["high"].as_f64());
+    let measured = Bench::new("predicted");
+    assert_eq!(measured.run(&format!("{options} --log-rows 14")).status.code(), Some(0));
+    let ratio = predictions[1]["live_peak_bytes"]["predicted"].as_f64().unwrap() / ours(&measured.result());
+    assert!((0.97..1.03).contains(&ratio), "{ratio}: {predictions:?}");
+}
+
 /// A node proves at each tick and idles in between. Its memory over that time must be in the figures.
 #[test]
 fn proofs_at_fixed_times_are_made_one_arm_after_the_other() {

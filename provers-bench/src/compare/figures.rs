@@ -1,6 +1,6 @@
 //! The figures of an arm that are compared, and the verdicts on them. Pure: two sets of figures in, rows out.
 
-use crate::results::{ArmResult, Ratio, WorkloadResult, format, median, view};
+use crate::results::{ArmResult, Ratio, WorkloadResult, format, live_peak_bytes, median, view};
 use serde::{Deserialize, Serialize};
 
 /// Allowed minor faults above the baseline. glibc serves small requests, and its heaps for plonky2's threads grow by
@@ -15,6 +15,9 @@ const SYSTEM_CALLS: f64 = 4.0;
 /// Allowed bytes above the baseline. The proof and a few small blocks leave a phase; a buffer that stays alive is
 /// larger.
 const ESCAPED_BYTES: f64 = 1_048_576.0;
+/// Allowed live peak above the baseline, as a share of it. Other processes can't change it. The order of the prover's
+/// threads moves it by a thousandth.
+const LIVE_PEAK_SHARE: f64 = 0.01;
 /// Allowed peak ratio above the baseline. The order of threads moves the peaks of both allocators, and one huge page is
 /// a tenth of the smallest process here.
 const PEAK_RSS_RATIO: f64 = 0.1;
@@ -30,6 +33,8 @@ pub(super) struct Figures {
     /// Median growth of live page runs and slab blocks in a warm proof, in bytes: the memory that left its phase, the
     /// proof included.
     pub(super) escaped_bytes: Option<u64>,
+    /// The most bytes of the arena in use at once; `None` in an older baseline.
+    pub(super) live_peak_bytes: Option<u64>,
     /// Highest resident memory over all proofs, as a ratio to the baseline arm's.
     pub(super) peak_rss_ratio: Option<f64>,
     /// Wall-clock time, as a ratio to the baseline arm's round by round; `None` if there are too few rounds.
@@ -54,7 +59,7 @@ struct Figure {
 }
 
 /// All figures. The time comes last. It has a tolerance on top of its noise.
-const FIGURES: [Figure; 5] = [
+const FIGURES: [Figure; 6] = [
     Figure {
         name: "minor faults",
         of: |figures| TimeRatio::exactly(figures.minor_faults? as f64),
@@ -74,6 +79,12 @@ const FIGURES: [Figure; 5] = [
         shown: |bytes| format::count(bytes as u64),
     },
     Figure {
+        name: LIVE_PEAK,
+        of: |figures| TimeRatio::exactly(figures.live_peak_bytes? as f64),
+        slack: |then| then * LIVE_PEAK_SHARE,
+        shown: |bytes| format::bytes(bytes as u64),
+    },
+    Figure {
         name: "peak RSS / glibc's",
         of: |figures| TimeRatio::exactly(figures.peak_rss_ratio?),
         slack: |_| PEAK_RSS_RATIO,
@@ -82,6 +93,7 @@ const FIGURES: [Figure; 5] = [
     Figure { name: TIME, of: |figures| figures.warm_time_ratio, slack: |_| 0.0, shown: |ratio| format!("{ratio:.3}") },
 ];
 pub(super) const TIME: &str = "warm time / glibc's";
+const LIVE_PEAK: &str = "live peak";
 
 impl Figures {
     pub(super) fn of(workload: &WorkloadResult, arm: &ArmResult) -> Option<Self> {
@@ -92,14 +104,16 @@ impl Figures {
             minor_faults: faults.get(faults.len() / 4).copied(),
             system_calls: summary.warm_system_calls,
             escaped_bytes: warm_median(arm, "escaped_bytes"),
+            live_peak_bytes: live_peak_bytes(std::slice::from_ref(arm)),
             peak_rss_ratio: view::peak_ratio(workload, arm).map(rounded),
             warm_time_ratio: summary.wall_ratio.and_then(TimeRatio::of),
         })
     }
 
-    /// The name of a figure that is missing, other than the time.
+    /// The name of a figure that is missing, other than the time and those that older baselines lack.
     pub(super) fn missing(&self) -> Option<&'static str> {
-        FIGURES.iter().find(|figure| figure.name != TIME && (figure.of)(self).is_none()).map(|figure| figure.name)
+        let lacks = |figure: &&Figure| ![TIME, LIVE_PEAK].contains(&figure.name) && (figure.of)(self).is_none();
+        FIGURES.iter().find(lacks).map(|figure| figure.name)
     }
 }
 
@@ -183,7 +197,10 @@ pub(super) fn rows(before: Option<&Figures>, now: &Figures, tolerance: f64) -> V
             (None, _) if !of_time || before.is_none() => (String::new(), Verdict::NotJudged("new")),
             _ => (String::new(), Verdict::NotJudged(if of_time { "too few rounds" } else { "gone" })),
         };
-        let row = Row { figure: name, before: text(then), now: text(here), allowed, verdict };
+        let both = then.zip(here).filter(|_| *name == LIVE_PEAK);
+        let more = both
+            .map_or_else(String::new, |(then, here)| format!(" ({:+.1}%)", 100.0 * (here.median / then.median - 1.0)));
+        let row = Row { figure: name, before: text(then), now: text(here) + &more, allowed, verdict };
         (of_time || then.is_some() || here.is_some()).then_some(row)
     };
     FIGURES.iter().filter_map(row).collect()
@@ -214,6 +231,7 @@ mod tests {
             minor_faults: Some(minor_faults),
             system_calls: Some(0),
             escaped_bytes: Some(1 << 16),
+            live_peak_bytes: Some(100_000_000),
             peak_rss_ratio: Some(1.0),
             warm_time_ratio: Some(TimeRatio { median, low, high: 2.0 * median - low }),
         }
@@ -239,6 +257,7 @@ mod tests {
         assert_eq!(worse(|now| now.minor_faults = Some(481)), ["minor faults"]);
         assert_eq!(worse(|now| now.system_calls = Some(5)), ["system calls"]);
         assert_eq!(worse(|now| now.escaped_bytes = Some((1 << 16) + (1 << 20) + 1)), ["escaped bytes"]);
+        assert_eq!(worse(|now| now.live_peak_bytes = Some(101_000_001)), ["live peak"]);
         assert_eq!(worse(|now| now.peak_rss_ratio = Some(1.101)), ["peak RSS / glibc's"]);
         // Each interval reaches 0.02 from its median, so 0.05 plus 0.028 is allowed.
         assert_eq!(worse(|now| *now = figures(80, (0.978, 0.958))), [""; 0]);

@@ -8,7 +8,7 @@
 
 use crate::plan::{Plan, Point};
 use crate::report::{self, Style};
-use crate::results::{Run, SampleLog, Timed};
+use crate::results::{Run, SampleLog, Timed, predictions};
 use anyhow::Context;
 use std::fs;
 use std::io::{ErrorKind, Write, stdout};
@@ -59,6 +59,7 @@ pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::
         report::write(&run_folder, &run)?;
     }
     run.interrupted = interrupt.is_raised();
+    run.predictions = plan.predict.map_or_else(Vec::new, |log_rows| predictions(&run.workloads, log_rows));
     report::write(&run_folder, &run)?;
     output.progress.finish();
     conclude(&run, &run_folder, plan.measured.json, &report::curves(&run, Style::Terminal))?;

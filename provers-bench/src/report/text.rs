@@ -3,7 +3,8 @@
 
 use crate::results::columns::{self, Medium, Seen};
 use crate::results::{
-    ArmResult, Ended, Outcome, Ratio, Run, Sweep, Timed, Verdict, WorkloadResult, format, view, warm_wall_ratios,
+    ArmResult, Ended, Forecast, Outcome, Prediction, Ratio, Run, Sweep, Timed, Verdict, WorkloadResult, format, view,
+    warm_wall_ratios,
 };
 use crate::workloads::Concurrent;
 use comfy_table::presets::{ASCII_MARKDOWN, UTF8_FULL_CONDENSED};
@@ -189,7 +190,8 @@ pub(crate) fn with_advice(run: &Run, table: &str, style: Style) -> String {
     format!("{ceiling}{end}{table}\n{verdict}{environment}{dockerfile}{end}")
 }
 
-/// The curves of a sweep, one table per workload: a row per point, a column per arm. Empty if the run is not a sweep.
+/// The curves of a sweep, one table per workload: a row per point, a column per arm; and the predictions from them. Empty
+/// if the run is not a sweep.
 pub(crate) fn curves(run: &Run, style: Style) -> String {
     let Some(sweep) = run.sweep else { return String::new() };
     let axis = if sweep == Sweep::LogRows { "log-rows" } else { "threads" };
@@ -203,13 +205,46 @@ pub(crate) fn curves(run: &Run, style: Style) -> String {
             [at].into_iter().chain(point.arms.iter().map(|arm| ratio_or_time(arm, &point.baseline))).collect()
         };
         let rows: Vec<_> = [header.collect()].into_iter().chain(points.iter().map(row)).collect();
-        let table = drawn(&rows, style);
-        match style {
-            Style::Terminal => format!("{title}\n{table}\n\n"),
-            Style::Markdown => format!("\n### {title}\n\n{table}\n"),
-        }
+        titled(&title, &rows, style)
     };
-    run.workloads.chunk_by(|one, next| one.workload == next.workload).map(of_workload).collect()
+    let curves = run.workloads.chunk_by(|one, next| one.workload == next.workload).map(of_workload);
+    let predictions = run.predictions.chunk_by(|one, next| one.workload == next.workload);
+    curves.chain(predictions.map(|arms| prediction(arms, style))).collect()
+}
+
+/// What one workload will take at a larger size: a row for each figure of each arm.
+fn prediction(arms: &[Prediction], style: Style) -> String {
+    let Prediction { workload, log_rows, measured_log_rows: measured, .. } = &arms[0];
+    let sizes: Vec<_> = measured.iter().map(|size| format!("2^{size}")).collect();
+    let (held_out, fitted) = sizes.split_last().map_or((NONE, String::new()), |(last, rest)| (last, rest.join(", ")));
+    let header = format!("allocator|figure|2^{log_rows} rows|interval|error at {held_out}|container");
+    let mut rows: Vec<Vec<_>> = vec![header.split('|').map(str::to_owned).collect()];
+    for arm in arms {
+        let container = arm.container_bytes.map_or(String::new(), |bytes| format::binary_bytes(bytes as usize));
+        let figures: [(_, _, fn(u64) -> String, _); 3] = [
+            ("live peak", arm.live_peak_bytes, format::bytes, ""),
+            ("peak RSS", arm.peak_rss_bytes, format::bytes, &*container),
+            ("warm time", arm.warm_wall_ns, format::time, ""),
+        ];
+        for (name, forecast, shown, container) in figures {
+            let Some(Forecast { predicted, interval, held_out_error, .. }) = forecast else { continue };
+            let [predicted, low, high] = [predicted, interval.low, interval.high].map(|figure| shown(figure as u64));
+            let error = format!("{:+.1}%", 100.0 * held_out_error);
+            let row = [&arm.arm, name, &predicted, &format!("{low} to {high}"), &error, container];
+            rows.push(row.map(str::to_owned).to_vec());
+        }
+        rows.extend(arm.reason.iter().map(|reason| vec![arm.arm.clone(), format!("none: {}", shortened(reason))]));
+    }
+    titled(&format!("{workload} at 2^{log_rows} rows, predicted from {fitted}"), &rows, style)
+}
+
+/// A table below its title.
+fn titled(title: &str, rows: &[Vec<String>], style: Style) -> String {
+    let table = drawn(rows, style);
+    match style {
+        Style::Terminal => format!("{title}\n{table}\n\n"),
+        Style::Markdown => format!("\n### {title}\n\n{table}\n"),
+    }
 }
 
 /// A ratio, or the time for the baseline.
@@ -245,14 +280,15 @@ fn row(workload: &WorkloadResult, arm: &ArmResult, medium: Medium) -> Vec<String
     let cells = columns::filled(workload, medium).map(|column| match &seen {
         Some(seen) => column.text(seen, medium).unwrap_or_else(|| NONE.into()),
         // The row of an arm without figures states why.
-        None if column.is_verdict() => {
-            let text = format::outcome(&arm.outcome).unwrap_or_else(|| NONE.to_owned());
-            let more = if text.chars().count() > OUTCOME_CHARS { "…" } else { "" };
-            text.chars().take(OUTCOME_CHARS).collect::<String>() + more
-        }
+        None if column.is_verdict() => format::outcome(&arm.outcome).map_or(NONE.into(), |text| shortened(&text)),
         None => NONE.to_owned(),
     });
     [arm.label.clone()].into_iter().chain(cells).collect()
+}
+
+fn shortened(outcome: &str) -> String {
+    let more = if outcome.chars().count() > OUTCOME_CHARS { "…" } else { "" };
+    outcome.chars().take(OUTCOME_CHARS).collect::<String>() + more
 }
 
 /// A table for a terminal of `width` columns. If it is too wide, it is transposed: each arm becomes a column. If that

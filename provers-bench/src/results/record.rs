@@ -3,6 +3,7 @@
 
 use crate::machine::Machine;
 use crate::protocol::Identity;
+use crate::results::predict::Prediction;
 use crate::results::stats::{Ratio, Verdict, whole_median};
 use crate::sample::Sample;
 use crate::workloads::Concurrent;
@@ -14,7 +15,7 @@ use std::env;
 pub(crate) const SCHEMA: u32 = 2;
 
 /// Gauge of the peak bytes in use, for allocators that have it.
-const PEAK_LIVE_BYTES: &str = "peak_live_bytes";
+pub(super) const PEAK_LIVE_BYTES: &str = "peak_live_bytes";
 
 /// A whole run.
 #[derive(Debug, Deserialize, Serialize)]
@@ -35,6 +36,9 @@ pub(crate) struct Run {
     pub(crate) concurrent: Concurrent,
     /// The quantity that the run varies; its workloads are then points of a curve.
     pub(crate) sweep: Option<Sweep>,
+    /// What a larger size will take, if it was asked for: an entry for each workload and arm.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) predictions: Vec<Prediction>,
     pub(crate) machine: Machine,
     pub(crate) workloads: Vec<WorkloadResult>,
     /// The user stopped the run, so rounds are missing.
@@ -172,6 +176,7 @@ impl Run {
             threads: 0,
             concurrent: Concurrent::default(),
             sweep: None,
+            predictions: Vec::new(),
             machine: Machine::observe(),
             workloads: Vec::new(),
             interrupted: false,
@@ -237,7 +242,7 @@ fn summarise(arms: &mut [ArmResult], baseline: usize, seed: u64) {
 }
 
 /// The peak bytes in use in any process of `arms`, among allocators that report it.
-fn live_peak_bytes(arms: &[ArmResult]) -> Option<u64> {
+pub(crate) fn live_peak_bytes(arms: &[ArmResult]) -> Option<u64> {
     let samples = arms.iter().filter(|arm| trusted(arm)).flat_map(|arm| &arm.samples);
     samples.filter_map(|proof| proof.sample.gauges.get(PEAK_LIVE_BYTES)).max().copied()
 }

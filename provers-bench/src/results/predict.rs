@@ -1,0 +1,251 @@
+//! What a proof of a larger size will take, from proofs of four smaller ones (`--predict N`). Pure: figures in, numbers
+//! out.
+//!
+//! A prover's memory is tables of a fixed size and columns of n rows; its time has FFTs as well, n log n. A model is one
+//! of these terms, or two. Three would go through any three points, noise included. The largest size takes no part in
+//! the fit: it shows how good the model is at a size that it has not seen.
+
+use crate::results::{ArmResult, Interval, WorkloadResult, format, live_peak_bytes, view};
+use serde::{Deserialize, Serialize};
+
+/// Sizes that a prediction measures, each with twice the rows of the one before. The last is held out of the fit.
+pub(crate) const MEASURED_SIZES: u32 = 4;
+/// A model with one term is good enough if it misses no point by more, as a share of the point. Two terms that mistake n
+/// log n for n, or n for n log n, miss by 3%.
+const GOOD_MISS: f64 = 0.01;
+/// Least half width of an interval for each doubling, as a share. The order of threads alone moves a live peak by a
+/// thousandth.
+const MIN_MISS: f64 = 0.002;
+/// Part of the container that stays free above the upper end of the peak RSS: for page tables, the kernel's buffers,
+/// and the files that the prover reads.
+const MARGIN: f64 = 0.1;
+
+/// The terms of a model, over the binary logarithm of the rows.
+const TERMS: [fn(f64) -> f64; 3] = [|_| 1.0, f64::exp2, |log_rows| log_rows * log_rows.exp2()];
+/// Pairs of terms, the smallest models first. A constant alone comes last: figures that hardly grow may still grow.
+const MODELS: [&[[usize; 2]]; 3] = [&[[1, 1], [2, 2]], &[[0, 1], [0, 2], [1, 2]], &[[0, 0]]];
+
+/// A figure over the rows n: `constant + per_row * n + per_row_log * n * log2(n)`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Model {
+    constant: f64,
+    per_row: f64,
+    per_row_log: f64,
+}
+
+/// A predicted figure: bytes or nanoseconds.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Forecast {
+    pub(crate) predicted: f64,
+    /// It widens with each doubling from the fitted sizes by the largest miss of any measured size.
+    pub(crate) interval: Interval,
+    /// The model's figure at the size held out, less the measured one, as a share of the latter.
+    pub(crate) held_out_error: f64,
+    pub(crate) model: Model,
+}
+
+/// The prediction for one arm of one workload. It has no figures without those of all sizes.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Prediction {
+    pub(crate) workload: String,
+    pub(crate) arm: String,
+    pub(crate) log_rows: u32,
+    /// The last of them was held out of the fit.
+    pub(crate) measured_log_rows: Vec<u32>,
+    /// Only of arms with our arena.
+    pub(crate) live_peak_bytes: Option<Forecast>,
+    pub(crate) peak_rss_bytes: Option<Forecast>,
+    pub(crate) warm_wall_ns: Option<Forecast>,
+    /// Memory to ask for: the upper end of the peak RSS with a margin, rounded up.
+    pub(crate) container_bytes: Option<u64>,
+    /// Why there are no figures.
+    pub(crate) reason: Option<String>,
+}
+
+/// The predictions for `2^log_rows` rows from `results`, where the sizes of a workload are adjacent and ascend.
+pub(crate) fn predictions(results: &[WorkloadResult], log_rows: u32) -> Vec<Prediction> {
+    let sizes = results.chunk_by(|one, next| one.workload == next.workload);
+    sizes.flat_map(|sizes| (0..sizes[0].arms.len()).map(|arm| Prediction::of(sizes, arm, log_rows))).collect()
+}
+
+impl Prediction {
+    fn of(sizes: &[WorkloadResult], arm: usize, log_rows: u32) -> Self {
+        let outcome = |size: &WorkloadResult| {
+            Some(format!("at 2^{} rows {}", size.log_rows, format::outcome(&size.arms[arm].outcome)?))
+        };
+        let (count, of) = (sizes.len(), MEASURED_SIZES as usize);
+        let too_few = (count < of).then(|| format!("{count} of {of} sizes were measured"));
+        let reason = sizes.iter().find_map(outcome).or(too_few);
+        let forecast = |figure: fn(&ArmResult) -> Option<u64>| {
+            let point = |size: &WorkloadResult| {
+                let figure = figure(&size.arms[arm]).filter(|figure| *figure > 0)?;
+                Some((f64::from(size.log_rows), figure as f64))
+            };
+            let points: Vec<_> = sizes.iter().map(point).collect::<Option<_>>()?;
+            Forecast::of(&points, log_rows.into()).filter(|_| reason.is_none())
+        };
+        let peak_rss_bytes = forecast(|arm| view::figures(arm)?.peak_rss_bytes);
+        Self {
+            workload: sizes[0].workload.clone(),
+            arm: sizes[0].arms[arm].label.clone(),
+            log_rows,
+            measured_log_rows: sizes.iter().map(|size| size.log_rows).collect(),
+            live_peak_bytes: forecast(|arm| live_peak_bytes(std::slice::from_ref(arm))),
+            warm_wall_ns: forecast(|arm| view::figures(arm)?.warm_wall_ns),
+            container_bytes: peak_rss_bytes.map(|peak| container_bytes(peak.interval.high)),
+            peak_rss_bytes,
+            reason,
+        }
+    }
+}
+
+/// Rounds up to four significant bits, so that it is a whole number of MiB.
+fn container_bytes(peak_bytes: f64) -> u64 {
+    let bytes = (peak_bytes * (1.0 + MARGIN)) as u64;
+    bytes.next_multiple_of((bytes.next_power_of_two() >> 4).max(1 << 20))
+}
+
+impl Forecast {
+    /// The figure at `log_rows`, from the figures at ascending sizes, of which the last is held out.
+    fn of(points: &[(f64, f64)], log_rows: f64) -> Option<Self> {
+        let (last, fitted) = points.split_last()?;
+        let model = Model::fitted(fitted)?;
+        let doublings = log_rows - fitted.last()?.0;
+        let predicted = model.at(log_rows);
+        let width = predicted * doublings * model.largest_miss(points).max(MIN_MISS);
+        let interval = Interval { low: (predicted - width).max(0.0), high: predicted + width };
+        Some(Self { predicted, interval, held_out_error: model.miss(last), model })
+    }
+}
+
+impl Model {
+    /// The smallest good model, or else the best.
+    fn fitted(points: &[(f64, f64)]) -> Option<Self> {
+        let miss = |model: &Self| model.largest_miss(points);
+        let is_better = |one: &Self, other: &Self| miss(one).total_cmp(&miss(other));
+        let best_of = |terms: &&[[usize; 2]]| {
+            terms.iter().filter_map(|terms| Self::least_squares(points, *terms)).min_by(is_better)
+        };
+        let best: Vec<_> = MODELS.iter().filter_map(best_of).collect();
+        best.iter()
+            .find(|model| miss(model) <= GOOD_MISS)
+            .or(best.iter().min_by(|one, other| is_better(one, other)))
+            .copied()
+    }
+
+    /// The least squares of the misses over these two terms, or over one of them given twice; `None` if a coefficient
+    /// would be negative. So the best of all models has the least squares without negative coefficients.
+    fn least_squares(points: &[(f64, f64)], terms: [usize; 2]) -> Option<Self> {
+        let mut sums = [0.0; 5];
+        for &(log_rows, figure) in points {
+            let [one, two] = terms.map(|term| TERMS[term](log_rows) / figure);
+            for (sum, part) in sums.iter_mut().zip([one * one, one * two, two * two, one, two]) {
+                *sum += part;
+            }
+        }
+        let [aa, ab, bb, a, b] = sums;
+        let determinant = aa * bb - ab * ab;
+        let (one, two) = match terms[0] == terms[1] {
+            true => (a / aa, 0.0),
+            false => ((a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant),
+        };
+        let mut found = [0.0; 3];
+        found[terms[0]] = one;
+        found[terms[1]] += two;
+        let [constant, per_row, per_row_log] = found;
+        (one >= 0.0 && two >= 0.0).then_some(Self { constant, per_row, per_row_log })
+    }
+
+    fn at(&self, log_rows: f64) -> f64 {
+        let of_terms = [self.constant, self.per_row, self.per_row_log].into_iter().zip(TERMS);
+        of_terms.map(|(factor, term)| factor * term(log_rows)).sum()
+    }
+
+    /// How far the model lies above a point, as a share of it.
+    fn miss(&self, &(log_rows, figure): &(f64, f64)) -> f64 {
+        self.at(log_rows) / figure - 1.0
+    }
+
+    fn largest_miss(&self, points: &[(f64, f64)]) -> f64 {
+        points.iter().map(|point| self.miss(point).abs()).fold(0.0, f64::max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::{EVEN, workload_of};
+    use crate::results::Outcome;
+    use crate::results::record::{PEAK_LIVE_BYTES, tests::arm};
+
+    /// The forecast for 2^17 from 2^11 to 2^14, and the truth.
+    fn forecast(curve: fn(f64) -> f64) -> (Forecast, f64) {
+        let points: Vec<_> = [11.0, 12.0, 13.0, 14.0].map(|log_rows| (log_rows, curve(log_rows))).to_vec();
+        (Forecast::of(&points, 17.0).unwrap(), curve(17.0))
+    }
+
+    /// Each kind of curve must be found again, eight times above the largest size measured.
+    #[test]
+    fn known_curves_are_predicted() {
+        let curves: [fn(f64) -> f64; 7] = [
+            |x| 3e4 * x.exp2(),
+            |x| 2e3 * x * x.exp2(),
+            |x| 1e9 + 3e4 * x.exp2(),
+            // Tables that hide the rows: a thousandth of the smallest figure.
+            |x| 5e9 + 2.5e3 * x.exp2(),
+            |x| 1e8 + 2e3 * x * x.exp2(),
+            |x| 3e4 * x.exp2() + 2e3 * x * x.exp2(),
+            // Steps: each buffer of n rows and 100 lies in the next power of two.
+            |x| 1e6 + 32.0 * (x.exp2() as u64 + 100).next_power_of_two() as f64,
+        ];
+        for (number, curve) in curves.into_iter().enumerate() {
+            let (found, truth) = forecast(curve);
+            assert!((found.predicted / truth - 1.0).abs() < 0.001, "curve {number}: {found:?}, not {truth}");
+            assert!(found.held_out_error.abs() < 0.001, "curve {number}: {found:?}");
+            assert!(found.interval.low < truth && truth < found.interval.high, "curve {number}: {found:?}");
+        }
+        let Model { constant, per_row, per_row_log } = forecast(|x| 3e4 * x.exp2()).0.model;
+        assert!((constant, per_row_log) == (0.0, 0.0) && (per_row - 3e4).abs() < 1.0, "more terms than it needs");
+    }
+
+    /// A figure that falls has no model of terms that grow. A step that no model has must show in the size held out, and
+    /// the interval must reach beyond it.
+    #[test]
+    fn what_no_model_meets_is_said_by_the_size_held_out() {
+        assert_eq!(forecast(|x| 1e9 - 1e3 * x).0.model.per_row, 0.0);
+        let (found, truth) = forecast(|x| if x < 14.0 { 1e4 * x.exp2() } else { 1.3e4 * x.exp2() });
+        assert!(found.held_out_error < -0.2, "{found:?}");
+        assert!(found.interval.high > truth, "{found:?}");
+    }
+
+    #[test]
+    fn a_container_is_a_round_number_of_mebibytes_above_the_peak() {
+        let mib = |mib: f64| container_bytes(mib * 1_048_576.0) >> 20;
+        assert_eq!([0.5, 9.0, 100.0, 1000.0, 20_000.0].map(mib), [1, 10, 112, 1152, 22_528]);
+    }
+
+    /// An arm without a figure at one size must say so, and must not be predicted from the other sizes.
+    #[test]
+    fn an_arm_that_fails_at_one_size_has_no_prediction() {
+        let size = |log_rows, outcome: Outcome| {
+            let mut ours = arm("zk-alloc", Outcome::Finished, &EVEN);
+            for proof in &mut ours.samples {
+                proof.sample.gauges.insert(PEAK_LIVE_BYTES.into(), 1000_u64 << log_rows);
+            }
+            let broken = arm("jemalloc", outcome, &EVEN);
+            WorkloadResult { log_rows, ..workload_of(vec![arm("glibc", Outcome::Finished, &EVEN), ours, broken]) }
+        };
+        let failed = Outcome::Failed { round: 2, reason: "died".into() };
+        let mut results: Vec<_> = (10..14).map(|log_rows| size(log_rows, Outcome::Finished)).collect();
+        results[1] = size(11, failed);
+        let [glibc, ours, broken] = &predictions(&results, 16)[..] else { panic!("not a prediction for each arm") };
+        assert_eq!(broken.reason.as_deref(), Some("at 2^11 rows FAILED in round 2: died"));
+        assert_eq!((broken.peak_rss_bytes, broken.container_bytes), (None, None));
+        assert_eq!(glibc.live_peak_bytes, None);
+        assert_eq!(ours.live_peak_bytes.unwrap().predicted, f64::from(1000 << 16));
+        // 200 MB at every size.
+        assert_eq!((glibc.container_bytes, &glibc.reason), (Some(224 << 20), &None));
+        let too_few = &predictions(&results[2..], 16)[0];
+        assert_eq!(too_few.reason.as_deref(), Some("2 of 4 sizes were measured"));
+    }
+}
