@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use support::forks::in_a_fork;
 use support::limits::{limited, lockable_bytes};
 use support::{
-    Ended, address_space_bytes, alone, assert_patterned, child, in_its_own_process, patterned, peak_rss_bytes, skip,
+    address_space_bytes, alone, assert_patterned, child, in_its_own_process, patterned, peak_rss_bytes, skip,
+    without_warnings,
 };
 use zk_alloc::{ZkAllocator, overflow_stats, phase, stats};
 
@@ -49,13 +50,6 @@ static ALLOC: ZkAllocator<Backing> = ZkAllocator::with_backing(Backing);
 const MIB: usize = 1 << 20;
 const WORDS: usize = MIB / 8;
 
-/// Maps memory for the program itself. Returns whether that succeeded.
-fn mapped(len: usize) -> bool {
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping overlaps nothing.
-    (unsafe { libc::mmap(null_mut(), len, protection, flags, -1, 0) }) != libc::MAP_FAILED
-}
-
 /// Does what a program does in addition to proving: starts threads, loads a library and maps memory.
 fn goes_on() {
     let all_there = &Barrier::new(20);
@@ -70,7 +64,7 @@ fn goes_on() {
     // SAFETY: the name ends with a zero, and the library's constructors do nothing.
     assert!(!unsafe { libc::dlopen(c"libm.so.6".as_ptr(), libc::RTLD_NOW) }.is_null());
     for _ in 0..10 {
-        assert!(mapped(100 * MIB));
+        assert!(foreign_at(None, 100 * MIB).is_some());
     }
 }
 
@@ -103,7 +97,7 @@ fn a_limit_on_data_leaves_most_of_it_to_the_program() {
     alone!();
     limited(libc::RLIMIT_DATA, 200 * MIB, || {
         phase(|| assert_patterned(&patterned(20 * WORDS, 1), 1));
-        assert!(stats().run_allocations > 0 && mapped(120 * MIB), "{}", stats());
+        assert!(stats().run_allocations > 0 && foreign_at(None, 120 * MIB).is_some(), "{}", stats());
     });
 }
 
@@ -144,7 +138,7 @@ fn huge_runs_that_grow_leave_scarce_addresses_to_the_program() {
     limited(libc::RLIMIT_AS, limit, || {
         let places = phase(|| grow_two(3));
         assert!(places.iter().any(|places| places.len() > 1) && overflow_stats() == (0, 0), "{places:x?} {}", stats());
-        assert!(mapped(900 * MIB));
+        assert!(foreign_at(None, 900 * MIB).is_some());
     });
 }
 
@@ -356,8 +350,7 @@ fn waits() -> i64 {
 /// A fork may cut off threads at any moment of a growth. The child has their claims, and not the threads (hazard 42).
 #[test]
 fn children_of_forks_while_zones_grow_neither_wait_nor_overflow() {
-    let ended = child(&[("ZK_ALLOC_SLAB_GB", "400")], fork_while_zones_grow);
-    ended.iter().for_each(Ended::assert_passed_without_warnings);
+    without_warnings(&[("ZK_ALLOC_SLAB_GB", "400")], fork_while_zones_grow);
 }
 
 fn fork_while_zones_grow() {

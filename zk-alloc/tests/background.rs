@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use support::blocks::{Block, KIB, MIB, RESIDENT};
 use support::forks::in_a_fork;
 use support::limits::limited;
-use support::tasks::{are_ours, field, ours, tasks};
-use support::{address_space_bytes, alone, in_its_own_process};
+use support::tasks::{are_ours, ours, tasks};
+use support::{address_space_bytes, alone, field, in_its_own_process};
 use zk_alloc::{
     Origin, Retain, Settings, ZkAllocator, phase, release, reserve, set_retain, start_background_thread, stats,
     stop_background_thread,
@@ -197,12 +197,12 @@ fn a_thread_without_work_stops_at_once() {
 #[test]
 fn the_thread_handles_no_signals() {
     alone!();
-    let of_creator = |task: &str| field(std::path::Path::new(task), "SigBlk");
-    let before = of_creator("/proc/thread-self");
+    let of_creator = || field("/proc/thread-self/status", "SigBlk");
+    let before = of_creator();
     start_background_thread().expect("a thread");
     assert!(are_ours(1), "{:?}", tasks());
-    assert_eq!(of_creator("/proc/thread-self"), before, "the creator's own signals are as before");
-    let blocked = u64::from_str_radix(&field(&ours()[0], "SigBlk"), 16).expect("a number");
+    assert_eq!(of_creator(), before, "the creator's own signals are as before");
+    let blocked = u64::from_str_radix(&field(ours()[0].join("status"), "SigBlk"), 16).expect("a number");
     let is_blocked = |signal: &i32| blocked >> (signal - 1) & 1 == 1;
     let never = [libc::SIGKILL, libc::SIGSTOP];
     let free: Vec<_> = (1..=31).chain(libc::SIGRTMIN()..=libc::SIGRTMAX()).filter(|n| !is_blocked(n)).collect();
@@ -215,7 +215,7 @@ fn the_thread_gives_up_the_privileges_that_the_program_gives_up() {
     alone!(&[SHORT]);
     // SAFETY: only returns a number.
     if unsafe { libc::geteuid() } != 0 {
-        return println!("measured nothing: only root can give anything up");
+        return println!("skipped: only root can give anything up");
     }
     let code = in_a_fork(|| {
         work(&RESIDENT);
@@ -227,7 +227,8 @@ fn the_thread_gives_up_the_privileges_that_the_program_gives_up() {
             return 2;
         }
         let is_given_up = |task: &std::path::PathBuf| {
-            field(task, "Uid") == "65534\t65534\t65534\t65534" && field(task, "CapEff") == "0000000000000000"
+            let of_task = |name| field(task.join("status"), name);
+            of_task("Uid") == "65534\t65534\t65534\t65534" && of_task("CapEff") == "0000000000000000"
         };
         if tasks().len() == 2 && tasks().iter().all(is_given_up) { 0 } else { 3 }
     });
@@ -254,7 +255,7 @@ fn a_process_without_the_thread_may_join_and_make_namespaces() {
     for (what, call) in [("unshare(CLONE_NEWUSER)", &make as &dyn Fn() -> u8), ("setns(mnt)", &join)] {
         let without = in_a_fork(call);
         if without != 0 {
-            println!("measured nothing of {what}: refused in a child that allocates nothing, too (errno {without})");
+            println!("skipped: {what}: refused in a child that allocates nothing, too (errno {without})");
             continue;
         }
         let with = in_a_fork(|| {

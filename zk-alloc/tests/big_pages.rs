@@ -101,11 +101,14 @@ fn volume_with_pages_of_every_size() {
 #[test]
 fn arenas_and_secrets_lie_within_their_guards() {
     alone!(each PAGE_SIZES);
-    for bytes in [1, 4 * KIB, 5_000, 64 * KIB, 70_000, 3 * MIB + 1] {
+    assert_eq!(SecretBuf::zeroed(0).len(), 0);
+    for bytes in [1, 31, 4 * KIB - 1, 4 * KIB, 4 * KIB + 1, 64 * KIB, 70_000, 3 * MIB + 1] {
         let mut secret = SecretBuf::zeroed(bytes);
         assert!(secret.len() == bytes && secret.iter().all(|&byte| byte == 0));
         secret.fill(0xA5);
-        assert!(secret.iter().all(|&byte| byte == 0xA5));
+        let copy = SecretBuf::from_slice(&secret);
+        assert!(copy.len() == bytes && copy.iter().all(|&byte| byte == 0xA5));
+        assert!(copy.as_ptr().addr().is_multiple_of(4 * KIB));
         let mut arena = Arena::with_capacity(bytes);
         let page_bytes: usize = env::var(PAGES).expect("set by the parent").parse().expect("a number");
         // Capacity is whole pages: this shows that the layer below obeyed the variable.

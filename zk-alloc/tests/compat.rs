@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::hint::black_box;
 use std::panic;
 
-use support::{Ended, Settings, assert_patterned, child, patterned};
+use support::{assert_patterned, patterned, without_warnings};
 use zk_alloc::{PhaseGuard, ZkAllocator};
 
 #[global_allocator]
@@ -15,12 +15,6 @@ static A: ZkAllocator = ZkAllocator;
 
 /// A second allocator in addition to the installed one, by its full path.
 static BESIDE: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
-
-/// Runs `body` in a process of its own, because it counts. The process writes no warning.
-#[track_caller]
-fn without_warnings(settings: Settings, body: impl FnOnce()) {
-    child(settings, body).iter().for_each(Ended::assert_passed_without_warnings);
-}
 
 /// The loop of a prover: one phase per proof, with the result copied out of it.
 #[test]
@@ -135,20 +129,16 @@ fn the_allocator_is_a_value_with_methods() {
     let boxed: Box<ZkAllocator> = Box::new(ZkAllocator);
     assert!(format!("{boxed:?}").starts_with("ZkAllocator"));
     for (size, align) in [(1, 1), (100, 16), (4096, 4096), (40_000, 64), (1 << 21, 1 << 16)] {
-        let layout = Layout::from_size_align(size, align).unwrap();
-        zk_alloc::phase(|| {
-            // SAFETY: the size is not zero.
-            let at = unsafe { BESIDE.alloc(layout) };
+        let layout = |size| Layout::from_size_align(size, align).unwrap();
+        // SAFETY: no size is zero. All instances share one arena and one backing allocator. What is read was written.
+        zk_alloc::phase(|| unsafe {
+            let at = BESIDE.alloc(layout(size));
             assert!(!at.is_null() && at.addr().is_multiple_of(align));
-            // SAFETY: `size` bytes that this test owns.
-            unsafe { at.write_bytes(0x5A, size) };
-            // SAFETY: from this allocator with this layout; all instances share one arena and one backing allocator.
-            let at = unsafe { boxed.realloc(at, layout, 2 * size) };
+            at.write_bytes(0x5A, size);
+            let at = boxed.realloc(at, layout(size), 2 * size);
             assert!(!at.is_null() && at.addr().is_multiple_of(align));
-            // SAFETY: the first `size` bytes were written before they moved.
-            assert!(unsafe { std::slice::from_raw_parts(at, size) }.iter().all(|&byte| byte == 0x5A));
-            // SAFETY: as above; twice the size does not overflow.
-            unsafe { A.dealloc(at, Layout::from_size_align_unchecked(2 * size, align)) };
+            assert!(std::slice::from_raw_parts(at, size).iter().all(|&byte| byte == 0x5A));
+            A.dealloc(at, layout(2 * size));
         });
     }
 }

@@ -4,47 +4,17 @@
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use support::{Numbers, alone};
 use zk_alloc::ZkAllocator;
 use zk_alloc::profile::{self, Amount, Site, Snapshot, Source};
-use zk_alloc::{stats, take_peak_live_bytes};
-
-/// Counts the requests of each thread that reach the allocator.
-struct Counting;
-
-thread_local! {
-    static REQUESTS: Cell<usize> = const { Cell::new(0) };
-}
-static ARENA: ZkAllocator = ZkAllocator::resident();
-
-#[allow(unsafe_code, reason = "implements GlobalAlloc")]
-// SAFETY: as `ZkAllocator`, which serves all requests.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        REQUESTS.set(REQUESTS.get() + 1);
-        // SAFETY: the caller's.
-        unsafe { ARENA.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's.
-        unsafe { ARENA.dealloc(ptr, layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        REQUESTS.set(REQUESTS.get() + 1);
-        // SAFETY: the caller's.
-        unsafe { ARENA.realloc(ptr, layout, new_size) }
-    }
-}
+use zk_alloc::{stats, take_peak_live_bytes, thread_stats};
 
 #[global_allocator]
-static ALLOC: Counting = Counting;
+static ALLOC: ZkAllocator = ZkAllocator::resident();
 
 const MIB: usize = 1 << 20;
 
@@ -182,37 +152,33 @@ fn with_a_mean_of_one_byte_every_request_counts_once() {
     profile::start(1);
     let mut grown = black_box(Vec::<u8>::with_capacity(64 << 10));
     // The harness allocates a little.
-    let is_large = |site: &Site| site.live.bytes >= 64 << 10;
-    let at = |profile: &Snapshot| total(profile, |site| if is_large(site) { site.live } else { Amount::default() });
-    assert_eq!(at(&profile::snapshot()), amount(1, 64 << 10));
+    let large = || {
+        let sites = profile::snapshot().sites.into_iter().map(|site| (site.live.allocations, site.live.bytes as usize));
+        sites.filter(|&(_, bytes)| bytes >= 64 << 10).collect::<Vec<_>>()
+    };
+    assert_eq!(large(), [(1, 64 << 10)]);
     grown.reserve_exact(8 * MIB);
-    assert_eq!(at(&profile::snapshot()), amount(1, 8 * MIB as u64), "moved or grown in place");
+    assert_eq!(large(), [(1, 8 * MIB)], "moved or grown in place");
     grown.reserve_exact(80 * MIB);
-    assert_eq!(at(&profile::snapshot()), amount(1, 80 * MIB as u64), "its pages moved");
+    assert_eq!(large(), [(1, 80 * MIB)], "its pages moved");
     grown.shrink_to(5 * MIB);
-    assert_eq!(at(&profile::snapshot()), amount(1, 5 * MIB as u64));
+    assert_eq!(large(), [(1, 5 * MIB)]);
     drop(grown);
-    assert_eq!(at(&profile::snapshot()), Amount::default());
-}
-
-fn amount(allocations: u64, bytes: u64) -> Amount {
-    let mut amount = Amount::default();
-    (amount.allocations, amount.bytes) = (allocations, bytes);
-    amount
+    assert!(large().is_empty());
 }
 
 /// A profiler that allocates would profile itself, without an end.
 #[test]
 fn sampling_allocates_nothing() {
     alone!(UNSAMPLED);
-    let before = REQUESTS.get();
+    let before = thread_stats().allocations;
     profile::start(1);
     for i in 1..20_000 {
         drop(black_box(Vec::<u8>::with_capacity(i)));
     }
     profile::mark();
     profile::stop();
-    assert_eq!(REQUESTS.get() - before, 19_999);
+    assert_eq!(thread_stats().allocations - before, 19_999);
     assert!(!profile::is_on());
     assert_eq!(bytes_within(&profile::snapshot(), "sampling_allocates_nothing", |site| site.allocated.bytes), 0);
 }
@@ -259,29 +225,19 @@ fn memory_that_outlives_its_thread_stays_until_it_is_freed() {
 fn a_forked_child_continues_to_sample() {
     alone!(UNSAMPLED);
     profile::start(1);
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                let mut held = Vec::new();
-                while !stop.load(Ordering::Relaxed) {
-                    held.push(black_box(vec![1u8; 3_000]));
-                    held.truncate(held.len() % 50);
-                }
-            });
-        }
-        for _ in 0..60 {
-            let child = support::forks::in_a_fork(|| {
-                let before = total(&profile::snapshot(), |site| site.live).bytes;
-                let held = black_box([vec![1u8; 3_000], vec![2u8; 64 * MIB]]);
-                let grown = total(&profile::snapshot(), |site| site.live).bytes - before;
-                let peak = total(&profile::snapshot(), |site| site.peak).bytes;
-                drop(held);
-                u8::from(grown >= 64 * MIB as u64) + u8::from(peak >= 64 * MIB as u64)
-            });
-            assert_eq!(child, 2, "the child samples, and notes its peak");
-        }
-        stop.store(true, Ordering::Relaxed);
+    let mut held = Vec::new();
+    let work = move || {
+        held.push(black_box(vec![1u8; 3_000]));
+        held.truncate(held.len() % 50);
+    };
+    // The child samples, and notes its peak.
+    support::forks::fork_beside_threads(2, work, || {
+        let before = total(&profile::snapshot(), |site| site.live).bytes;
+        let held = black_box([vec![1u8; 3_000], vec![2u8; 64 * MIB]]);
+        let grown = total(&profile::snapshot(), |site| site.live).bytes - before;
+        let peak = total(&profile::snapshot(), |site| site.peak).bytes;
+        drop(held);
+        u8::from(grown >= 64 * MIB as u64) + u8::from(peak >= 64 * MIB as u64)
     });
 }
 
@@ -297,24 +253,18 @@ fn a_signal_handler_may_allocate() {
     alone!(UNSAMPLED);
     let mut stack = vec![0u8; 2 * libc::SIGSTKSZ];
     let second = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
-    // SAFETY: the stack lasts longer than the handlers are in force. All zeroes is a valid `sigaction`.
-    let mut action: libc::sigaction = unsafe {
-        libc::sigaltstack(&raw const second, std::ptr::null_mut());
-        std::mem::zeroed()
-    };
-    action.sa_sigaction = on_signal as *const () as usize;
+    // SAFETY: the stack lasts longer than the handlers are in force.
+    unsafe { libc::sigaltstack(&raw const second, std::ptr::null_mut()) };
     for flags in [libc::SA_RESTART, libc::SA_RESTART | libc::SA_ONSTACK] {
-        action.sa_flags = flags;
         profile::start(1);
         let every = libc::timeval { tv_sec: 0, tv_usec: 200 };
         let timer = libc::itimerval { it_interval: every, it_value: every };
         let none = libc::itimerval { it_interval: libc::timeval { tv_usec: 0, ..every }, ..timer };
         let until = HANDLED.load(Ordering::Relaxed) + 500;
-        // SAFETY: the arena serves handlers, and so does the profile; the handler calls nothing else.
-        unsafe {
-            libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut());
-            libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
-        }
+        // The arena serves handlers, and so does the profile; the handler calls nothing else.
+        assert!(support::raw::handle(libc::SIGALRM, on_signal, flags));
+        // SAFETY: a valid timer.
+        unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
         let mut held = Vec::with_capacity(64);
         while HANDLED.load(Ordering::Relaxed) < until {
             held.push(black_box(vec![1u8; 4_000]));

@@ -8,9 +8,9 @@
 mod support;
 
 use support::blocks::{Block, KIB, MIB, RESIDENT, keep_every};
-use support::maps::{make_huge_around, map_of, resident_bytes_around, tolerance_bytes};
+use support::maps::{Region, map_of};
 use support::{BARE_METAL, Settings, alone, huge_page_bytes};
-use zk_alloc::{HugePagesOutcome, Retain, Stats, phase, release, set_retain, stats};
+use zk_alloc::{HugePagesOutcome, Retain, phase, release, set_retain, stats};
 
 /// The settings that change how memory is faulted in.
 const EACH_SETTING: &[Settings] = &[
@@ -22,56 +22,6 @@ const EACH_SETTING: &[Settings] = &[
     &[("ZK_ALLOC_MAX_BYTES", "256M")],
     &[("ZK_ALLOC_THP", "always"), ("ZK_ALLOC_LAZY_ZERO_BYTES", "16K")],
 ];
-
-/// Finds the region by a block that stays in it.
-struct Region {
-    block: Block,
-    reserved_bytes: usize,
-}
-
-impl Region {
-    fn new() -> Self {
-        let block = Block::written(&RESIDENT, MIB);
-        Self { block, reserved_bytes: stats().address_space_bytes }
-    }
-
-    /// By the kernel's account.
-    fn resident_bytes(&self) -> usize {
-        resident_bytes_around(self.block.address(), self.reserved_bytes)
-    }
-
-    /// See [`make_huge_around`].
-    fn make_huge(&self) {
-        let blocks = make_huge_around(self.block.address(), self.reserved_bytes);
-        println!("measured {blocks} huge pages that the kernel made");
-    }
-
-    #[track_caller]
-    fn check(&self, after: &str) {
-        let (said, found) = (stats().resident_bytes, self.resident_bytes());
-        let is_near = said.abs_diff(found) <= tolerance_bytes(found);
-        assert!(is_near, "stats says {said} bytes, the kernel {found}, after {after}\n{}", stats());
-    }
-}
-
-#[test]
-fn stats_and_the_kernel_agree_for_blocks_of_every_size() {
-    alone!(each EACH_SETTING);
-    let region = Region::new();
-    let sizes = [KIB, 3 * KIB, 5 * KIB, 20 * KIB, 33 * KIB, 70 * KIB, 200 * KIB, 300 * KIB, MIB, 2 * MIB + MIB / 16];
-    for size in sizes.into_iter().chain([7 * MIB, 65 * MIB]) {
-        let count = (80 * MIB / size).max(1);
-        let mut blocks: Vec<_> = (0..count).map(|_| Block::written(&RESIDENT, size)).collect();
-        region.check(&format!("{count} blocks of {size} bytes were made"));
-        keep_every(3, &mut blocks);
-        region.check(&format!("two thirds of {count} blocks of {size} bytes were freed"));
-        release();
-        region.check(&format!("release() with a third of {count} blocks of {size} bytes alive"));
-        drop(blocks);
-        release();
-        region.check(&format!("all blocks of {size} bytes were freed, and release()"));
-    }
-}
 
 /// The kernel faults in the whole huge page that holds the end of a run.
 #[test]
@@ -95,15 +45,24 @@ fn growth_into_a_huge_page_counts_the_whole_page() {
 /// Runs `body` if the arena uses huge pages on this host, where khugepaged makes more of them by itself.
 fn where_the_kernel_makes_huge_pages(body: impl FnOnce()) {
     alone!(&[(BARE_METAL, "1")]);
-    // A host without huge pages has nothing to test.
-    if stats_of_an_open_arena().huge_pages == Some(HugePagesOutcome::Auto) {
+    // Opens the arena. A host without huge pages has nothing to test.
+    drop(Block::written(&RESIDENT, MIB));
+    if stats().huge_pages == Some(HugePagesOutcome::Auto) {
         body();
     }
 }
 
-fn stats_of_an_open_arena() -> Stats {
-    drop(Block::written(&RESIDENT, MIB));
-    stats()
+/// Whether the end of a run of 9 MiB is in a mapping for huge pages.
+fn end_is_huge(run: &Block) -> bool {
+    map_of(run.address() + 9 * MIB - 1).is_some_and(|map| map.has("hg"))
+}
+
+/// A run of 9 MiB of whose last huge page a part was purged. The block before it fills the room for small pages, where a test would show nothing.
+fn run_before_purged_memory() -> [Block; 2] {
+    let [before, run] = [40 * MIB, 9 * MIB].map(|bytes| Block::written(&RESIDENT, bytes));
+    release();
+    assert!(!end_is_huge(&run), "a part of its last block went back");
+    [before, run]
 }
 
 /// Blocks that lie far apart, in slabs and in runs, left of 128 MiB.
@@ -198,14 +157,9 @@ fn a_long_run_has_huge_pages_again_after_a_purge() {
 #[test]
 fn a_run_of_several_mappings_moves_without_a_copy() {
     where_the_kernel_makes_huge_pages(|| {
-        // This block fills the room for small pages, where the test would show nothing.
-        let before = Block::written(&RESIDENT, 40 * MIB);
-        let run = Block::written(&RESIDENT, 9 * MIB);
+        let [before, run] = run_before_purged_memory();
         let behind = Block::written(&RESIDENT, 300 * KIB);
-        release();
         let (address, refusals) = (run.address(), stats().refusals);
-        let end_is_huge = |run: &Block| map_of(run.address() + 9 * MIB - 1).is_some_and(|map| map.has("hg"));
-        assert!(!end_is_huge(&run), "a part of its last block went back");
         let run = run.resized(64 * MIB).expect("memory");
         assert_ne!(run.address(), address, "it has to move, since {:#x} is taken", behind.address());
         assert_eq!(stats().refusals, refusals, "{}", stats());
@@ -219,13 +173,9 @@ fn a_run_of_several_mappings_moves_without_a_copy() {
 #[test]
 fn a_block_that_is_resident_again_becomes_huge() {
     where_the_kernel_makes_huge_pages(|| {
-        let before = Block::written(&RESIDENT, 40 * MIB);
-        let run = Block::written(&RESIDENT, 9 * MIB);
-        release();
-        let is_huge = |run: &Block| map_of(run.address() + 9 * MIB - 1).is_some_and(|map| map.has("hg"));
-        assert!(!is_huge(&run), "a part of its last block went back");
+        let [before, run] = run_before_purged_memory();
         let run = run.resized(16 * MIB).expect("memory");
-        assert!(is_huge(&run), "all of its block is there again");
+        assert!(end_is_huge(&run), "all of its block is there again");
         drop(before);
     });
 }

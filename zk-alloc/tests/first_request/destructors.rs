@@ -4,8 +4,9 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
-use super::moments::{ENDED, join, start};
+use super::moments::ENDED;
 use super::{FINE, LOST, UNPREPARED, request, served};
+use crate::support::raw::{join, start};
 
 struct AtEnd;
 
@@ -19,12 +20,8 @@ impl Drop for AtEnd {
     }
 }
 
-extern "C" fn at_end_of_all(_: *mut c_void) {
+unsafe extern "C" fn destroy(_: *mut c_void) {
     ENDED.store(request(false), Ordering::SeqCst);
-}
-
-unsafe extern "C" fn destroy(value: *mut c_void) {
-    at_end_of_all(value);
 }
 
 /// A thread that leaves a value to be destroyed: by Rust, or by the C library, which comes last.
@@ -45,30 +42,25 @@ fn run_thread_with_destructor(key: Option<libc::pthread_key_t>) -> c_int {
     let value = key.map_or(0, |key| key as usize + 1);
     let Some(thread) = start(end_with_destructor, std::ptr::without_provenance_mut(value)) else { return UNPREPARED };
     join(thread);
-    match ENDED.load(Ordering::SeqCst) {
-        -1 => UNPREPARED,
-        code => code,
-    }
+    let code = ENDED.load(Ordering::SeqCst);
+    if code < 0 { UNPREPARED } else { code }
 }
 
-fn key() -> Option<libc::pthread_key_t> {
+/// A key with a destructor, for every other child.
+fn key(number: u32) -> Option<libc::pthread_key_t> {
     let mut key = 0;
     // SAFETY: a place for the key.
-    (unsafe { libc::pthread_key_create(&raw mut key, Some(destroy)) } == 0).then_some(key)
+    (number.is_multiple_of(2) && unsafe { libc::pthread_key_create(&raw mut key, Some(destroy)) } == 0).then_some(key)
 }
 
 pub(super) fn in_one(number: u32) -> c_int {
-    let key = if number.is_multiple_of(2) { key() } else { None };
-    run_thread_with_destructor(key).max(served())
+    run_thread_with_destructor(key(number)).max(served())
 }
 
 pub(super) fn in_many(number: u32) -> c_int {
-    let key = if number.is_multiple_of(2) { key() } else { None };
-    for _ in 0..300 {
-        let code = run_thread_with_destructor(key);
-        if code != FINE {
-            return code;
-        }
+    let key = key(number);
+    if let Some(code) = (0..300).map(|_| run_thread_with_destructor(key)).find(|&code| code != FINE) {
+        return code;
     }
     // Each thread ended before the next began, so the slabs must not add up.
     let slabs = zk_alloc::stats().slabs;

@@ -12,9 +12,11 @@ mod moments;
 mod stacks;
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
-use std::ffi::{CStr, c_int};
+use std::ffi::c_int;
 
 use crate::support::child;
+use crate::support::forks::in_a_fork;
+use crate::support::raw::variable;
 use crate::{BEGIN, END};
 
 /// The variable that names the moment that the process tries, instead of running tests.
@@ -34,29 +36,14 @@ const LOST: c_int = 14;
 /// The child could not prepare the test.
 const UNPREPARED: c_int = 13;
 
-/// A child that runs longer than this waits for something that never comes.
-const PATIENCE_S: u32 = 30;
-
 extern "C" fn before_main() {
-    // SAFETY: a C string. No other thread changes the environment yet.
-    let moment = unsafe { libc::getenv(c"ZK_ALLOC_TEST_MOMENT".as_ptr()) };
-    if moment.is_null() {
-        return;
-    }
-    // SAFETY: not null, and as above.
-    let moment = unsafe { CStr::from_ptr(moment) }.to_str().unwrap_or_default();
+    let Some(moment) = variable(c"ZK_ALLOC_TEST_MOMENT") else { return };
+    // By default, the tries are few.
+    let asked = variable(c"ZK_ALLOC_TEST_TRIES").and_then(|tries| tries.parse().ok());
     let found = ALL.iter().find(|(name, ..)| *name == moment);
-    let failed = found.map_or(1, |&(_, tries, child)| in_children(asked_tries().unwrap_or(tries), child));
+    let failed = found.map_or(1, |&(_, tries, child)| in_children(asked.unwrap_or(tries), child));
     // SAFETY: ends the process before `main`.
     unsafe { libc::_exit(failed) };
-}
-
-/// The number of tries, if the variable sets one; by default they are few.
-fn asked_tries() -> Option<u32> {
-    // SAFETY: a C string. No other thread changes the environment yet.
-    let tries = unsafe { libc::getenv(c"ZK_ALLOC_TEST_TRIES".as_ptr()) };
-    // SAFETY: not null, and as above.
-    (!tries.is_null()).then(|| unsafe { CStr::from_ptr(tries) })?.to_str().ok()?.parse().ok()
 }
 
 // SAFETY: the loader calls the functions that are listed here, and they have this type.
@@ -64,42 +51,13 @@ fn asked_tries() -> Option<u32> {
 #[used]
 static INIT: extern "C" fn() = before_main;
 
-/// Runs `child` in this number of children, and prints how many of them succeeded. Each child makes the first request
-/// of its process, because this process makes none before all are done.
+/// Runs `child` in this number of children, up to the first that fails, and prints which one that was. Each child makes
+/// the first request of its process, because this process makes none before all are done.
 fn in_children(tries: u32, child: fn(u32) -> c_int) -> c_int {
-    let mut failures = [(0, 0); 3];
-    let mut failed = 0;
-    for number in 0..tries {
-        // SAFETY: this process has one thread, or its children only do what POSIX allows a child of any process.
-        let pid = unsafe { libc::fork() };
-        if pid == 0 {
-            // SAFETY: the signal ends the child.
-            unsafe { libc::alarm(PATIENCE_S) };
-            let code = child(number);
-            // SAFETY: ends the child, without destructors.
-            unsafe { libc::_exit(code) };
-        }
-        let mut status = -1;
-        // SAFETY: a child of this process, and a place for the answer.
-        unsafe { libc::waitpid(pid, &raw mut status, 0) };
-        if status != 0 {
-            failures[failed] = (number, status);
-            failed += 1;
-        }
-        // Hanging children take long, so this stops after a few failures.
-        if failed == failures.len() {
-            break;
-        }
-    }
-    for &(number, status) in &failures[..failed] {
-        match (libc::WIFEXITED(status), libc::WTERMSIG(status)) {
-            (true, _) => eprintln!("child {number} ended with {}", libc::WEXITSTATUS(status)),
-            (_, libc::SIGALRM) => eprintln!("child {number} waited for ever"),
-            (_, signal) => eprintln!("child {number} was ended by signal {signal}"),
-        }
-    }
-    eprintln!("{failed} of at most {tries} children failed");
-    c_int::from(failed > 0)
+    let codes = (0..tries).map(|number| (number, in_a_fork(|| child(number) as u8)));
+    let failed = codes.into_iter().find(|&(_, code)| code != FINE);
+    eprintln!("of {tries} children, this one failed, with its code: {failed:?}");
+    c_int::from(failed.is_some())
 }
 
 /// Runs the children of this moment twice: with only large requests served by the arena, and with all of them.
@@ -118,7 +76,7 @@ fn check(moment: &str) {
         settings.extend(moment.contains("little_stack").then_some(("ZK_ALLOC_MAX_BYTES", stacks::MAX_BYTES)));
         // The process ends before `main`.
         let Some(ended) = child(&settings, || ()) else { return };
-        assert!(ended.status.success() && ended.stderr.contains("children failed"), "{ended:?}");
+        assert!(ended.status.success() && ended.stderr.contains("this one failed, with its code: None"), "{ended:?}");
     }
 }
 

@@ -1,27 +1,13 @@
 //! The moments, one after the other: what the children do in each.
 
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
 use std::panic::catch_unwind;
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use super::{FINE, REFUSED, UNPREPARED, request, served};
 use crate::support::limits::{limited, without_more_memory};
-
-/// Starts a thread without Rust's standard library, which might allocate.
-pub(super) fn start(run: extern "C" fn(*mut c_void) -> *mut c_void, value: *mut c_void) -> Option<libc::pthread_t> {
-    let mut thread = MaybeUninit::uninit();
-    // SAFETY: a place for the thread, and a function of its type.
-    let started = unsafe { libc::pthread_create(thread.as_mut_ptr(), null(), run, value) } == 0;
-    // SAFETY: written if the thread was started.
-    started.then(|| unsafe { thread.assume_init() })
-}
-
-pub(super) fn join(thread: libc::pthread_t) {
-    // SAFETY: a thread of this module, joined once.
-    unsafe { libc::pthread_join(thread, null_mut()) };
-}
+use crate::support::raw::{handle, join, start};
 
 /// Uses the C library's allocator in all ways that take its lock.
 fn churn(round: u32) {
@@ -67,14 +53,11 @@ extern "C" fn interrupt(target: *mut c_void) -> *mut c_void {
 
 /// Has `on_signal` interrupt this thread, `turns` after `GO`.
 fn arrange_interruption(turns: u32) -> Option<libc::pthread_t> {
-    // SAFETY: all zeroes is a valid `sigaction`.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = on_signal as *const () as usize;
-    action.sa_flags = libc::SA_RESTART;
     TURNS.store(turns, Ordering::Relaxed);
-    // SAFETY: a valid action; the other call only returns this thread.
-    let (set, own) = unsafe { (libc::sigaction(libc::SIGUSR1, &raw const action, null_mut()), libc::pthread_self()) };
-    if set == 0 { start(interrupt, std::ptr::without_provenance_mut(own as usize)) } else { None }
+    // SAFETY: only returns this thread.
+    let own = unsafe { libc::pthread_self() };
+    let is_set = handle(libc::SIGUSR1, on_signal, libc::SA_RESTART);
+    if is_set { start(interrupt, std::ptr::without_provenance_mut(own as usize)) } else { None }
 }
 
 pub(super) fn in_a_handler(number: u32) -> c_int {

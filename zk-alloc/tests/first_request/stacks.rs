@@ -5,9 +5,10 @@ use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::{BROKEN, FINE, REFUSED, UNPREPARED, request, served};
+use crate::support::raw::handle;
 
 /// `PTHREAD_STACK_MIN`, from which the C library takes its own data about the thread.
 const THREAD_BYTES: usize = 16 << 10;
@@ -70,49 +71,36 @@ fn in_a_thread(bytes: usize, run: extern "C" fn(*mut c_void) -> *mut c_void) -> 
 fn in_a_handler(bytes: usize, handler: extern "C" fn(c_int)) -> Option<usize> {
     let stack = stack(bytes)?;
     let place = libc::stack_t { ss_sp: stack.cast(), ss_flags: 0, ss_size: bytes };
-    // SAFETY: all zeroes is a valid `sigaction`.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = handler as *const () as usize;
-    action.sa_flags = libc::SA_ONSTACK;
-    // SAFETY: a stack for the handler alone, and a valid action.
-    let raised = unsafe {
-        libc::sigaltstack(&raw const place, null_mut()) == 0
-            && libc::sigaction(libc::SIGUSR1, &raw const action, null_mut()) == 0
-            && libc::raise(libc::SIGUSR1) == 0
-    };
-    raised.then(|| used(stack, bytes))
+    // SAFETY: a stack for the handler alone.
+    let is_set = unsafe { libc::sigaltstack(&raw const place, null_mut()) == 0 };
+    let is_set = is_set && handle(libc::SIGUSR1, handler, libc::SA_ONSTACK);
+    // SAFETY: the signal has this handler.
+    (is_set && unsafe { libc::raise(libc::SIGUSR1) } == 0).then(|| used(stack, bytes))
 }
 
 /// Exceeds the cap with live requests of all lengths. The arena has to purge free memory, and the backing allocator
 /// serves some of them.
 fn beyond_the_cap() -> c_int {
-    const COUNT: usize = 40;
-    static HELD: [AtomicPtr<u8>; COUNT] = [const { AtomicPtr::new(null_mut()) }; COUNT];
     const SIZES: [usize; 5] = [100, 3_000, 40 << 10, 3 << 20, 5 << 20];
     let layout =
         |number: usize, times| Layout::from_size_align(times * SIZES[number % 5], 8).expect("a small alignment");
-    let mut code = FINE;
-    for (number, place) in HELD.iter().enumerate() {
+    let (mut held, mut code) = ([null_mut(); 40], FINE);
+    for (number, place) in held.iter_mut().enumerate() {
         let layout = layout(number, 1);
-        // SAFETY: the size is not zero; freed below, with its final length.
-        let grown = unsafe {
+        // SAFETY: the size is not zero; what is written is at least as long, and freed below, with its final length.
+        unsafe {
             let at = if number % 2 == 0 { alloc(layout) } else { alloc_zeroed(layout) };
-            if at.is_null() { at } else { realloc(at, layout, 2 * layout.size()) }
-        };
-        if grown.is_null() {
-            code = REFUSED;
-        } else {
-            // SAFETY: at least as long as the layout says.
-            unsafe { grown.write_bytes(1, layout.size()) };
+            *place = if at.is_null() { at } else { realloc(at, layout, 2 * layout.size()) };
+            if place.is_null() {
+                code = REFUSED;
+            } else {
+                place.write_bytes(1, layout.size());
+            }
         }
-        place.store(grown, Ordering::Relaxed);
     }
-    for (number, place) in HELD.iter().enumerate() {
-        let at = place.load(Ordering::Relaxed);
-        if !at.is_null() {
-            // SAFETY: allocated above, with this length.
-            unsafe { dealloc(at, layout(number, 2)) };
-        }
+    for (number, &at) in held.iter().enumerate().filter(|(_, at)| !at.is_null()) {
+        // SAFETY: allocated above, with this length.
+        unsafe { dealloc(at, layout(number, 2)) };
     }
     code
 }

@@ -48,27 +48,6 @@ fn a_hundred_thousand_threads_leave_no_memory_behind() {
     assert!(end_rss <= warm_rss + (8 << 20), "RSS from {warm_rss} to {end_rss}\nfrom {warm}\nto {end}");
 }
 
-/// The memory in use never exceeds the need of one wave of threads, no matter how many waves come.
-#[test]
-fn waves_of_threads_reuse_the_slabs_of_the_waves_before() {
-    alone!(each THRESHOLDS);
-    const WIDTH: u64 = 64;
-    let wave = |round: u64| {
-        phase(|| {
-            let threads: Vec<_> = (0..WIDTH).map(|n| thread::spawn(move || patterned(600, round + n))).collect();
-            let made: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-            made.iter().zip(round..).for_each(|(words, seed)| assert_patterned(words, seed));
-        });
-        stats()
-    };
-    let warm = (0..3).map(wave).nth(2).unwrap();
-    let end = (3..60).map(wave).nth(56).unwrap();
-    assert!(end.slab_allocations >= 60 * WIDTH, "{end}");
-    // The scheduler decides how many threads of a wave run at once; at most all do.
-    let most = warm.live_bytes.max((WIDTH as usize + 2) * (512 << 10));
-    assert!(end.live_bytes <= most && end.peak_live_bytes <= most + (64 << 20), "from {warm}\nto {end}");
-}
-
 static DESTROYED: AtomicUsize = AtomicUsize::new(0);
 
 /// Frees arena memory when its thread exits, allocates more, and sends a buffer to a thread that lives on.

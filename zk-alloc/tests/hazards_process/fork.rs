@@ -1,7 +1,7 @@
 //! A fork copies the arena while other threads are changing it.
 
-use crate::support::forks::{code_of, in_a_fork, start};
-use crate::support::{Numbers, THRESHOLDS, alone, assert_patterned, maps, patterned, pss_bytes};
+use crate::support::forks::{StopAtEnd, code_of, in_a_fork, start};
+use crate::support::{Kept, Numbers, THRESHOLDS, alone, assert_patterned, maps, patterned, pss_bytes};
 use crate::{LENGTHS, buffers, intact};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -42,15 +42,6 @@ fn child(seed: u64, inherited: Vec<Vec<u64>>, guard: PhaseGuard) -> Result<(), u
     check(intact(&own, !seed), 17)
 }
 
-/// Tells the other threads to stop, even if a child failed.
-struct StopAtEnd<'a>(&'a AtomicBool);
-
-impl Drop for StopAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// The fork copies other threads in the middle of an allocation, and they never continue in the child. Memory that they
 /// had claimed stays claimed, and nothing may wait for them. Parent and child each have their own copy of all live
 /// memory.
@@ -59,17 +50,11 @@ fn a_child_forked_in_a_phase_allocates_and_frees_inherited_memory() {
     alone!(each THRESHOLDS);
     let (stop, cycles) = (AtomicBool::new(false), AtomicU64::new(0));
     let busy = |id: u64| {
-        let mut numbers = Numbers::new(id);
-        let mut kept = Vec::new();
+        let (mut numbers, mut kept) = (Numbers::new(id), Kept::new());
         while !stop.load(Ordering::Relaxed) {
-            let seed = numbers.below(1 << 20) as u64;
-            let len = LENGTHS[numbers.below(LENGTHS.len() - 1)];
-            let words = if seed.is_multiple_of(4) { patterned(len, seed) } else { phase(|| patterned(len, seed)) };
-            kept.push((seed, words));
-            if kept.len() > 8 {
-                let (seed, words) = kept.swap_remove(numbers.below(8));
-                assert_patterned(&words, seed);
-            }
+            let is_in_phase = numbers.below(4) > 0;
+            let mut replace = || kept.replace(&mut numbers, 8, &LENGTHS[..LENGTHS.len() - 1]);
+            assert!(if is_in_phase { phase(replace) } else { replace() });
             cycles.fetch_add(1, Ordering::Relaxed);
         }
     };

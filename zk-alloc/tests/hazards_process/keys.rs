@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Instant;
 
 use crate::support::child;
+use crate::support::raw::variable;
 use zk_alloc::PhaseGuard;
 
 /// The variable that says when this process makes its keys: [`LATE`], as a program does, or [`EARLY`], before all other
@@ -23,10 +24,7 @@ fn make_keys() {
 }
 
 extern "C" fn make_early() {
-    // SAFETY: C strings. No other thread changes the environment yet.
-    let value = unsafe { libc::getenv(c"ZK_ALLOC_TEST_KEYS".as_ptr()) };
-    // SAFETY: not null, and as above.
-    if !value.is_null() && unsafe { std::ffi::CStr::from_ptr(value) }.to_bytes() == EARLY.as_bytes() {
+    if variable(c"ZK_ALLOC_TEST_KEYS") == Some(EARLY) {
         make_keys();
     }
 }
@@ -103,14 +101,14 @@ fn malloc_and_free_stay_fast_after_the_first_32_pthread_keys_are_used_up() {
     // The best of several runs, because the machine may be busy.
     let best = |when| (0..3).filter_map(|_| with_keys(when, measure)).fold(f64::INFINITY, f64::min);
     let [none, late, early] = ["", LATE, EARLY].map(best);
-    println!("{none:.1} ns a pair, {late:.1} with late keys, {early:.1} with early ones");
     assert!(late <= 2.0 * none && early <= 2.0 * none, "{none:.1} ns a pair, {late:.1}, {early:.1}");
 }
 
 /// A handler may have interrupted `malloc`. If the key needs `malloc`, the thread asks for it again later. A key that
-/// was made before the program began needs nothing.
+/// was made before the program began needs nothing. There are 2,048 caches, so each must become free when its thread
+/// ends.
 #[test]
-fn a_thread_that_may_be_in_a_handler_uses_only_an_early_key() {
+fn with_any_key_threads_get_a_cache_once_they_are_in_no_handler_and_hand_it_on() {
     for when in ["", LATE, EARLY] {
         with_keys(when, || {
             drop(black_box(Box::new([0u8; 1 << 20])));
@@ -124,16 +122,7 @@ fn a_thread_that_may_be_in_a_handler_uses_only_an_early_key() {
                 assert!(has_cache(), "the thread did not ask again once its signals were unblocked");
             });
             thread.join().unwrap();
-            println!("measured 0");
-        });
-    }
-}
-
-/// There are 2,048 caches, so each must become free when its thread ends.
-#[test]
-fn the_cache_of_a_thread_that_ended_serves_another_with_any_key() {
-    for when in ["", LATE, EARLY] {
-        with_keys(when, || {
+            block_a_signal(false);
             for number in 0..2_500 {
                 assert!(thread::spawn(has_cache).join().unwrap(), "thread {number} has no cache");
             }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex};
 use std::thread;
 
+use crate::support::raw::handle;
 use crate::support::{THRESHOLDS, alone, child, in_its_own_process};
 use crate::{buffers, intact};
 use zk_alloc::{PhaseGuard, phase, stats};
@@ -208,12 +209,7 @@ fn a_signal_handler_allocates_in_the_midst_of_an_allocation() {
     let _guard = PhaseGuard::new();
     // 80 buffers of 8 KiB need more than one slab, so slabs come and go all the time.
     let mut ring: Vec<_> = (0..RING).map(|seed| (make(SLAB_SIZED, seed), seed)).collect();
-    // SAFETY: all zeroes is a valid `sigaction`.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = on_signal as *const () as usize;
-    action.sa_flags = libc::SA_RESTART;
-    // SAFETY: a valid action; its handler allocates only as described above.
-    assert_eq!(unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, null_mut()) }, 0);
+    assert!(handle(libc::SIGUSR1, on_signal, libc::SA_RESTART));
     // SAFETY: only returns this thread.
     let worker = unsafe { libc::pthread_self() };
     let mut made = RING;
@@ -233,6 +229,5 @@ fn a_signal_handler_allocates_in_the_midst_of_an_allocation() {
     assert!(handled >= SIGNALS && stats().run_allocations >= SIGNALS, "{}", stats());
     let by_handlers = 7 * handled;
     let not_in_a_slab = (made + by_handlers).saturating_sub(stats().slab_allocations);
-    println!("{made} allocations; {not_in_a_slab} of {by_handlers} by handlers had interrupted a slab's bookkeeping");
     assert!(not_in_a_slab < by_handlers / 2, "{}", stats());
 }

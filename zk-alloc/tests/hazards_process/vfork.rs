@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::{Numbers, THRESHOLDS, alone, is_patterned, patterned};
+use crate::support::{Kept, Numbers, THRESHOLDS, alone};
 use zk_alloc::{PhaseGuard, release};
 
 const TIME: Duration = Duration::from_secs(3);
@@ -15,29 +15,8 @@ const TIME: Duration = Duration::from_secs(3);
 /// for claims.
 const LENGTHS: [usize; 6] = [6, 20, 20, 120, 700, 9_000];
 
-/// Buffers that their owner replaces one by one.
-struct Kept(Vec<(u64, Vec<u64>)>);
-
-impl Kept {
-    const MAX_BLOCKS: usize = 160;
-
-    /// Returns `false` if a buffer has changed. It must not panic, because a panic takes locks.
-    fn churn(&mut self, numbers: &mut Numbers) -> bool {
-        (0..400).all(|_| {
-            let (at, seed) = (numbers.below(Self::MAX_BLOCKS), numbers.below(1 << 20) as u64);
-            let new = (seed, patterned(LENGTHS[numbers.below(LENGTHS.len())], seed));
-            if at >= self.0.len() {
-                self.0.push(new);
-                return true;
-            }
-            let (seed, words) = std::mem::replace(&mut self.0[at], new);
-            is_patterned(&words, seed)
-        })
-    }
-
-    fn drain(&mut self) -> bool {
-        self.0.drain(..).all(|(seed, words)| is_patterned(&words, seed))
-    }
+fn churn(kept: &mut Kept, numbers: &mut Numbers) -> bool {
+    (0..400).all(|_| kept.replace(numbers, 160, &LENGTHS))
 }
 
 /// Runs `child` as vfork(2) would, but with its own stack, so that its frames do not overwrite the caller's. Returns
@@ -71,14 +50,14 @@ fn vforked_children_allocate_while_another_thread_takes_what_threads_keep() {
     let (children, releases) = (&AtomicU64::new(0), &AtomicU64::new(0));
     let vforks = |id: u64| {
         let mut stack = vec![0; 256 << 10];
-        let (mut numbers, mut kept) = (Numbers::new(id), Kept(Vec::new()));
+        let (mut numbers, mut kept) = (Numbers::new(id), Kept::new());
         let _guard = PhaseGuard::new();
         while !stop.load(Ordering::Relaxed) {
             let drains = numbers.below(2) == 0;
-            let mut child = || c_int::from(!(kept.churn(&mut numbers) && (!drains || kept.drain())));
+            let mut child = || c_int::from(!(churn(&mut kept, &mut numbers) && (!drains || kept.drain())));
             assert_eq!(vforked(&mut stack, &mut child), 0, "the child's memory was overwritten, or it died");
             children.fetch_add(1, Ordering::Relaxed);
-            assert!(kept.churn(&mut numbers), "the parent's memory was overwritten");
+            assert!(churn(&mut kept, &mut numbers), "the parent's memory was overwritten");
         }
     };
     let takes = || {
@@ -97,6 +76,5 @@ fn vforked_children_allocate_while_another_thread_takes_what_threads_keep() {
         stop.store(true, Ordering::Relaxed);
     });
     let (children, releases) = (children.load(Ordering::Relaxed), releases.load(Ordering::Relaxed));
-    println!("{children} children, {releases} releases");
     assert!(children > 20 && releases > 20, "{children} children, {releases} releases");
 }

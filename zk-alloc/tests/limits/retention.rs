@@ -4,8 +4,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use crate::support::blocks::Block;
-use crate::support::tasks::{field, ours};
-use crate::support::{alone, in_its_own_process, rss_bytes};
+use crate::support::tasks::ours;
+use crate::support::{alone, field, in_its_own_process, rss_bytes};
 use zk_alloc::{
     Participants, Phase, Retain, ZkAllocator, phase, release, reserve, set_retain, soften, start_background_thread,
     stats, stop_background_thread,
@@ -106,7 +106,7 @@ fn memory_goes_before_long_pauses_and_stays_over_short_ones() {
 /// How often the background thread went to sleep.
 fn sleeps_of_the_thread() -> u64 {
     let [ours] = &ours()[..] else { panic!("{:?}", ours()) };
-    field(ours, "voluntary_ctxt_switches").parse().expect("a number")
+    field(ours.join("status"), "voluntary_ctxt_switches").parse().expect("a number")
 }
 
 /// With nothing to purge, the thread wakes once a second, so that a laptop's processor can sleep.

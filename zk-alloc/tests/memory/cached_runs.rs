@@ -1,8 +1,6 @@
-//! A thread caches the short run that it freed last for its next request, and other threads can still get that memory.
+//! A thread caches the short run that it freed last for its next request. reuse.rs has what other threads get of it.
 
 use std::hint::black_box;
-use std::sync::Barrier;
-use std::thread;
 
 use crate::support::alone;
 use crate::support::blocks::KIB;
@@ -37,10 +35,6 @@ fn leaves_nothing_alive(work: impl Fn()) {
     assert!(changes.len() < 10, "each time so many bytes stayed alive, or went: {changes:?}");
 }
 
-fn on_another_thread(work: impl FnOnce() + Send) {
-    thread::scope(|scope| scope.spawn(work).join().expect("a thread of the test"));
-}
-
 #[test]
 fn a_cached_run_serves_the_next_request() {
     in_a_phase(|| {
@@ -51,25 +45,6 @@ fn a_cached_run_serves_the_next_request() {
         assert_eq!(after.run_allocations - before.run_allocations, 2, "both count");
         assert_eq!(after.run_bytes - before.run_bytes, 2 * BYTES as u64);
         leaves_nothing_alive(|| _ = use_a_buffer(BYTES));
-    });
-}
-
-/// Fails if a run came from memory that was not resident. The test harness allocates a few blocks on another thread at the same time.
-fn assert_no_fresh_run(fresh_bytes: u64) {
-    let fresh_bytes = stats().fresh_bytes - fresh_bytes;
-    assert!(fresh_bytes < (BYTES - 32 * KIB) as u64, "{fresh_bytes} bytes were not resident");
-}
-
-#[test]
-fn a_cached_run_serves_other_threads_before_memory_that_is_not_resident() {
-    in_a_phase(|| {
-        // The threads' own blocks are resident from here on.
-        on_another_thread(|| _ = use_a_buffer(BYTES));
-        use_a_buffer(BYTES);
-        let fresh_bytes = stats().fresh_bytes;
-        on_another_thread(|| _ = use_a_buffer(BYTES));
-        on_another_thread(|| _ = use_a_buffer(BYTES - 32 * KIB));
-        assert_no_fresh_run(fresh_bytes);
     });
 }
 
@@ -98,33 +73,5 @@ fn a_buffer_grows_into_the_cached_run_behind_it() {
             is_behind
         };
         assert!((0..50).any(&mut is_behind), "first fit in what was purged");
-    });
-}
-
-/// A thread that exits leaves its cached run to the next thread. Many threads at once leave nothing alive.
-#[test]
-fn the_cached_run_of_a_thread_that_ended_serves_others() {
-    in_a_phase(|| {
-        const THREADS: usize = 300;
-        let used = || (0..THREADS).for_each(|_| on_another_thread(|| _ = use_a_buffer(BYTES)));
-        used();
-        let fresh_bytes = stats().fresh_bytes;
-        used();
-        assert_no_fresh_run(fresh_bytes);
-
-        let barrier = Barrier::new(THREADS);
-        let live_bytes = stats().live_bytes;
-        let work = || {
-            use_a_buffer(64 * KIB);
-            barrier.wait();
-            use_a_buffer(64 * KIB);
-        };
-        thread::scope(|scope| {
-            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
-            // The scope itself waits for the end of the work, but not for the destructors of the threads' locals.
-            threads.into_iter().for_each(|thread| thread.join().expect("a thread of the test"));
-        });
-        // Except for the standard library's data about threads.
-        assert!(stats().live_bytes.abs_diff(live_bytes) < 64 * KIB, "all of it was freed");
     });
 }

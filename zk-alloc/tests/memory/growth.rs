@@ -85,6 +85,5 @@ fn vectors_that_moved_leave_few_mappings() {
         release();
         let purged = maps::count();
         assert!(purged < before + 12, "round {round}: {before} mappings, {purged} after the purge");
-        println!("measured {before} mappings, {alive} with {VECTORS} vectors, {freed} after them, {purged} purged");
     }
 }

@@ -11,11 +11,21 @@ use zk_alloc::{phase, stats};
 /// Served from a slab.
 const BLOCK_BYTES: usize = 16 << 10;
 
-/// Memory that was not resident before `work`, in bytes.
-fn fresh_bytes<R>(work: impl FnOnce() -> R) -> (u64, R) {
+/// Runs `body` in a phase, in a process of its own.
+#[track_caller]
+fn in_a_phase(body: impl FnOnce()) {
+    alone!();
+    phase(body);
+}
+
+/// Fails if `work` takes more than this number of bytes that were not resident.
+#[track_caller]
+fn assert_fresh<R>(most_bytes: usize, work: impl FnOnce() -> R) -> R {
     let before = stats().fresh_bytes;
     let result = work();
-    (stats().fresh_bytes - before, result)
+    let fresh_bytes = stats().fresh_bytes - before;
+    assert!(fresh_bytes <= most_bytes as u64, "{fresh_bytes} bytes were fresh");
+    result
 }
 
 fn run(bytes: usize) -> Vec<u8> {
@@ -29,31 +39,27 @@ fn blocks(bytes: usize) -> Vec<Vec<u8>> {
 /// If the slab of a live block took the lowest place, it would lie where the run was.
 #[test]
 fn a_slab_that_stays_does_not_take_the_place_of_a_run() {
-    alone!();
-    phase(|| {
+    in_a_phase(|| {
         drop(run(16 * MIB));
         let pins = blocks(BLOCK_BYTES);
-        let (fresh, _) = fresh_bytes(|| run(16 * MIB));
-        assert_eq!(fresh, 0);
+        assert_fresh(0, || run(16 * MIB));
         drop(pins);
-    })
+    });
 }
 
 /// If a short run took the lowest place, survivors of a proof would lie where its longest run was.
 #[test]
 fn a_short_run_that_stays_does_not_take_the_place_of_a_long_one() {
-    alone!();
-    phase(|| {
+    in_a_phase(|| {
         let shorts = || black_box((0..12).map(|_| run(192 << 10)).collect::<Vec<_>>());
         let long = run(16 * MIB);
         drop((shorts(), long));
         // The thread caches the last long run that it freed.
         drop(run(MIB));
         let pins = shorts();
-        let (fresh, _) = fresh_bytes(|| run(16 * MIB));
-        assert_eq!(fresh, 0);
+        assert_fresh(0, || run(16 * MIB));
         drop(pins);
-    })
+    });
 }
 
 /// The small-object region: 3 MiB for each of the machine's threads.
@@ -64,40 +70,31 @@ fn room_of_slabs_bytes() -> usize {
 
 #[test]
 fn slabs_reuse_the_memory_of_a_run() {
-    alone!();
-    phase(|| {
+    in_a_phase(|| {
         drop(run(48 * MIB));
-        let (fresh, many) = fresh_bytes(|| blocks(room_of_slabs_bytes() + 24 * MIB));
-        assert!(fresh <= room_of_slabs_bytes() as u64, "{fresh} bytes were fresh");
-        drop(many);
-    })
+        assert_fresh(room_of_slabs_bytes(), || blocks(room_of_slabs_bytes() + 24 * MIB));
+    });
 }
 
 #[test]
 fn runs_reuse_the_memory_of_slabs() {
-    alone!();
-    phase(|| {
+    in_a_phase(|| {
         // A thread that lives on would cache some blocks, and their slabs would stay.
         thread::spawn(|| drop(blocks(room_of_slabs_bytes() + 24 * MIB))).join().expect("it only allocates");
-        let (fresh, _) = fresh_bytes(|| run(16 * MIB));
-        assert_eq!(fresh, 0);
-    })
+        assert_fresh(0, || run(16 * MIB));
+    });
 }
 
 /// Short and long runs come and go at different times. Without sharing, each proof would pay for both.
 #[test]
 fn short_and_long_runs_reuse_each_others_memory() {
-    alone!();
-    phase(|| {
+    in_a_phase(|| {
         const SHORT_BYTES: usize = 40 << 10;
-        const COUNT: usize = 8 * MIB / SHORT_BYTES;
         drop(run(16 * MIB));
         // The list of them is a block of a slab. It is written here, because its pages may be fresh.
-        let mut many = vec![Vec::new(); COUNT];
-        let (fresh, ()) = fresh_bytes(|| many.iter_mut().for_each(|short| *short = black_box(vec![1_u8; SHORT_BYTES])));
-        assert_eq!(fresh, 0);
+        let mut many = vec![Vec::new(); 8 * MIB / SHORT_BYTES];
+        assert_fresh(0, || many.iter_mut().for_each(|short| *short = run(SHORT_BYTES)));
         drop(many);
-        let (fresh, _) = fresh_bytes(|| run(12 * MIB));
-        assert_eq!(fresh, 0);
-    })
+        assert_fresh(0, || run(12 * MIB));
+    });
 }

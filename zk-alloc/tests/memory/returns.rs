@@ -22,7 +22,6 @@ fn at_rest(alive: usize) -> usize {
 #[track_caller]
 fn assert_costs_at_most(bound: usize, before: usize, when: &str) {
     let cost = cost(before);
-    println!("measured {:.1} MiB, at most {:.1}, {when}", cost as f64 / MIB as f64, bound as f64 / MIB as f64);
     assert!(cost <= bound, "RSS grew by {cost} bytes, more than {bound}, {when}\n{}", stats());
 }
 
@@ -132,7 +131,6 @@ fn release_purges_the_caches_of_a_thousand_idle_threads() {
         released.wait();
         [before, after]
     });
-    println!("measured {:.1} MiB more, while 1,000 threads idle", after.saturating_sub(before) as f64 / MIB as f64);
     assert!(after <= before + 20 * MIB, "RSS grew from {before} to {after} bytes");
 }
 

@@ -1,4 +1,4 @@
-//! Freed memory serves again, whether it was purged lazily, purged to be zeroed, cut off by shrinking, left by other
+//! Freed memory serves again, whether it was purged to be zeroed, cut off by shrinking, left by other
 //! threads, or in the way of a cap. Each test covers one promise whose breach would lose memory or hand out stale
 //! bytes.
 
@@ -7,8 +7,8 @@ use std::sync::Barrier;
 use std::thread;
 
 use crate::support::blocks::{Block, KIB, MIB, RESIDENT, cost};
-use crate::support::{alone, in_its_own_process, rss_bytes};
-use zk_alloc::{overflow_stats, release, soften, stats};
+use crate::support::{alone, beside_idle_threads, in_its_own_process, rss_bytes};
+use zk_alloc::{overflow_stats, release, stats};
 
 fn written(count: usize, bytes: usize) -> Vec<Block> {
     (0..count).map(|_| Block::written(&RESIDENT, bytes)).collect()
@@ -19,21 +19,6 @@ const SIZES: [usize; 9] = [KIB, 5 * KIB, 20 * KIB, 40 * KIB, 200 * KIB, MIB, 5 *
 
 fn count_of(bytes: usize) -> usize {
     (32 * MIB / bytes).max(1)
-}
-
-/// Lazily purged pages keep their contents until the kernel runs short. They are not clean, and must be cleared.
-#[test]
-fn lazily_purged_memory_is_zeroed_when_zeroes_are_asked_for() {
-    alone!();
-    for bytes in SIZES {
-        let dirty = written(count_of(bytes), bytes);
-        let addresses: BTreeSet<_> = dirty.iter().map(Block::address).collect();
-        drop(dirty);
-        soften();
-        let zeroed: Vec<_> = (0..count_of(bytes)).map(|_| Block::zeroed(&RESIDENT, bytes)).collect();
-        assert!(zeroed.iter().any(|block| addresses.contains(&block.address())), "{bytes}: none was used before");
-        assert!(zeroed.iter().all(Block::is_zero), "{bytes} bytes are not zero after soften()");
-    }
 }
 
 /// Zeroing by a purge has two effects: the kernel's pages are zero, and they are not resident. With only one of them,
@@ -120,7 +105,8 @@ fn the_caches_of_exited_threads_are_released() {
     let (before, live_bytes) = (rss_bytes(), stats().live_bytes);
     let barrier = Barrier::new(THREADS);
     let work = || {
-        let blocks: Vec<_> = [KIB, 3 * KIB, 20 * KIB].into_iter().flat_map(|bytes| written(10, bytes)).collect();
+        let blocks: Vec<_> =
+            [KIB, 3 * KIB, 20 * KIB, 64 * KIB].into_iter().flat_map(|bytes| written(10, bytes)).collect();
         // All at once, so that no thread takes over the cache of another.
         barrier.wait();
         drop(blocks);
@@ -146,25 +132,17 @@ fn the_caches_of_idle_threads_serve_others() {
     drop(written(1, KIB));
     let sizes = [KIB, 3 * KIB, 20 * KIB, 100 * KIB, MIB];
     for bytes in sizes {
-        let [used, done] = [(); 2].map(|()| Barrier::new(THREADS + 1));
         // All threads have the same amount at once, free it, and keep what fits into their caches.
-        let idle = || {
+        let all = Barrier::new(THREADS);
+        let work = || {
             let blocks = written((MIB / bytes).max(1), bytes);
-            used.wait();
+            all.wait();
             drop(blocks);
-            used.wait();
-            done.wait();
         };
-        let [fresh_bytes, cost] = thread::scope(|scope| {
-            (0..THREADS).for_each(|_| _ = scope.spawn(idle));
-            used.wait();
-            used.wait();
+        let [fresh_bytes, cost] = beside_idle_threads(THREADS, work, || {
             let (before, fresh_bytes) = (rss_bytes(), stats().fresh_bytes);
-            let others = written(THREADS * (MIB / bytes).max(1), bytes);
-            let figures = [(stats().fresh_bytes - fresh_bytes) as usize, cost(before)];
-            drop(others);
-            done.wait();
-            figures
+            let _others = written(THREADS * (MIB / bytes).max(1), bytes);
+            [(stats().fresh_bytes - fresh_bytes) as usize, cost(before)]
         });
         let all_bytes = THREADS * MIB;
         assert!(fresh_bytes <= all_bytes / 4, "{fresh_bytes} of {all_bytes} bytes in {bytes} were fresh");
@@ -207,22 +185,15 @@ fn free_memory_in_other_threads_makes_room_under_a_cap() {
     for sizes in [vec![KIB], vec![20 * KIB], vec![100 * KIB], vec![7 * MIB], (1..=32).map(|kib| kib * KIB).collect()] {
         // Only the huge run must find the cap full.
         release();
-        let [all, used, done] = [(); 3].map(|()| Barrier::new(THREADS + 1));
-        let idle = || {
+        let all = Barrier::new(THREADS);
+        let work = || {
             let blocks: Vec<_> = sizes.iter().map(|&bytes| written(7 * MIB / sizes.len() / bytes, bytes)).collect();
             all.wait();
             drop(blocks);
-            used.wait();
-            done.wait();
         };
-        let over = thread::scope(|scope| {
-            (0..THREADS).for_each(|_| _ = scope.spawn(idle));
-            all.wait();
-            used.wait();
+        let over = beside_idle_threads(THREADS, work, || {
             drop(written(1, 112 * MIB));
-            let over = overflow_stats();
-            done.wait();
-            over
+            overflow_stats()
         });
         assert_eq!(over, (0, 0), "a huge run after {THREADS} threads freed 7 MiB in {sizes:?} each\n{}", stats());
     }

@@ -24,17 +24,10 @@ pub(crate) struct Block {
 
 // SAFETY: only the block owns its memory.
 unsafe impl Send for Block {}
-// SAFETY: a shared block only tells its address and its length, which never change.
-unsafe impl Sync for Block {}
 
 impl Block {
     pub(crate) fn layout(&self) -> Layout {
         self.layout
-    }
-
-    #[allow(dead_code, reason = "each test binary uses its part")]
-    pub(crate) fn address(&self) -> usize {
-        self.at.addr().get()
     }
 
     fn size(&self) -> usize {

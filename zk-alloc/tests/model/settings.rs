@@ -4,16 +4,13 @@
 //! Settings are read once per process, so each test runs in a process of its own. `ZK_ALLOC_SOAK_OPS` (each of these
 //! tests runs a hundredth of it) and `ZK_ALLOC_SOAK_SEED` are as in main.rs.
 
-use std::alloc::Layout;
 use std::env;
-use std::sync::OnceLock;
-use std::thread;
-use std::time::Duration;
+use std::sync::LazyLock;
 
-use crate::heap::{Block, Heap};
+use crate::heap::Heap;
 use crate::number;
 use crate::support::blocks::MIB;
-use crate::support::maps::{resident_bytes_around, tolerance_bytes};
+use crate::support::maps::Region;
 use crate::support::{BARE_METAL, Ended, Settings, child_as};
 use crate::volume::{self, AtRest, Volume};
 use zk_alloc::{ZkAllocator, release, stats};
@@ -35,32 +32,10 @@ fn in_and_out_of_phases_and_resident(at_rest: Option<AtRest>) {
     }
 }
 
-/// The address of a block that marks the region, and the region's size when that block was made.
-fn region() -> (usize, usize) {
-    static REGION: OnceLock<(Block, usize)> = OnceLock::new();
-    let (block, reserved_bytes) = REGION.get_or_init(|| {
-        let heap = Heap::new(ZkAllocator::resident(), false);
-        let block = heap.alloc(Layout::from_size_align(MIB, 8).expect("a small layout"), true).expect("memory");
-        (block, stats().address_space_bytes)
-    });
-    (block.address(), *reserved_bytes)
-}
+static REGION: LazyLock<Region> = LazyLock::new(Region::new);
 
-/// Compares the resident size of `stats()` with the kernel's. A retention policy may act in the background thread
-/// between the two calls, so this tries again.
 fn resident_bytes_are_the_kernel_s() {
-    let (address, reserved_bytes) = region();
-    let mut asked = 0;
-    loop {
-        let said = stats().resident_bytes;
-        let found = resident_bytes_around(address, reserved_bytes);
-        if said.abs_diff(found) <= tolerance_bytes(found) {
-            return;
-        }
-        asked += 1;
-        assert!(asked < 20, "stats() says {said} bytes are resident, the kernel says {found}\n{}", stats());
-        thread::sleep(Duration::from_millis(5));
-    }
+    REGION.check("all threads met");
 }
 
 /// Resident memory must stay within the cap, and match the kernel's account.
@@ -78,7 +53,8 @@ fn volume_under(all_settings: &[Settings], check: fn()) {
             settings,
             |command| _ = command.envs(soak),
             || {
-                region();
+                // Before the memory is full.
+                LazyLock::force(&REGION);
                 in_and_out_of_phases_and_resident(None);
                 in_and_out_of_phases_and_resident(Some(AtRest { every_ops: 1_000, check }));
             },

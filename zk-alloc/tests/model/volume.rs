@@ -43,42 +43,30 @@ pub(crate) struct AtRest {
 const MAX_LIVE_BYTES: usize = 1 << 30;
 const MAX_LIVE_BLOCKS: usize = 256;
 
-/// The requests of one thread.
-struct Rng(Numbers);
+/// From 1 to `1 << max_log2`, with each power of two equally likely.
+fn log_uniform(rng: &mut Numbers, max_log2: u32) -> usize {
+    let top = 1 << rng.below(max_log2 as usize + 1);
+    top / 2 + rng.below(top - top / 2) + 1
+}
 
-impl Rng {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0.below(bound)
-    }
+fn random_size(rng: &mut Numbers) -> usize {
+    let max_log2 = match rng.below(10_000) {
+        0..10 => 27,
+        10..100 => 24,
+        100..3_000 => 20,
+        _ => 16,
+    };
+    log_uniform(rng, max_log2)
+}
 
-    /// From 1 to `1 << max_log2`, with each power of two equally likely.
-    fn log_uniform(&mut self, max_log2: u32) -> usize {
-        let top = 1 << self.below(max_log2 as usize + 1);
-        top / 2 + self.below(top - top / 2) + 1
-    }
-
-    fn size(&mut self) -> usize {
-        let max_log2 = match self.below(10_000) {
-            0..10 => 27,
-            10..100 => 24,
-            100..3_000 => 20,
-            _ => 16,
-        };
-        self.log_uniform(max_log2)
-    }
-
-    /// From half of a size to one and a half times.
-    fn around(&mut self, size: usize) -> usize {
-        size / 2 + self.below(size) + 1
-    }
-
-    fn align(&mut self) -> usize {
-        1 << match self.below(100) {
-            0 => self.below(23),
-            1..16 => self.below(13),
-            _ => self.below(7),
-        }
-    }
+fn random_layout(rng: &mut Numbers) -> Layout {
+    let size = random_size(rng);
+    let most_log2 = match rng.below(100) {
+        0 => 23,
+        1..16 => 13,
+        _ => 7,
+    };
+    Layout::from_size_align(size, 1 << rng.below(most_log2)).expect("a small layout")
 }
 
 /// Blocks for a thread, from other threads or from an earlier life.
@@ -138,7 +126,7 @@ fn live<A: GlobalAlloc + Sync + 'static>(
     mail: &[Mail],
     meeting: &Barrier,
 ) {
-    let rng = &mut Rng(Numbers::new(seed));
+    let rng = &mut Numbers::new(seed);
     if rng.below(2) == 0 {
         // Locals are destroyed in the reverse order of their first use: now and then before the allocator's.
         AT_EXIT.with(|_| ());
@@ -159,13 +147,15 @@ fn live<A: GlobalAlloc + Sync + 'static>(
         let crowded = blocks.len() >= MAX_LIVE_BLOCKS || heap.live_bytes() >= MAX_LIVE_BYTES;
         match rng.below(10_000) {
             0..4_000 if !crowded => {
-                let layout = Layout::from_size_align(rng.size(), rng.align()).expect("a small layout");
+                let layout = random_layout(rng);
                 blocks.push(heap.alloc(layout, rng.below(4) == 0).expect("memory"));
             }
             0..8_000 if !blocks.is_empty() => heap.free(take(&mut blocks, rng)),
             8_000..9_200 if !blocks.is_empty() => {
                 let block = take(&mut blocks, rng);
-                let size = if rng.below(2) == 0 { rng.size() } else { rng.around(block.layout().size()) };
+                // Any size, or from half of the old one to one and a half times.
+                let old = block.layout().size();
+                let size = if rng.below(2) == 0 { random_size(rng) } else { old / 2 + rng.below(old) + 1 };
                 blocks.push(heap.realloc(block, size.min(1 << 27)));
             }
             9_200..9_700 if !blocks.is_empty() => post(&mail[rng.below(mail.len())], take(&mut blocks, rng)),
@@ -192,13 +182,13 @@ fn live<A: GlobalAlloc + Sync + 'static>(
 
 /// Changes settings for unused memory, as a program does now and then. `may_start_thread` must be `false` if a check
 /// runs: a background thread would purge during the check.
-fn settle(rng: &mut Rng, may_start_thread: bool) {
+fn settle(rng: &mut Numbers, may_start_thread: bool) {
     match rng.below(18) {
         0..4 => _ = release(),
         4..7 => _ = soften(),
-        7..9 => _ = reserve(rng.log_uniform(26)),
+        7..9 => _ = reserve(log_uniform(rng, 26)),
         9 => set_retain(Retain::Never),
-        10 => set_retain(Retain::Bytes(rng.log_uniform(30))),
+        10 => set_retain(Retain::Bytes(log_uniform(rng, 30))),
         11 => set_retain(Retain::For(Duration::from_millis(1))),
         12..14 => set_retain(Retain::Always),
         // Refused while another thread stops it.
@@ -212,6 +202,6 @@ fn at_exit(work: impl FnOnce() + 'static) {
     AT_EXIT.with(|at_exit| at_exit.0.borrow_mut().push(Box::new(work)));
 }
 
-fn take(blocks: &mut Vec<Block>, rng: &mut Rng) -> Block {
+fn take(blocks: &mut Vec<Block>, rng: &mut Numbers) -> Block {
     blocks.swap_remove(rng.below(blocks.len()))
 }

@@ -5,8 +5,9 @@ use std::ffi::{c_int, c_long, c_void};
 use std::hint::black_box;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 
+use crate::support::raw::{join, start};
 use crate::support::seccomp::{FIRST_AT, NUMBER_AT, end, install, load, skip_if, step};
 use crate::support::{Numbers, Settings, child};
 use zk_alloc::{phase, release, stats};
@@ -107,26 +108,14 @@ extern "C" fn nothing(none: *mut c_void) -> *mut c_void {
     none
 }
 
-/// A thread of the C library. Threads of the standard library make more calls.
-fn thread(run: extern "C" fn(*mut c_void) -> *mut c_void) -> libc::pthread_t {
-    let mut thread = 0;
-    // SAFETY: a place for the thread's name.
-    check(unsafe { libc::pthread_create(&raw mut thread, null(), run, null_mut()) } == 0, 94);
-    thread
-}
-
-fn join(thread: libc::pthread_t) {
-    // SAFETY: a thread of this process, joined once.
-    check(unsafe { libc::pthread_join(thread, null_mut()) } == 0, 95);
-}
-
 /// Opens the arena if `is_open`, enters the sandbox, works there, and ends the process.
 fn live_in_a_sandbox(is_open: bool, more: &[c_long], advices: &[c_int]) -> ! {
     if is_open {
         work(1);
     }
     check((stats().address_space_bytes > 0) == is_open, 96);
-    // For the calls that glibc makes only once.
+    // Threads of the standard library make more calls. The first is for the calls that glibc makes only once.
+    let thread = |run| start(run, null_mut()).expect("a thread");
     join(thread(nothing));
     enter_sandbox(more, advices);
     work(1);

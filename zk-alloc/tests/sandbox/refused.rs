@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::forks::in_a_fork;
 use crate::support::limits::limited;
 use crate::support::seccomp::{Answer, error_of, refuse};
-use crate::support::{Numbers, alone, assert_patterned, child_as, is_patterned, patterned};
+use crate::support::{Kept, Numbers, alone, assert_patterned, child_as, is_patterned, patterned};
 use zk_alloc::{PhaseGuard, Retain, phase, release, set_retain, soften, stats};
 
 const MIB: usize = 1 << 20;
@@ -42,7 +43,6 @@ fn without(calls: &'static [c_long], since: &[Since]) {
             };
             let begin = || since == Since::Start || refuse(calls, Answer::Errno(error));
             if let Some(ended) = child_as(&[], prepare, || work(calls, error, begin)) {
-                println!("error {error}, {since:?}");
                 ended.assert_passed();
             }
         }
@@ -100,7 +100,6 @@ fn work(calls: &[c_long], error: c_int, begin: impl FnOnce() -> bool) {
         stop.store(true, Ordering::Relaxed);
     });
     forked(calls.contains(&libc::SYS_clone), error);
-    println!("{}", stats());
 }
 
 /// A block of a class that nothing else here uses.
@@ -156,20 +155,13 @@ fn blocks(seed: u64) -> Vec<Vec<u64>> {
 /// Replaces buffers one by one, and checks each.
 fn churn(id: u64, stop: &AtomicBool) {
     let _guard = PhaseGuard::new();
-    let mut numbers = Numbers::new(id);
-    let mut kept = blocks(id).into_iter().map(|words| (id, words)).collect::<Vec<_>>();
+    let (mut numbers, mut kept) = (Numbers::new(id), Kept::new());
     while !stop.load(Ordering::Relaxed) {
-        for _ in 0..200 {
-            let seed = numbers.below(1 << 20) as u64;
-            // Mostly small ones, so that the thread is nearly always using its cache.
-            let lengths = if seed.is_multiple_of(64) { &LENGTHS[..] } else { &LENGTHS[..3] };
-            let new = (seed, patterned(lengths[numbers.below(lengths.len())], seed));
-            let at = numbers.below(kept.len());
-            let (seed, words) = std::mem::replace(&mut kept[at], new);
-            assert_patterned(&words, seed);
-        }
+        // Mostly small ones, so that the thread is nearly always using its cache.
+        let is_intact = (0..63).all(|_| kept.replace(&mut numbers, 120, &LENGTHS[..3]));
+        assert!(is_intact && kept.replace(&mut numbers, 120, &LENGTHS), "a buffer has changed");
     }
-    kept.iter().for_each(|(seed, words)| assert_patterned(words, *seed));
+    assert!(kept.drain(), "a buffer has changed");
 }
 
 /// Vectors that move when they grow, because another buffer lies behind each.
@@ -222,67 +214,42 @@ fn forked(is_refused: bool, error: c_int) {
     set_retain(Retain::Bytes(256 * MIB));
     phase(|| drop(black_box((0..8).map(|_| vec![1u8; 8 * MIB]).collect::<Vec<_>>())));
     let retained = stats().resident_bytes;
-    // SAFETY: the child takes no lock that another thread may hold, and ends without destructors.
-    let pid = unsafe { libc::fork() };
-    if pid == 0 {
-        let is_whole = |blocks: &[Vec<u64>]| blocks.iter().all(|words| is_patterned(words, 77));
-        let own = phase(|| blocks(77));
-        release();
-        let code = c_int::from(!(is_whole(&inherited) && is_whole(&own) && is_whole(&phase(|| blocks(77)))));
-        // SAFETY: as above.
-        unsafe { libc::_exit(code) };
-    }
     if is_refused {
+        // SAFETY: fails.
+        let pid = unsafe { libc::fork() };
         assert_eq!((pid, std::io::Error::last_os_error().raw_os_error()), (-1, Some(error)));
     } else {
-        let mut status = -1;
-        // SAFETY: a child of this process, and a place for the answer.
-        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
-        assert_eq!(status, 0, "the child found something else than it inherited");
+        let code = in_a_fork(|| {
+            let is_whole = |blocks: &[Vec<u64>]| blocks.iter().all(|words| is_patterned(words, 77));
+            let own = phase(|| blocks(77));
+            release();
+            u8::from(!(is_whole(&inherited) && is_whole(&own) && is_whole(&phase(|| blocks(77)))))
+        });
+        assert_eq!(code, 0, "the child found something else than it inherited");
     }
     inherited.iter().for_each(|words| assert_patterned(words, 77));
     phase(|| drop(black_box((0..8).map(|_| vec![1u8; 8 * MIB]).collect::<Vec<_>>())));
     assert!(stats().resident_bytes < retained + MIB, "the fork loses no free memory: {}", stats());
 }
 
-const ALWAYS: &[Since] = &[Since::Start, Since::Later];
-
-/// Without membarrier(2), no thread knows whether another is using its cache. So no thread may empty another's cache.
 #[test]
-fn without_membarrier_no_thread_empties_the_cache_of_another() {
-    without(&[libc::SYS_membarrier], ALWAYS);
-}
-
-/// If madvise(2) is refused, memory keeps its contents after a purge, and is not wiped in a forked child.
-#[test]
-fn without_madvise_purged_memory_does_not_count_as_zero() {
-    without(&[libc::SYS_madvise], ALWAYS);
-}
-
-/// If mremap(2) is refused, growth copies.
-#[test]
-fn without_mremap_a_vector_grows_by_copying() {
-    without(&[libc::SYS_mremap], ALWAYS);
-}
-
-/// mincore(2) tells whether clearing memory or purging it is cheaper. Without it, zeroes must still be zeroes.
-#[test]
-fn without_mincore_zeroed_memory_is_zero() {
-    without(&[libc::SYS_mincore], ALWAYS);
-}
-
-/// A page that was written to swap is not in memory, and only `/proc/self/pagemap` tells it from one that was never touched.
-#[test]
-fn without_pread_a_sparse_vector_is_copied_whole() {
-    // The loader reads by this call.
-    without(&[libc::SYS_pread64], &[Since::Later]);
-}
-
-/// No path that allocates needs a thread or a process of its own. (Only the test starts threads, at its beginning.)
-#[test]
-fn without_clone_requests_are_served() {
-    let calls = &[libc::SYS_clone, libc::SYS_clone3];
-    without(calls, &[Since::Later]);
+fn memory_keeps_its_contents_without_calls_that_are_refused() {
+    const ALWAYS: &[Since] = &[Since::Start, Since::Later];
+    let cases: [(&[c_long], &[Since]); 6] = [
+        // No thread knows whether another is using its cache. So no thread may empty another's cache.
+        (&[libc::SYS_membarrier], ALWAYS),
+        // Memory keeps its contents after a purge, and is not wiped in a forked child.
+        (&[libc::SYS_madvise], ALWAYS),
+        // Growth copies.
+        (&[libc::SYS_mremap], ALWAYS),
+        // Nothing tells whether clearing memory or purging it is cheaper.
+        (&[libc::SYS_mincore], ALWAYS),
+        // Nothing tells a page that was written to swap from one that was never touched. The loader reads by this call.
+        (&[libc::SYS_pread64], &[Since::Later]),
+        // No path that allocates needs a thread or a process of its own. Only the test starts threads, at its beginning.
+        (&[libc::SYS_clone, libc::SYS_clone3], &[Since::Later]),
+    ];
+    cases.into_iter().for_each(|(calls, since)| without(calls, since));
 }
 
 /// Under a late limit, mremap(2) may refuse after it has already unmapped the target. That hole can't be mapped again,
@@ -319,8 +286,8 @@ fn a_vector_that_could_be_moved_only_in_part_keeps_its_contents() {
     let _guard = PhaseGuard::new();
     let page = 4096;
     let mut others = Vec::with_capacity(1 << 17);
-    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("Linux has it").trim().parse().unwrap();
-    let most: usize = most;
+    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("Linux has it");
+    let most: usize = most.trim().parse().expect("a number");
     assert!(most < 1 << 20, "so many mappings are too many to make");
     // SAFETY: new address space, which overlaps nothing.
     let space = unsafe {
@@ -360,5 +327,4 @@ fn a_vector_that_could_be_moved_only_in_part_keeps_its_contents() {
         drop(words);
         release();
     }
-    println!("{parts} mappings, {}", stats());
 }

@@ -16,19 +16,6 @@ fn address(secret: &SecretBuf) -> usize {
     secret.as_ptr().addr()
 }
 
-#[test]
-fn a_secret_has_the_requested_length_and_contents() {
-    for len in [0, 1, 31, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, 300_000] {
-        let mut secret = SecretBuf::zeroed(len);
-        assert_eq!(secret.len(), len);
-        assert!(secret.iter().all(|&byte| byte == 0));
-        secret.fill(0xA5);
-        let copy = SecretBuf::from_slice(&secret);
-        assert_eq!(*copy, *secret);
-        assert!(address(&copy).is_multiple_of(PAGE_BYTES));
-    }
-}
-
 /// Logs print values with `{:?}`.
 #[test]
 fn debug_prints_no_contents() {

@@ -6,7 +6,7 @@ use crate::request;
 use crate::support::blocks::{Block, GIB, KIB, MIB};
 use crate::support::maps::map_of;
 use crate::support::tasks::{are_ours, ours};
-use crate::support::{Ended, alone, child};
+use crate::support::{Ended, alone, child, without_warnings};
 use zk_alloc::{
     HugePages, HugePagesOutcome, Origin, Scratch, Settings, SettingsInForce, ZkAllocator, begin_phase, end_phase,
     min_arena_bytes, phase, reserve, stats, thread_capacity_bytes,
@@ -37,67 +37,63 @@ fn every_setting_has_its_default_and_says_so() {
     assert!(stats().to_string().ends_with("settings: all as by default"), "{}", stats());
 }
 
-static OF_4_KIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().min_bytes(4 * KIB));
-
-/// The threshold applies to every request, including the first.
-#[test]
-fn the_threshold_of_the_program_applies_from_the_first_request_on() {
-    alone!();
-    assert_eq!(min_arena_bytes(), 0, "no allocator brought its settings yet");
-    assert_eq!(served(|| request(&OF_4_KIB, 4 * KIB - 1)), (0, 0));
-    assert_eq!(min_arena_bytes(), 4 * KIB);
-    assert_eq!(served(|| request(&OF_4_KIB, 4 * KIB)), (4 * KIB as u64, 0));
-    assert_eq!(in_force().to_string(), "ZK_ALLOC_MIN_BYTES=4096 (program)");
+const fn resident(settings: Settings) -> ZkAllocator {
+    ZkAllocator::resident().settings(settings)
 }
 
-static OF_3_GIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().thread_capacity_bytes(3 * GIB));
+/// An allocator with one setting, what `stats()` says of it, and a check of its effect.
+type Case = (ZkAllocator, &'static str, fn(&'static ZkAllocator));
+
+static CASES: [Case; 6] = [
+    // The threshold applies to every request, including the first.
+    (resident(Settings::new().min_bytes(4 * KIB)), "ZK_ALLOC_MIN_BYTES=4096", |allocator| {
+        assert_eq!(min_arena_bytes(), 0, "no allocator brought its settings yet");
+        assert_eq!(served(|| request(allocator, 4 * KIB - 1)), (0, 0));
+        assert_eq!(min_arena_bytes(), 4 * KIB);
+        assert_eq!(served(|| request(allocator, 4 * KIB)), (4 * KIB as u64, 0));
+    }),
+    (resident(Settings::new().thread_capacity_bytes(3 * GIB)), "ZK_ALLOC_SLAB_GB=3", |allocator| {
+        request(allocator, MIB);
+        assert_eq!(thread_capacity_bytes(), 3 * GIB);
+        let threads = std::thread::available_parallelism().expect("a number").get() + 4;
+        let zone_bytes = (3 * GIB * threads / 4).next_power_of_two();
+        assert_eq!(stats().address_space_bytes, 3 * zone_bytes);
+    }),
+    (ZkAllocator.settings(Settings::new().retain_bytes(0)), "ZK_ALLOC_RETAIN_BYTES=0", |allocator| {
+        phase(|| request(allocator, 100 * MIB));
+        assert!(stats().fresh_bytes >= 100 * MIB as u64 && stats().resident_bytes < MIB, "{}", stats());
+    }),
+    (resident(Settings::new().max_bytes(8 * MIB)), "ZK_ALLOC_MAX_BYTES=8388608", |allocator| {
+        assert_eq!(served(|| request(allocator, 6 * MIB)), (6 * MIB as u64, 0));
+        assert_eq!(served(|| request(allocator, 10 * MIB)), (0, 10 * MIB as u64));
+    }),
+    // The wish is the setting, and the outcome is its effect on this host. A scratch follows it too.
+    (resident(Settings::new().huge_pages(HugePages::Never)), "ZK_ALLOC_THP=never", |allocator| {
+        request(allocator, MIB);
+        assert_eq!(stats().huge_pages, Some(HugePagesOutcome::Never));
+        assert_eq!(in_force().huge_pages.value, HugePages::Never);
+        let scratch = Scratch::with_capacity(8 * MIB);
+        let at = (&raw const *scratch.alloc(0u8)).addr();
+        assert!(map_of(at).is_some_and(|map| map.has("nh")), "{:?}", map_of(at));
+    }),
+    // A capacity in code is rounded up to one that is possible.
+    (resident(Settings::new().thread_capacity_bytes(GIB / 2)), "ZK_ALLOC_SLAB_GB=1", |allocator| {
+        request(allocator, MIB);
+        assert_eq!((thread_capacity_bytes(), in_force().thread_capacity_bytes.origin), (GIB, Origin::Program));
+    }),
+];
 
 #[test]
-fn the_capacity_of_the_program_sets_the_address_space() {
-    alone!();
-    request(&OF_3_GIB, MIB);
-    assert_eq!(thread_capacity_bytes(), 3 * GIB);
-    let threads = std::thread::available_parallelism().expect("a number").get() + 4;
-    let zone_bytes = (3 * GIB * threads / 4).next_power_of_two();
-    assert_eq!(stats().address_space_bytes, 3 * zone_bytes);
-    assert_eq!(in_force().to_string(), "ZK_ALLOC_SLAB_GB=3 (program)");
+fn each_setting_of_the_program_takes_effect_without_a_warning() {
+    for (allocator, said, check) in &CASES {
+        without_warnings(&[], || {
+            check(allocator);
+            assert_eq!(in_force().to_string(), format!("{said} (program)"));
+        });
+    }
 }
 
 static RETAINS_NOTHING: ZkAllocator = ZkAllocator.settings(Settings::new().retain_bytes(0));
-
-#[test]
-fn the_program_sets_how_much_stays_resident() {
-    alone!();
-    phase(|| request(&RETAINS_NOTHING, 100 * MIB));
-    assert_eq!(in_force().to_string(), "ZK_ALLOC_RETAIN_BYTES=0 (program)");
-    assert!(stats().fresh_bytes >= 100 * MIB as u64, "{}", stats());
-    assert!(stats().resident_bytes < MIB, "{}", stats());
-}
-
-static OF_8_MIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().max_bytes(8 * MIB));
-
-#[test]
-fn the_cap_of_the_program_is_not_exceeded() {
-    alone!();
-    assert_eq!(served(|| request(&OF_8_MIB, 6 * MIB)), (6 * MIB as u64, 0));
-    assert_eq!(served(|| request(&OF_8_MIB, 10 * MIB)), (0, 10 * MIB as u64));
-    assert_eq!(in_force().to_string(), format!("ZK_ALLOC_MAX_BYTES={} (program)", 8 * MIB));
-}
-
-static IN_SMALL_PAGES: ZkAllocator = ZkAllocator::resident().settings(Settings::new().huge_pages(HugePages::Never));
-
-/// The wish is the setting, and the outcome is its effect on this host. A scratch follows it too.
-#[test]
-fn the_program_may_forbid_huge_pages() {
-    alone!();
-    request(&IN_SMALL_PAGES, MIB);
-    assert_eq!(stats().huge_pages, Some(HugePagesOutcome::Never));
-    assert_eq!(in_force().huge_pages.value, HugePages::Never);
-    assert_eq!(in_force().to_string(), "ZK_ALLOC_THP=never (program)");
-    let scratch = Scratch::with_capacity(8 * MIB);
-    let at = (&raw const *scratch.alloc(0u8)).addr();
-    assert!(map_of(at).is_some_and(|map| map.has("nh")), "{:?}", map_of(at));
-}
 
 static LAZY_FROM_1_MIB: ZkAllocator =
     ZkAllocator::resident().settings(Settings::new().huge_pages(HugePages::Always).lazy_zero_bytes(MIB));
@@ -199,18 +195,6 @@ fn an_invalid_variable_leaves_the_setting_of_the_program() {
     assert_eq!(ended.stderr, line);
 }
 
-static OF_HALF_A_GIB: ZkAllocator = ZkAllocator::resident().settings(Settings::new().thread_capacity_bytes(GIB / 2));
-
-/// A capacity in code is rounded up to one that is possible, without a warning.
-#[test]
-fn a_capacity_of_half_a_gib_is_rounded_up_without_a_warning() {
-    let ended = child(&[], || {
-        request(&OF_HALF_A_GIB, MIB);
-        assert_eq!((thread_capacity_bytes(), in_force().thread_capacity_bytes.origin), (GIB, Origin::Program));
-    });
-    ended.iter().for_each(Ended::assert_passed_without_warnings);
-}
-
 static WITH_THREAD: ZkAllocator = ZkAllocator::resident().settings(Settings::new().background_thread(true));
 
 /// A program without phases gets the thread with its first request.
@@ -220,12 +204,11 @@ fn the_first_request_starts_the_background_thread_unless_the_environment_forbids
         (&[][..], 1, "ZK_ALLOC_BACKGROUND=1 (program)"),
         (&[("ZK_ALLOC_BACKGROUND", "0")], 0, "ZK_ALLOC_BACKGROUND=0 (environment)"),
     ] {
-        let ended = child(settings, || {
+        without_warnings(settings, || {
             request(&WITH_THREAD, MIB);
             assert!(are_ours(count), "{:?}", ours());
             assert_eq!(in_force().to_string(), expected);
         });
-        ended.iter().for_each(Ended::assert_passed_without_warnings);
     }
 }
 

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::panic::catch_unwind;
 
 #[cfg(target_os = "linux")]
-use crate::support::forks::in_a_fork;
+use crate::support::forks::fork_beside_threads;
 use crate::support::{alone, child, patterned};
 use zk_alloc::{Escaped, Phase, escaped, phase, trace_escaped};
 
@@ -94,26 +94,12 @@ fn panic_in_phases() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_forked_child_does_not_wait_for_the_lock_of_the_table() {
-    use std::sync::atomic::{AtomicBool, Ordering};
     alone!(&[("ZK_ALLOC_MIN_BYTES", "0")]);
     trace_escaped(true);
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    phase(|| drop(black_box(vec![1u8; 3_000])));
-                }
-            });
-        }
-        for _ in 0..50 {
-            let code = in_a_fork(|| {
-                phase(|| drop(black_box([vec![1u8; 3_000], vec![2u8; 300_000]])));
-                0
-            });
-            assert_eq!(code, 0);
-        }
-        stop.store(true, Ordering::Relaxed);
+    let work = || phase(|| drop(black_box(vec![1u8; 3_000])));
+    fork_beside_threads(0, work, || {
+        phase(|| drop(black_box([vec![1u8; 3_000], vec![2u8; 300_000]])));
+        0
     });
     trace_escaped(false);
 }

@@ -25,7 +25,7 @@ fn the_parts_add_up_to_what_the_kernel_counts() {
     let parts = resident_parts();
     assert_within_a_percent(parts.resident_bytes(), stats().resident_bytes, "the parts and the statistics");
     let address = kept.iter().max_by_key(|buffer| buffer.len()).unwrap().as_ptr().addr();
-    let in_smaps = maps::resident_bytes_around(address, stats().address_space_bytes);
+    let in_smaps = maps::Region::around(address).resident_bytes();
     let kernel_bytes = parts.kernel_bytes.expect("Linux tells");
     assert_within_a_percent(kernel_bytes, in_smaps, "mincore and smaps");
     let (sum, most) = (parts.resident_bytes(), maps::tolerance_bytes(in_smaps));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use crate::support::alone;
-use zk_alloc::{Phase, is_serving, phase, release, stats, take_peak_live_bytes, thread_stats};
+use zk_alloc::{Phase, phase, release, stats, take_peak_live_bytes, thread_stats};
 
 const MIB: usize = 1 << 20;
 
@@ -86,16 +86,4 @@ fn a_thread_counts_its_requests_while_another_purges() {
             assert_eq!(counted, [WORK; 200]);
         });
     });
-}
-
-#[test]
-fn the_arena_serves_while_a_phase_is_open() {
-    alone!();
-    assert!(!is_serving());
-    phase(|| {
-        assert!(is_serving() && thread::spawn(is_serving).join().unwrap());
-        phase(|| ());
-        assert!(is_serving());
-    });
-    assert!(!is_serving());
 }

@@ -103,18 +103,12 @@ pub(crate) fn cost(before: usize) -> usize {
 
 /// Frees all of `blocks` but every `nth`.
 pub(crate) fn keep_every<T>(nth: usize, blocks: &mut Vec<T>) {
-    let mut index = 0;
-    blocks.retain(|_| {
-        index += 1;
-        index % nth == 0
-    });
+    let mut number = 1..;
+    blocks.retain(|_| number.next().is_some_and(|number| number % nth == 0));
 }
 
 /// Frees every `nth` of `blocks`.
 pub(crate) fn free_every<T>(nth: usize, blocks: &mut Vec<T>) {
-    let mut index = 0;
-    blocks.retain(|_| {
-        index += 1;
-        index % nth != 0
-    });
+    let mut number = 1..;
+    blocks.retain(|_| number.next().is_some_and(|number| number % nth != 0));
 }

@@ -1,8 +1,11 @@
 //! The kernel's account of this process's mappings.
 #![allow(unsafe_code, reason = "asks the kernel about mappings")]
 
-use std::fs;
+use std::mem::ManuallyDrop;
+use std::time::Duration;
+use std::{fs, thread};
 
+use super::blocks::{Block, MIB, RESIDENT};
 use zk_alloc::{HugePagesOutcome, stats};
 
 /// A mapping, as listed in `/proc/self/smaps`.
@@ -18,6 +21,10 @@ pub(crate) struct Map {
 }
 
 impl Map {
+    fn contains(&self, address: usize) -> bool {
+        (self.from..self.to).contains(&address)
+    }
+
     pub(crate) fn has(&self, flag: &str) -> bool {
         self.flags.split_ascii_whitespace().any(|own| own == flag)
     }
@@ -48,25 +55,63 @@ pub(crate) fn count() -> usize {
 
 /// The mapping that contains an address, if there is one.
 pub(crate) fn map_of(address: usize) -> Option<Map> {
-    maps().into_iter().find(|map| map.from <= address && address < map.to)
+    maps().into_iter().find(|map| map.contains(address))
 }
 
-/// Resident bytes, by the kernel's account, of the region of `reserved_bytes` that contains an address.
+/// The arena's region, found by an address in it.
 ///
 /// The arena maps parts of its region as it grows, and the same length is free on both sides. So all mappings within
 /// this distance of an address in the region belong to the arena.
-pub(crate) fn resident_bytes_around(address: usize, reserved_bytes: usize) -> usize {
-    maps_around(address, reserved_bytes).iter().map(|map| map.resident_bytes).sum()
+pub(crate) struct Region {
+    address: usize,
+    reserved_bytes: usize,
 }
 
-/// Has the kernel make each block of that region huge that khugepaged would make huge. With the kernel's defaults,
-/// these are all blocks with any resident page, unless the arena forbade it. Returns the number of blocks that became
-/// huge.
-pub(crate) fn make_huge_around(address: usize, reserved_bytes: usize) -> usize {
-    let maps = maps_around(address, reserved_bytes).into_iter().filter(|map| map.resident_bytes > 0);
-    let blocks =
-        maps.flat_map(|map| (map.from.next_multiple_of(BLOCK_BYTES)..=map.to - BLOCK_BYTES).step_by(BLOCK_BYTES));
-    blocks.filter(|&block| is_in_memory(block) && make_huge(block)).count()
+impl Region {
+    /// Leaves a block in it.
+    pub(crate) fn new() -> Self {
+        Self::around(ManuallyDrop::new(Block::written(&RESIDENT, MIB)).address())
+    }
+
+    pub(crate) fn around(address: usize) -> Self {
+        Self { address, reserved_bytes: stats().address_space_bytes }
+    }
+
+    fn maps(&self) -> Vec<Map> {
+        let (from, to) = (self.address.saturating_sub(self.reserved_bytes), self.address + self.reserved_bytes);
+        let found: Vec<_> = maps().into_iter().filter(|map| from < map.to && map.from < to).collect();
+        assert!(found.iter().any(|map| map.contains(self.address)), "{:#x} is not mapped", self.address);
+        found
+    }
+
+    /// Resident bytes, by the kernel's account.
+    pub(crate) fn resident_bytes(&self) -> usize {
+        self.maps().iter().map(|map| map.resident_bytes).sum()
+    }
+
+    /// Fails unless `stats()` and the kernel agree. Another thread may act between the two calls, so this tries again.
+    #[track_caller]
+    pub(crate) fn check(&self, after: &str) {
+        let figures = || (stats().resident_bytes, self.resident_bytes());
+        let is_near = |&(said, found): &(usize, usize)| said.abs_diff(found) <= tolerance_bytes(found);
+        for _ in 0..20 {
+            if is_near(&figures()) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        let (said, found) = figures();
+        panic!("stats() says {said} bytes are resident, the kernel says {found}, after {after}\n{}", stats());
+    }
+
+    /// Has the kernel make each block huge that khugepaged would make huge. With the kernel's defaults, these are all
+    /// blocks with any resident page, unless the arena forbade it.
+    pub(crate) fn make_huge(&self) {
+        let maps = self.maps().into_iter().filter(|map| map.resident_bytes > 0);
+        let blocks =
+            maps.flat_map(|map| (map.from.next_multiple_of(BLOCK_BYTES)..=map.to - BLOCK_BYTES).step_by(BLOCK_BYTES));
+        blocks.filter(|&block| is_in_memory(block)).for_each(make_huge);
+    }
 }
 
 /// A huge page.
@@ -79,17 +124,9 @@ fn is_in_memory(block: usize) -> bool {
     pages.iter().any(|page| page & 1 == 1)
 }
 
-fn make_huge(block: usize) -> bool {
+fn make_huge(block: usize) {
     // SAFETY: changes neither the contents of the memory nor its owner.
-    unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(block), BLOCK_BYTES, libc::MADV_COLLAPSE) == 0 }
-}
-
-/// The mappings of the region of `reserved_bytes` that contains an address.
-fn maps_around(address: usize, reserved_bytes: usize) -> Vec<Map> {
-    let (from, to) = (address.saturating_sub(reserved_bytes), address.saturating_add(reserved_bytes));
-    let found: Vec<_> = maps().into_iter().filter(|map| from < map.to && map.from < to).collect();
-    assert!(found.iter().any(|map| map.from <= address && address < map.to), "{address:#x} is not mapped");
-    found
+    unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(block), BLOCK_BYTES, libc::MADV_COLLAPSE) };
 }
 
 /// The largest difference that is allowed between `stats()` and the kernel.

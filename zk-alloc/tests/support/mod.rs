@@ -3,10 +3,9 @@
 
 use std::cell::Cell;
 use std::hint::black_box;
-use std::io::Read;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
+use std::sync::Barrier;
 use std::thread;
-use std::time::{Duration, Instant};
 
 pub(crate) mod blocks;
 #[cfg(target_os = "linux")]
@@ -15,6 +14,8 @@ pub(crate) mod forks;
 pub(crate) mod limits;
 #[cfg(target_os = "linux")]
 pub(crate) mod maps;
+#[cfg(target_os = "linux")]
+pub(crate) mod raw;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) mod seccomp;
 #[cfg(target_os = "linux")]
@@ -22,8 +23,8 @@ pub(crate) mod tasks;
 
 /// Set in a process that runs one test alone. Its value is the number of the call that started the process.
 const ALONE: &str = "ZK_ALLOC_TEST_ALONE";
-/// Longer than any test takes on a busy machine. A process that hangs is killed then.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Longer than any test takes on a busy machine. A process that hangs is ended then.
+const PATIENCE_S: u32 = 120;
 
 /// `len` numbers that no other seed produces. The optimiser can't leave the vector out, even if nobody reads it.
 pub(crate) fn patterned(len: usize, seed: u64) -> Vec<u64> {
@@ -67,6 +68,52 @@ impl Numbers {
         self.0 ^= self.0 >> 27;
         (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound
     }
+}
+
+/// Buffers that their owner replaces one by one, and checks. Nothing here panics, because a panic takes locks.
+pub(crate) struct Kept(Vec<(u64, Vec<u64>)>);
+
+impl Kept {
+    pub(crate) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Makes a buffer of one of these `lengths` in words, in place of another once there are `most`. Returns `false` if
+    /// that one has changed.
+    pub(crate) fn replace(&mut self, numbers: &mut Numbers, most: usize, lengths: &[usize]) -> bool {
+        let (at, seed) = (numbers.below(most), numbers.below(1 << 20) as u64);
+        let new = (seed, patterned(lengths[numbers.below(lengths.len())], seed));
+        if at >= self.0.len() {
+            self.0.push(new);
+            return true;
+        }
+        let (seed, words) = std::mem::replace(&mut self.0[at], new);
+        is_patterned(&words, seed)
+    }
+
+    /// Frees all of them. Returns `false` if one has changed.
+    pub(crate) fn drain(&mut self) -> bool {
+        self.0.drain(..).all(|(seed, words)| is_patterned(&words, seed))
+    }
+}
+
+/// Has `count` threads with small stacks do `work`, and calls `meanwhile` when all of them have, while they idle.
+pub(crate) fn beside_idle_threads<R>(count: usize, work: impl Fn() + Sync, meanwhile: impl FnOnce() -> R) -> R {
+    let (worked, done) = (Barrier::new(count + 1), Barrier::new(count + 1));
+    thread::scope(|scope| {
+        for _ in 0..count {
+            let idle = || {
+                work();
+                worked.wait();
+                done.wait();
+            };
+            thread::Builder::new().stack_size(64 << 10).spawn_scoped(scope, idle).expect("a thread");
+        }
+        worked.wait();
+        let result = meanwhile();
+        done.wait();
+        result
+    })
 }
 
 /// Whether this process was started by [`child`].
@@ -167,42 +214,39 @@ pub(crate) fn child_as(settings: Settings, prepare: impl FnOnce(&mut Command), b
         }
     }
     command.args([name, "--exact", "--nocapture"]).env(ALONE, call).envs(settings.iter().copied());
+    end_after_patience(&mut command);
     prepare(&mut command);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a process");
-    let stdout = read_all(child.stdout.take());
-    let stderr = read_all(child.stderr.take());
-    let started = Instant::now();
-    let status = loop {
-        match child.try_wait().expect("a child of ours") {
-            Some(status) => break status,
-            None if started.elapsed() > PATIENCE => {
-                let _ = child.kill();
-            }
-            None => thread::sleep(Duration::from_millis(5)),
-        }
-    };
-    let text = |bytes: thread::JoinHandle<Vec<u8>>| String::from_utf8_lossy(&bytes.join().unwrap()).into_owned();
-    Some(Ended { what: format!("{name} {settings:?}"), status, stdout: text(stdout), stderr: text(stderr) })
+    let output = command.output().expect("a process");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    Some(Ended { what: format!("{name} {settings:?}"), status: output.status, stdout, stderr })
 }
 
-fn read_all(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        pipe.expect("piped").read_to_end(&mut bytes).expect("readable");
-        bytes
-    })
+#[allow(unsafe_code, reason = "sets an alarm, which the program of the process inherits")]
+fn end_after_patience(_command: &mut Command) {
+    #[cfg(unix)]
+    // SAFETY: between fork and exec, one call that neither allocates nor locks.
+    unsafe {
+        std::os::unix::process::CommandExt::pre_exec(_command, || Ok(_ = libc::alarm(PATIENCE_S)));
+    }
 }
 
-/// Runs `body` in a process of its own with these settings, and prints its measurements.
+/// Runs `body` in a process of its own with these settings, and says what it skipped.
 #[track_caller]
 pub(crate) fn in_its_own_process(settings: Settings, body: impl FnOnce()) {
     let Some(ended) = child(settings, body) else { return };
     ended
         .stdout
         .lines()
-        .filter_map(|line| line.split_once("measured "))
-        .for_each(|(_, what)| println!("{}: {what}", ended.what));
+        .filter_map(|line| line.split_once("skipped: "))
+        .for_each(|(_, what)| println!("{}: skipped: {what}", ended.what));
     ended.assert_passed();
+}
+
+/// As [`in_its_own_process`]; the process writes no warning either.
+#[track_caller]
+pub(crate) fn without_warnings(settings: Settings, body: impl FnOnce()) {
+    child(settings, body).iter().for_each(Ended::assert_passed_without_warnings);
 }
 
 /// Whether this is a process that runs the calling test alone. If not, runs the test in a process of its own for each list of settings.
@@ -232,48 +276,54 @@ pub(crate) use alone;
 /// With the default threshold, the arena serves the small nodes of libraries. With a threshold of 1 KiB, the backing allocator does.
 pub(crate) const THRESHOLDS: &[Settings] = &[&[], &[("ZK_ALLOC_MIN_BYTES", "1024")]];
 
-/// The resident bytes of this process, by the kernel's account.
+/// A field of a file of `/proc`, such as `VmRSS` of `/proc/self/status`.
 #[cfg(target_os = "linux")]
-pub(crate) fn rss_bytes() -> usize {
-    field_bytes("/proc/self/status", "RssAnon:")
-}
-
-/// The bytes that a process adds to the memory in use, this one's without an id: a page that several processes share counts in parts.
-#[cfg(target_os = "linux")]
-pub(crate) fn pss_bytes(pid: Option<i32>) -> usize {
-    let process = pid.map_or("self".into(), |pid| pid.to_string());
-    field_bytes(&format!("/proc/{process}/smaps_rollup"), "Pss:")
-}
-
-/// Has [`peak_rss_bytes`] count from here on. Returns the resident size now.
-#[cfg(target_os = "linux")]
-pub(crate) fn restart_peak() -> usize {
-    // If the kernel refuses, the peak so far remains, which is small in a process that has done nothing yet.
-    let _ = std::fs::write("/proc/self/clear_refs", "5");
-    field_bytes("/proc/self/status", "VmRSS:")
-}
-
-/// The largest resident size of this process, including pages of code.
-#[cfg(target_os = "linux")]
-pub(crate) fn peak_rss_bytes() -> usize {
-    field_bytes("/proc/self/status", "VmHWM:")
-}
-
-/// Bytes of address space of this process.
-#[cfg(target_os = "linux")]
-pub(crate) fn address_space_bytes() -> usize {
-    field_bytes("/proc/self/status", "VmSize:")
-}
-
-/// Bytes of this process that lie in huge pages.
-#[cfg(target_os = "linux")]
-pub(crate) fn huge_page_bytes() -> usize {
-    field_bytes("/proc/self/smaps_rollup", "AnonHugePages:")
-}
-
-#[cfg(target_os = "linux")]
-fn field_bytes(file: &str, field: &str) -> usize {
+pub(crate) fn field(file: impl AsRef<std::path::Path>, name: &str) -> String {
     let text = std::fs::read_to_string(file).expect("Linux has it");
-    let line = text.lines().find_map(|line| line.strip_prefix(field)).expect("the field");
-    line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("the field");
+    line.trim().to_owned()
+}
+
+#[cfg(target_os = "linux")]
+pub(crate) use figures::*;
+
+/// Figures of this process in bytes, by the kernel's account.
+#[cfg(target_os = "linux")]
+mod figures {
+    fn bytes(file: &str, name: &str) -> usize {
+        super::field(file, name).trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
+    }
+
+    /// Resident, without pages of code.
+    pub(crate) fn rss_bytes() -> usize {
+        bytes("/proc/self/status", "RssAnon")
+    }
+
+    /// What a process adds to the memory in use, this one without an id: a page that several processes share counts in parts.
+    pub(crate) fn pss_bytes(pid: Option<i32>) -> usize {
+        let process = pid.map_or("self".into(), |pid| pid.to_string());
+        bytes(&format!("/proc/{process}/smaps_rollup"), "Pss")
+    }
+
+    /// Has [`peak_rss_bytes`] count from here on. Returns the resident size now.
+    pub(crate) fn restart_peak() -> usize {
+        // If the kernel refuses, the peak so far remains, which is small in a process that has done nothing yet.
+        let _ = std::fs::write("/proc/self/clear_refs", "5");
+        bytes("/proc/self/status", "VmRSS")
+    }
+
+    /// The largest resident size, including pages of code.
+    pub(crate) fn peak_rss_bytes() -> usize {
+        bytes("/proc/self/status", "VmHWM")
+    }
+
+    /// Address space.
+    pub(crate) fn address_space_bytes() -> usize {
+        bytes("/proc/self/status", "VmSize")
+    }
+
+    /// In huge pages.
+    pub(crate) fn huge_page_bytes() -> usize {
+        bytes("/proc/self/smaps_rollup", "AnonHugePages")
+    }
 }

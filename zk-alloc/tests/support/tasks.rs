@@ -24,10 +24,3 @@ pub(crate) fn are_ours(count: usize) -> bool {
     }
     ours().len() == count
 }
-
-/// A field of a task's status.
-pub(crate) fn field(task: &std::path::Path, name: &str) -> String {
-    let status = fs::read_to_string(task.join("status")).expect("the task is there");
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("the field");
-    line.trim_start_matches(':').trim().to_owned()
-}
