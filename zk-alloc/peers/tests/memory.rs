@@ -3,12 +3,20 @@
 #![cfg(target_os = "linux")]
 
 mod against_peers;
+#[allow(dead_code, reason = "the suite uses the rest")]
+#[path = "../benches/stress/heap.rs"]
+mod heap;
+#[allow(dead_code, reason = "the suite uses the rest")]
+#[path = "../benches/stress/patterns.rs"]
+mod patterns;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
 use against_peers::against_peers;
+use heap::Heap;
+use patterns::{PATTERNS, Plan};
 use support::blocks::{Allocator, Block, KIB, cost};
-use support::{Numbers, rss_bytes};
+use support::{Numbers, peak_rss_bytes, restart_peak, rss_bytes};
 
 /// Blocks of 1 to 32 KiB, `bytes` in all, with each power of two equally likely.
 fn temporaries(allocator: Allocator, numbers: &mut Numbers, bytes: usize) -> Vec<Block> {
@@ -41,73 +49,16 @@ fn a_survivor_in_each_half_mib_costs_its_own_size() {
     });
 }
 
-/// Bursts of blocks of `size` to `size + range` bytes. One block of each burst stays.
-fn bursts(allocator: Allocator, seed: u64, count: usize, blocks: usize, size: usize, range: usize) -> usize {
-    let before = rss_bytes();
-    let numbers = &mut Numbers::new(seed);
-    let mut survivors = Vec::with_capacity(count);
-    for _ in 0..count {
-        let block = |_| Block::written(allocator, size + numbers.below(range));
-        let mut burst: Vec<_> = (0..blocks).map(block).collect();
-        survivors.push(burst.swap_remove(numbers.below(blocks)));
+/// Patterns of the stress suite: bursts of which one block stays, random lifetimes, survivors of one size before requests
+/// of another, large alignments, and zeroed buffers that are hardly touched.
+#[test]
+fn patterns_peak_at_most_a_quarter_above_the_best_peer() {
+    for name in ["burst-1k", "burst-24k", "lifetimes", "survivors-2k-3000", "phases-64", "aligned", "zeroed"] {
+        let pattern = PATTERNS.iter().find(|pattern| pattern.name == name).expect("a pattern");
+        against_peers(|allocator| {
+            let before = restart_peak();
+            (pattern.run)(Heap::new(allocator), &Plan { threads: 2, seed: 1, tiny: false });
+            peak_rss_bytes().saturating_sub(before)
+        });
     }
-    cost(before)
-}
-
-/// All blocks have about the same size, so in any allocator of size classes the survivor lies among freed blocks.
-#[test]
-fn one_of_each_burst_of_small_blocks_costs_its_own_size() {
-    against_peers(|allocator| bursts(allocator, 2, 1_500, 400, KIB, KIB));
-}
-
-/// The largest blocks that share pages with others. One of sixteen survives.
-#[test]
-fn one_of_sixteen_blocks_of_24_to_32_kib_costs_its_own_size() {
-    against_peers(|allocator| bursts(allocator, 3, 2_400, 16, 24 * KIB, 8 * KIB));
-}
-
-/// Blocks that are made together are not freed together. The free memory is scattered, and must still serve.
-#[test]
-fn random_lifetimes_cost_what_is_alive() {
-    against_peers(|allocator| {
-        const SLOTS: usize = 8_000;
-        let before = rss_bytes();
-        let numbers = &mut Numbers::new(4);
-        let size = |numbers: &mut Numbers| KIB + numbers.below(31 * KIB);
-        let mut alive: Vec<_> = (0..SLOTS).map(|_| Block::written(allocator, size(numbers))).collect();
-        for _ in 0..20 * SLOTS {
-            // The old block goes first, or one more block than there are slots would be alive.
-            let slot = numbers.below(SLOTS);
-            drop(alive.swap_remove(slot));
-            alive.push(Block::written(allocator, size(numbers)));
-        }
-        cost(before)
-    });
-}
-
-/// A large alignment must not cost pages.
-#[test]
-fn small_blocks_on_large_boundaries_cost_their_own_pages() {
-    against_peers(|allocator| {
-        let before = rss_bytes();
-        let blocks: Vec<_> = (0..500).map(|_| Block::untouched(allocator, 2 * KIB, 32 * KIB)).collect();
-        blocks.iter().for_each(|block| block.write(0, 2 * KIB));
-        cost(before)
-    });
-}
-
-/// Sparse tables: a zeroed buffer that is hardly touched must not become resident because its memory once was.
-#[test]
-fn zeroed_buffers_that_are_hardly_touched_cost_what_is_touched() {
-    against_peers(|allocator| {
-        let before = rss_bytes();
-        let mut most = 0;
-        for _ in 0..60 {
-            let buffers: Vec<_> = (0..24).map(|i| Block::zeroed(allocator, (256 * KIB) << (i % 7))).collect();
-            buffers.iter().for_each(|buffer| buffer.write(0, 1));
-            most = most.max(cost(before));
-            drop(buffers);
-        }
-        most
-    });
 }

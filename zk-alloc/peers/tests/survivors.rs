@@ -10,12 +10,11 @@ mod against_peers;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
-use std::sync::Barrier;
 use std::thread;
 
 use against_peers::against_peers;
 use support::blocks::{Allocator, Block, KIB, MIB, RESIDENT, keep_every};
-use support::{alone, peak_rss_bytes, restart_peak};
+use support::{alone, beside_idle_threads, peak_rss_bytes, restart_peak};
 use zk_alloc::{release, stats};
 
 /// Bytes that each half of a program allocates. The hazard was found with four times this size.
@@ -53,7 +52,6 @@ fn a_new_thread_reuses_the_memory_between_survivors_of_another() {
         (old, new.join().expect("a thread of the test"))
     });
     let bound = (HALF + HALF / 8) / 4 * 5;
-    println!("measured {} MiB, at most {}", peak / MIB, bound / MIB);
     assert!(peak <= bound, "{peak} bytes, more than {bound}: a quarter above what is alive\n{}", stats());
 }
 
@@ -63,44 +61,18 @@ fn blocks_of_4_kib_reuse_the_memory_between_survivors_of_16_kib() {
     against_peers(|allocator| peak(|| (survivors(allocator, 16 * KIB, 8), filled(allocator, 4 * KIB, HALF))));
 }
 
-/// Neither size is whole pages: the free pages between survivors begin and end within blocks.
-#[test]
-fn blocks_of_3000_bytes_reuse_the_memory_between_survivors_of_2_kib() {
-    against_peers(|allocator| peak(|| (survivors(allocator, 2 * KIB, 16), filled(allocator, 3_000, HALF))));
-}
-
 /// A purge must empty the caches of idle threads, each of which holds a few blocks.
 #[test]
 fn memory_between_survivors_is_reused_beside_hundreds_of_idle_threads() {
     against_peers(|allocator| {
-        const THREADS: usize = 375;
-        let (all_have_freed, done) = (Barrier::new(THREADS + 1), Barrier::new(THREADS + 1));
-        let idle = |thread: usize| {
-            let size = |nth: usize| [1_500, 3_000, 4 * KIB, 16 * KIB][(thread + nth) % 4];
-            drop((0..8).map(|nth| Block::written(allocator, size(nth))).collect::<Vec<_>>());
-            all_have_freed.wait();
-            done.wait();
-        };
-        thread::scope(|scope| {
-            let before = restart_peak();
-            for thread in 0..THREADS {
-                let builder = thread::Builder::new().stack_size(64 * KIB);
-                builder.spawn_scoped(scope, move || idle(thread)).expect("hundreds of threads");
-            }
-            all_have_freed.wait();
-            let alive = (survivors(allocator, 16 * KIB, 8), filled(allocator, 4 * KIB, HALF));
-            let peak = peak_rss_bytes().saturating_sub(before);
-            done.wait();
-            drop(alive);
-            peak
+        let sizes = [1_500, 3_000, 4 * KIB, 16 * KIB].repeat(2);
+        let work = || drop(sizes.iter().map(|&size| Block::written(allocator, size)).collect::<Vec<_>>());
+        let before = restart_peak();
+        beside_idle_threads(375, work, || {
+            let _alive = (survivors(allocator, 16 * KIB, 8), filled(allocator, 4 * KIB, HALF));
+            peak_rss_bytes().saturating_sub(before)
         })
     });
-}
-
-/// The survivors of a phase lie among free blocks of that phase's size, and no later phase asks for that size.
-#[test]
-fn each_phase_reuses_the_memory_between_survivors_of_the_last() {
-    against_peers(|allocator| peak(|| phases(allocator)));
 }
 
 /// Sixteen phases that each allocate blocks of one size, from 512 bytes to 32 KiB, and keep one of 64.
@@ -121,7 +93,6 @@ fn assert_system_calls(bound: usize, program: fn() -> Vec<Vec<Block>>) {
     let before = stats().system_calls;
     let alive = program();
     let calls = (stats().system_calls - before) as usize;
-    println!("measured {calls} system calls, at most {bound}");
     assert!(calls <= bound, "{calls} system calls, more than {bound}\n{}", stats());
     drop(alive);
 }
@@ -158,7 +129,6 @@ fn each_purge_between_survivors_counts_as_a_system_call() {
     let before = stats().system_calls;
     release();
     let (calls, holes) = (stats().system_calls - before, HALF / (16 * KIB) / 8);
-    println!("measured {calls} system calls for {holes} holes");
     assert!(calls as usize >= holes, "{calls} system calls for {holes} holes\n{}", stats());
     drop(old);
 }

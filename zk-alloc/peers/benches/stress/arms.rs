@@ -2,8 +2,8 @@
 #![allow(unsafe_code, reason = "implements GlobalAlloc, and badly")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ptr::null_mut;
+use std::sync::atomic::AtomicU64;
 
 use zk_alloc::ZkAllocator;
 
@@ -29,56 +29,23 @@ pub(crate) static ARMS: [Arm; 5] = [
     Arm { name: OURS, allocator: &ZK_ALLOC },
 ];
 
-static BROKEN_ALLOCATOR: Broken = Broken::new();
+/// In no list: only the quick run of `--test` uses it, and demands that it fails, because a check that never fails checks
+/// nothing.
+pub(crate) static BROKEN: Arm = Arm { name: "broken", allocator: &Broken };
 
-/// In no list: only the quick run uses it.
-pub(crate) static BROKEN: Arm = Arm { name: "broken", allocator: &BROKEN_ALLOCATOR };
+/// An allocator that hands out the same memory again and again, while it is in use.
+struct Broken;
 
-/// Less than a hundredth of the live size of the pattern `lifetimes`.
-const RING_BYTES: usize = 256 << 10;
-
-#[repr(align(4096))]
-struct Memory(UnsafeCell<[u8; RING_BYTES]>);
-
-// SAFETY: this code only takes addresses of it. The patterns write there, from one thread, and check whether they read
-// their own words.
-unsafe impl Sync for Memory {}
-
-/// An allocator that hands out memory that is in use: one block after another, in a ring. The quick run of `--test` selects it by name and
-/// demands that the run fails, because a check that never fails checks nothing.
-struct Broken {
-    memory: Memory,
-    next: AtomicUsize,
-}
-
-impl Broken {
-    const fn new() -> Self {
-        Self { memory: Memory(UnsafeCell::new([0; RING_BYTES])), next: AtomicUsize::new(0) }
-    }
-
-    fn serves(layout: Layout) -> bool {
-        layout.size() <= RING_BYTES / 4 && layout.align() <= 4096
-    }
-}
+/// As long as the longest block of the pattern `lifetimes`.
+static MEMORY: [AtomicU64; 4096] = [const { AtomicU64::new(0) }; 4096];
 
 // SAFETY: this breaks the contract of `GlobalAlloc` on purpose: blocks overlap. Each block is still memory of the
 // process, aligned and long enough. So the only effect is that one owner reads words that another wrote.
 unsafe impl GlobalAlloc for Broken {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if !Self::serves(layout) {
-            // SAFETY: upheld by the caller.
-            return unsafe { System.alloc(layout) };
-        }
-        let size = layout.size().next_multiple_of(layout.align());
-        let begin = self.next.fetch_add(size, Ordering::Relaxed).next_multiple_of(layout.align()) % (RING_BYTES / 2);
-        // A quarter of the ring that begins in its first half ends within the ring.
-        self.memory.0.get().cast::<u8>().wrapping_add(begin)
+        let fits = layout.size() <= size_of_val(&MEMORY) && layout.align() <= align_of::<AtomicU64>();
+        if fits { MEMORY.as_ptr().cast_mut().cast() } else { null_mut() }
     }
 
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        if !Self::serves(layout) {
-            // SAFETY: upheld by the caller; the size says that it came from `System`.
-            unsafe { System.dealloc(at, layout) };
-        }
-    }
+    unsafe fn dealloc(&self, _: *mut u8, _: Layout) {}
 }

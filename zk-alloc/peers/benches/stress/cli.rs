@@ -6,7 +6,8 @@ use clap::Parser;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 
 use crate::arms::{ARMS, Arm, BASELINE, BROKEN};
-use crate::patterns::{Group, PATTERNS, Pattern};
+use crate::patterns::{PATTERNS, Pattern};
+use crate::report::GROUPS;
 
 /// Measures time and memory of allocators on requests of servers, pools, short-lived threads and provers
 #[derive(Debug, Parser)]
@@ -103,7 +104,7 @@ fn pattern_names() -> PossibleValuesParser {
 pub(crate) fn listing() -> String {
     let names = ARMS.iter().map(|arm| arm.name).collect::<Vec<_>>().join(", ");
     let mut text = format!("arms: {names}\n");
-    for (group, title) in [(Group::Large, "1 KiB and more"), (Group::Small, "below 1 KiB")] {
+    for (group, title) in GROUPS {
         text += &format!("\npatterns, {title}:\n");
         for pattern in PATTERNS.iter().filter(|pattern| pattern.group == group) {
             text += &format!("  {:<20} {}\n", pattern.name, pattern.what);

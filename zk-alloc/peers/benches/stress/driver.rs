@@ -2,7 +2,6 @@
 //! pattern run one after the other in random order, so a round's ratios share the state of the machine.
 
 use std::env;
-use std::io::{IsTerminal, stderr};
 use std::process::Command;
 
 use crate::arms::{Arm, BROKEN};
@@ -23,14 +22,8 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
     let mut results = Results::new(arms.clone(), patterns.clone());
     let mut failures = 0;
     for round in 0..rounds {
+        eprintln!("round {} of {rounds}", round + 1);
         for (index, pattern) in patterns.iter().enumerate() {
-            progress(&format!(
-                "round {} of {rounds}: {} ({} of {})",
-                round + 1,
-                pattern.name,
-                index + 1,
-                patterns.len()
-            ));
             // Each round has its own order, so that the effects of one arm on the next (warm caches, free memory) even
             // out.
             let mut order: Vec<usize> = (0..arms.len()).collect();
@@ -42,7 +35,6 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
                 match run(options, arms[arm], pattern) {
                     Ok(sample) => results.add(round, arm, index, sample),
                     Err(failure) => {
-                        progress("");
                         eprintln!("{failure}");
                         results.fail(arm, index);
                         failures += 1;
@@ -51,7 +43,6 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
             }
         }
     }
-    progress("");
     if options.measures() {
         print!("{}", report::render(&results, options.warm));
     } else {
@@ -97,12 +88,5 @@ fn notices_damage(options: &Options) -> Result<(), String> {
         Err(failure) if failure.contains("was written") => Ok(()),
         Err(failure) => Err(format!("damage was to be noticed, but {failure}")),
         Ok(_) => Err(format!("{name} did not notice that the allocator handed out memory that was in use")),
-    }
-}
-
-/// Shows the current run on a terminal, on a line that the next call replaces.
-fn progress(what: &str) {
-    if stderr().is_terminal() {
-        eprint!("\r\x1b[K{what}");
     }
 }

@@ -15,6 +15,8 @@ mod heap;
 mod measure;
 mod patterns;
 mod report;
+#[path = "../../../tests/support/mod.rs"]
+mod support;
 
 use std::io::{Write as _, stdout};
 use std::process::ExitCode;

@@ -12,7 +12,7 @@ const ALLOWED: f64 = 1.25;
 /// Differences of peaks that mean nothing: pages of code, and the kernel's counters, which are split.
 const NOISE_BYTES: f64 = (1 << 20) as f64;
 
-const GROUPS: [(Group, &str); 2] = [(Group::Large, "1 KiB and more"), (Group::Small, "below 1 KiB")];
+pub(crate) const GROUPS: [(Group, &str); 2] = [(Group::Large, "1 KiB and more"), (Group::Small, "below 1 KiB")];
 
 pub(crate) fn render(results: &Results, warm: bool) -> String {
     let time = if warm { "Time of a process's second run" } else { "Time" };

@@ -24,7 +24,7 @@ struct Arm {
 }
 
 /// A program that runs under each allocator. It returns its cost in bytes of RSS.
-type Program = fn(Allocator) -> usize;
+type Program<'a> = &'a dyn Fn(Allocator) -> usize;
 
 const ARMS: [Arm; 6] = [
     Arm { name: "zk-alloc", is_ours: true, run: |program| phase(|| program(&SCOPED)) },
@@ -37,8 +37,8 @@ const ARMS: [Arm; 6] = [
 
 /// Runs `program` under each allocator. Asserts that zk-alloc costs at most 1.25 of the best peer, plus [`SLACK_BYTES`].
 #[track_caller]
-pub(crate) fn against_peers(program: Program) {
-    let cost = |arm: &Arm| child(&[], || println!("cost {}", (arm.run)(program)));
+pub(crate) fn against_peers(program: impl Fn(Allocator) -> usize) {
+    let cost = |arm: &Arm| child(&[], || println!("cost {}", (arm.run)(&program)));
     let ended = ARMS.iter().map(cost).collect::<Vec<_>>();
     if is_alone() {
         return;
