@@ -204,8 +204,10 @@ mod tests {
         let page = include_str!("../../../docs/benchmarking.md");
         let (_, table) = page.split_once("| column | meaning |\n").expect("the table of columns");
         let (table, _) = table.split_once("\n\n").expect("its end");
+        let without_unit = |name: &'static str| name.split(" (").next().unwrap_or_default();
         let cells = table.lines().filter_map(|row| row.split(" | ").next());
-        let explained: Vec<_> = cells.flat_map(|cell| cell.trim_start_matches("| ").split(", ")).collect();
+        let explained: Vec<_> =
+            cells.flat_map(|cell| cell.trim_start_matches("| ").split(", ")).map(without_unit).collect();
         for column in COLUMNS {
             let heading = column.heading.replace("{baseline}", "glibc").replace("{warm}", "warm");
             let name = heading.split(" (").next().unwrap_or_default();
