@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// Sizes that a prediction measures, each with twice the rows of the one before. The last is held out of the fit.
 pub(crate) const MEASURED_SIZES: u32 = 4;
-/// A model is good if it misses no point by more, as a share of the point: the order of threads alone moves a live peak by
+/// A model is good if it misses no point by more, as a share of the point: the order of threads moves a live peak by
 /// a thousandth. One that takes n for n log n misses by 1% beside a constant, and by 7% without.
 const GOOD_MISS: f64 = 0.002;
 /// A model is also good if it misses by at most so many times what the best one does: where points scatter (RSS, time),
