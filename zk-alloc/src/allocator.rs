@@ -10,7 +10,7 @@ use crate::arena::{self, Contents, Context, Unserved};
 use crate::classes::Class;
 use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
-use crate::{accounts, background, escape, gate, observe, os, retain, tuning};
+use crate::{accounts, background, escape, gate, observe, os, pinned, retain, tuning};
 
 /// An allocator for provers. While a [phase](crate::phase()) is open, the arena serves requests. Outside of phases, and where the
 /// arena can't serve, a backing allocator does: [`System`], unless the program gives another.
@@ -256,7 +256,10 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
             return Err(Unserved::BackingServes);
         }
         if let Some(arena) = arena::open_to_serve(&self.settings, |context| self.begin(context)) {
-            let served = arena.alloc(layout.size(), layout.align(), contents);
+            let (size, align) = (layout.size(), layout.align());
+            let is_for_pinned = size >= gate::pinned_min_bytes();
+            let pinned = if is_for_pinned { pinned::alloc(arena, size, align, contents) } else { None };
+            let served = pinned.map_or_else(|| arena.alloc(size, align, contents), Ok);
             accounts::check_memory_limit();
             match served {
                 Ok(at) => {

@@ -1,10 +1,12 @@
-//! The words that requests read: how many phases are open, from which size on the arena serves, which observers are told of allocations,
-//! and what to run at the end of a slow path. Only rare events write them.
+//! The words that requests read: how many phases are open, from which size on the arena and the pinned range serve, where that range lies,
+//! which observers are told of allocations, and what to run at the end of a slow path. Only rare events write them.
 #![allow(unsafe_code, reason = "keeps a function in an atomic")]
 
 use std::mem::transmute;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+use crate::os::HUGE_PAGE_BYTES;
 
 /// The number of open phases.
 static OPEN_PHASES: AtomicUsize = AtomicUsize::new(0);
@@ -39,6 +41,39 @@ pub(crate) fn min_bytes() -> usize {
 
 pub(crate) fn set_min_bytes(bytes: usize) {
     MIN_BYTES.store(bytes, Ordering::Relaxed);
+}
+
+/// The smallest request that the [pinned range](crate::pinned) is asked for first, in bytes: more than any request while it serves none.
+static PINNED_MIN_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// The smallest request that the pinned range is asked for first, in bytes.
+#[inline(always)]
+pub(crate) fn pinned_min_bytes() -> usize {
+    PINNED_MIN_BYTES.load(Ordering::Relaxed)
+}
+
+pub(crate) fn set_pinned_min_bytes(bytes: usize) {
+    PINNED_MIN_BYTES.store(bytes, Ordering::Relaxed);
+}
+
+/// The place of the pinned range, in huge pages: where it begins, and in the lowest bits its length. 0 if there is none. It is one word,
+/// so that no thread takes the beginning of one range and the length of another.
+static PINNED: AtomicU64 = AtomicU64::new(0);
+const PINNED_LEN_BITS: u32 = 28;
+
+/// Whether an address lies in the pinned range. Relaxed: whoever has an address of the range got it after the range was
+/// [set](set_pinned), and the range lasts as long as the allocation.
+#[inline(always)]
+pub(crate) fn is_pinned(at: *const u8) -> bool {
+    let range = PINNED.load(Ordering::Relaxed);
+    let block = (at.addr() / HUGE_PAGE_BYTES) as u64;
+    block.wrapping_sub(range >> PINNED_LEN_BITS) < range & ((1 << PINNED_LEN_BITS) - 1)
+}
+
+/// Sets the pinned range, in whole huge pages; no bytes are no range.
+pub(crate) fn set_pinned(at: *const u8, bytes: usize) {
+    let (block, blocks) = ((at.addr() / HUGE_PAGE_BYTES) as u64, (bytes / HUGE_PAGE_BYTES) as u64);
+    PINNED.store(if blocks == 0 { 0 } else { block << PINNED_LEN_BITS | blocks }, Ordering::Relaxed);
 }
 
 /// The observers of allocations and frees.

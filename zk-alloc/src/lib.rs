@@ -33,6 +33,7 @@ mod helpers;
 mod observe;
 mod os;
 mod phase;
+pub mod pinned;
 pub mod pool;
 #[cfg(feature = "profile")]
 pub mod profile;
@@ -54,6 +55,7 @@ pub use config::{
 };
 pub use escape::{Escaped, escaped, trace_escaped};
 pub use phase::{Participants, Phase, PhaseGuard, begin_phase, end_phase, is_serving, phase};
+pub use pinned::{NotPinned, Pinned};
 pub use retain::{Retain, purge_lazily, release, reserve, set_retain, soften};
 pub use scratch::{Arena, MemoryRefused, Scratch, ScratchExhausted};
 pub use secret::SecretBuf;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::config::{HugePagesOutcome, SettingsInForce};
-use crate::{accounts, arena};
+use crate::{accounts, arena, pinned};
 
 /// The allocator's counters since the process started. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +51,13 @@ pub struct Stats {
     /// Bytes of the arena that are handed out or retained: resident, or resident as soon as a thread touches them. Memory that was handed
     /// out and never touched counts too. [`resident_parts`](crate::resident_parts) asks the kernel for what it has pages for.
     pub resident_bytes: usize,
+    /// Bytes of the [pinned range](crate::pinned); 0 while there is none. All of it counts in [`resident_bytes`](Self::resident_bytes) and
+    /// in [`peak_live_bytes`](Self::peak_live_bytes), and what is in use in [`live_bytes`](Self::live_bytes).
+    pub pinned_bytes: usize,
+    /// Bytes of it that are in use now.
+    pub pinned_in_use_bytes: usize,
+    /// The most that was in use. If this is near [`pinned_bytes`](Self::pinned_bytes), a larger range would serve more requests.
+    pub pinned_peak_bytes: usize,
     /// Bytes that were purged: the arena returned their pages to the kernel.
     pub purged_bytes: u64,
     /// How often free memory was purged because a control group of the process came near to its memory limit.
@@ -177,7 +184,8 @@ pub fn thread_stats() -> ThreadStats {
 
 /// Bytes of live blocks and page runs.
 pub(crate) fn live_bytes() -> usize {
-    accounts::used_bytes().saturating_sub(arena::cached_bytes())
+    let [pinned, in_use, _] = pinned::sizes();
+    accounts::used_bytes().saturating_sub(arena::cached_bytes() + pinned.saturating_sub(in_use))
 }
 
 /// Adds the arena's counters.
@@ -188,6 +196,7 @@ fn add(stats: &mut Stats, arena: &arena::Arena) {
     (stats.slabs, stats.slabs_in_use_bytes) = arena.slabs();
     stats.slab_live_bytes = arena.live_block_bytes();
     stats.address_space_bytes = arena.address_space_bytes();
+    [stats.pinned_bytes, stats.pinned_in_use_bytes, stats.pinned_peak_bytes] = pinned::sizes();
     (stats.resident_bytes, stats.purged_bytes) = (accounts::resident_bytes(), accounts::purged_bytes());
     stats.pressure_purges = arena::purge::pressure_purges();
     stats.huge_pages = Some(arena.config().huge_pages);
@@ -233,6 +242,11 @@ impl fmt::Display for Stats {
             Mib(self.fresh_bytes),
             Mib(self.purged_bytes)
         )?;
+        if self.pinned_bytes > 0 {
+            let [pinned, in_use, peak] =
+                [self.pinned_bytes, self.pinned_in_use_bytes, self.pinned_peak_bytes].map(|bytes| Mib(bytes as u64));
+            writeln!(f, "pinned {pinned} of them, {in_use} in use, at most {peak}")?;
+        }
         write!(f, "{} phases, {} system calls, {} of them refused", self.phases, self.system_calls, self.refusals)?;
         self.huge_pages.map_or(Ok(()), |huge_pages| write!(f, "; huge pages: {huge_pages}"))?;
         self.settings.map_or(Ok(()), |settings| write!(f, "\nsettings: {settings}"))

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::accounts::{self, resident_bytes};
 use crate::arena::{self, Arena, front};
 use crate::os::{self, Errno, Signals};
-use crate::tuning;
+use crate::{pinned, tuning};
 
 /// The most runs that are withheld at once. Each adds up to two mappings for the time of the fork.
 const RUNS: usize = 256;
@@ -67,7 +67,10 @@ extern "C" fn register() {
         arena::get().into_iter().for_each(after_fork_in_parent);
     }
     extern "C" fn in_child() {
-        arena::get().into_iter().for_each(after_fork_in_child);
+        arena::get().into_iter().for_each(|arena| {
+            pinned::after_fork_in_child(arena);
+            after_fork_in_child(arena);
+        });
     }
     front::exit_key(arena::thread_exits);
     os::at_fork(before, in_parent, in_child);

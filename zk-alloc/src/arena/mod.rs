@@ -27,21 +27,24 @@ use crate::arena::front::{Cache, Totals};
 pub use crate::arena::heap::NotFreeable;
 use crate::arena::heap::SizeClasses;
 pub(crate) use crate::arena::heap::alloc_cached;
-use crate::arena::pages::bitmap::{Bitmap, align_up};
+use crate::arena::pages::bitmap::align_up;
+pub(crate) use crate::arena::pages::bitmap::{Bitmap, Table};
 pub(crate) use crate::arena::pages::layout::HugeAdvice;
 use crate::arena::pages::layout::{self, Path, RunKind, RunUse, ZoneSpec};
 #[cfg(feature = "c-api")]
 use crate::arena::pages::lengths::Lengths;
 use crate::arena::pages::memory::Density;
 pub(crate) use crate::arena::pages::memory::Purge;
+pub(crate) use crate::arena::pages::runs::Runs;
 pub(crate) use crate::arena::pages::zone::Contents;
-use crate::arena::pages::zone::{Populate, Shortage, Zone};
+use crate::arena::pages::zone::Populate;
+pub(crate) use crate::arena::pages::zone::{Shortage, Zone};
 pub(crate) use crate::arena::purge::decay::{Policy, parker, set_watched};
 use crate::classes::{self, Class};
 use crate::config::{self, Config, Settings};
 use crate::os::{self, AddressRange, Errno, Mapping};
 use crate::sync::AtomicU64;
-use crate::{escape, tuning};
+use crate::{escape, gate, pinned, tuning};
 
 /// What becomes of a request that the arena does not serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,6 +284,11 @@ impl Arena {
         self.region.zone(layout::SLABS)
     }
 
+    /// The zone of the huge runs. One of them may be the [pinned range](crate::pinned).
+    pub(crate) fn huge_zone(&self) -> &Zone {
+        self.region.zone(RunKind::Huge)
+    }
+
     /// Allocates memory for a request of at least one byte.
     ///
     /// # Errors
@@ -404,7 +412,9 @@ impl Arena {
         match self.size_classes.class_at(at) {
             // SAFETY: the caller's.
             Some(class) => unsafe { self.size_classes.dealloc(self.slab_zone(), class, at) },
-            // SAFETY: the caller's; memory that is no block is a run of its own.
+            // SAFETY: the caller's; memory in the pinned range came from there.
+            None if gate::is_pinned(at.as_ptr()) => unsafe { pinned::release(at, size) },
+            // SAFETY: the caller's; other memory that is no block is a run of its own.
             None => unsafe { self.region.zone(self.region.zone_of(at)).release(at, size) },
         }
     }
@@ -424,7 +434,8 @@ impl Arena {
     /// Changes the length of an allocation in place. Returns `false` if there is no room, or if the new length belongs elsewhere:
     /// - a block would be at most half used;
     /// - a run grows out of the lengths of its zone;
-    /// - a run shrinks out of them, to less than half or below [`layout::min_bytes`].
+    /// - a run shrinks out of them, to less than half or below [`layout::min_bytes`];
+    /// - memory of the pinned range shrinks to less than half, or to less than that range serves.
     ///
     /// # Safety
     /// `at` came from [`alloc`](Self::alloc), with this `align`, and is `old_size` bytes long by now; nobody uses its bytes beyond
@@ -433,6 +444,11 @@ impl Arena {
         if let Some(class) = self.size_classes.class_at(at) {
             // A request for half of a block or less gets a smaller block.
             return new_size <= class.block_bytes() && new_size > class.block_bytes() / 2;
+        }
+        if gate::is_pinned(at.as_ptr()) {
+            let may_stay = new_size >= gate::pinned_min_bytes() && new_size >= old_size / 2;
+            // SAFETY: the caller's; memory in the pinned range came from there.
+            return may_stay && unsafe { pinned::resize(at, old_size, new_size) };
         }
         let runs = self.region.zone_of(at);
         let belongs = layout::path(new_size, align) == Path::Run(runs);
@@ -450,8 +466,11 @@ impl Arena {
     /// # Safety
     /// As for [`resize`](Self::resize); `new_size` is less than `old_size`.
     pub(crate) unsafe fn shrink_in_place(&self, at: NonNull<u8>, old_size: usize, new_size: usize) {
-        if self.size_classes.class_at(at).is_none() {
-            // SAFETY: the caller's; memory that is no block is a run of its own.
+        if gate::is_pinned(at.as_ptr()) {
+            // SAFETY: the caller's; memory in the pinned range came from there.
+            unsafe { pinned::resize(at, old_size, new_size) };
+        } else if self.size_classes.class_at(at).is_none() {
+            // SAFETY: the caller's; other memory that is no block is a run of its own.
             unsafe { self.region.zone(self.region.zone_of(at)).resize(at, old_size, new_size) };
         }
     }
@@ -474,6 +493,10 @@ impl Arena {
         before_release: impl FnOnce(),
     ) -> Option<NonNull<u8>> {
         if old_size < tuning::move_min_bytes() || new_size < old_size {
+            return None;
+        }
+        // No pages move out of the pinned range, which is registered, or into it: the caller copies.
+        if gate::is_pinned(at.as_ptr()) || pinned::has_room(new_size) {
             return None;
         }
         let (old_runs, new_runs) = (self.region.zone_of(at), layout::run_kind(new_size, align));

@@ -50,14 +50,15 @@ pub(crate) use environment::{Value, nearest_variable, unknown_variable, variable
 pub(crate) use host::postpone as postpone_asking_host;
 #[cfg(all(test, not(loom), target_os = "linux"))]
 pub(crate) use host::set_max_mappings;
-pub(crate) use host::{Host, Limits, host, max_mappings};
+pub(crate) use host::{Host, Limits, host, lockable_bytes, max_mappings};
 #[cfg(unix)]
 pub(crate) use imp::keep_on_fork;
 #[cfg(all(not(unix), feature = "profile"))]
 pub(crate) use imp::may_be_on_signal_stack;
 pub(crate) use imp::{
-    advise_huge, coarse_ns, commit, discard, extend, forbid_huge, leave_out_of_dumps, lock, minor_faults,
-    missing_memory, monotonic_ns, populate, prefault, purge_lazily, trim_heap, wipe_on_fork,
+    advise_huge, coarse_ns, commit, discard, extend, forbid_huge, hand_to_children, leave_out_of_children,
+    leave_out_of_dumps, lock, minor_faults, missing_memory, monotonic_ns, populate, prefault, purge_lazily, trim_heap,
+    unlock, wipe_on_fork,
 };
 #[cfg(not(unix))]
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, return_key, thread_exit_key};

@@ -16,7 +16,7 @@ pub(super) const UNSUPPORTED: Errno = Errno(0);
 
 absent!(
     Err(UNSUPPORTED) => commit, extend, discard, advise_huge, forbid_huge, purge_lazily, prefault, populate, lock,
-    leave_out_of_dumps, wipe_on_fork
+    unlock, leave_out_of_dumps, wipe_on_fork, leave_out_of_children, hand_to_children
 );
 
 /// Whether the platform has pages that no access may touch.

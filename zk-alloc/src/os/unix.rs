@@ -12,7 +12,7 @@ use super::{Errno, Limits};
 /// The error of a call that these systems lack, or have no advice in common for.
 pub(super) const UNSUPPORTED: Errno = Errno(libc::ENOTSUP);
 
-absent!(Err(UNSUPPORTED) => leave_out_of_dumps, wipe_on_fork, keep_on_fork);
+absent!(Err(UNSUPPORTED) => leave_out_of_dumps, wipe_on_fork, keep_on_fork, leave_out_of_children, hand_to_children);
 // Left out without an error: what serves does so without them, too.
 absent!(Ok(()) => prefault, advise_huge, forbid_huge);
 
@@ -167,6 +167,15 @@ pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
 pub(crate) unsafe fn lock(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: changes no contents, on a range of ours.
     checked(unsafe { libc::mlock(at.cast(), len) })
+}
+
+/// Unlocks a range that [`lock`] locked.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn unlock(at: *mut u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: changes no contents.
+    checked(unsafe { libc::munlock(at.cast(), len) })
 }
 
 /// The running processors, and the machine's memory.

@@ -253,6 +253,34 @@ pub(crate) unsafe fn lock(at: *mut u8, len: usize) -> Result<(), Errno> {
     Ok(unsafe { rustix::mm::mlock(at.cast(), len) }?)
 }
 
+/// Unlocks a range that [`lock`] locked.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn unlock(at: *mut u8, len: usize) -> Result<(), Errno> {
+    let len = covered(at, len)?;
+    // SAFETY: changes no contents.
+    Ok(unsafe { rustix::mm::munlock(at.cast(), len) }?)
+}
+
+/// Leaves the range out of a child of `fork`: nothing is mapped there.
+///
+/// # Safety
+/// The range lies within one mapping that belongs to the caller, and no child uses it.
+pub(crate) unsafe fn leave_out_of_children(at: *mut u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: changes nothing in this process.
+    unsafe { advise(at, len, Advice::LinuxDontFork) }
+}
+
+/// Has a child of `fork` inherit a range that was [left out](leave_out_of_children).
+///
+/// # Safety
+/// As there.
+pub(crate) unsafe fn hand_to_children(at: *mut u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: changes nothing in this process.
+    unsafe { advise(at, len, Advice::LinuxDoFork) }
+}
+
 /// Leaves the range out of core dumps.
 ///
 /// # Safety

@@ -1,0 +1,434 @@
+//! One page-locked range, for provers that copy to a GPU: large buffers of a proof lie in memory that the driver knows.
+//!
+//! From ordinary memory, a driver copies through a buffer of its own. From memory that was registered with it (page-locked, "pinned"), the
+//! device reads by itself. Registering takes long, so it is done once, for a range that all proofs use. docs/gpu.md says when it pays.
+//!
+//! ```
+//! use zk_alloc::{Pinned, ZkAllocator, phase, pinned};
+//!
+//! #[global_allocator]
+//! static ALLOC: ZkAllocator = ZkAllocator;
+//!
+//! // For a GPU, `zk-alloc-cuda` has the functions that register. These lock the range in memory, without a GPU.
+//! let range = Pinned::new(4 << 20, pinned::lock, pinned::unlock)?;
+//! let trace = phase(|| vec![1u64; 1 << 18]);
+//! assert!(pinned::contains(trace.as_ptr()));
+//! # drop(trace);
+//! # drop(range);
+//! # Ok::<(), zk_alloc::NotPinned<std::io::Error>>(())
+//! ```
+//!
+//! # How it works
+//!
+//! The range is one run of the arena's huge zone. To the zone it is in use, so nothing purges it, moves it or gives it away. Its pages are
+//! claimed and freed by a bitmap of its own, without a lock, as those of a zone are. Where a request does not fit, the arena serves it as
+//! usual. A forked child has no such memory ([`Pinned`]).
+#![allow(unsafe_code, reason = "hands out memory of the range, advises the kernel on it and locks it")]
+#![allow(clippy::not_unsafe_ptr_arg_deref, reason = "the kernel refuses to lock an address that is not mapped")]
+
+use std::error::Error;
+use std::hint::black_box;
+use std::mem::forget;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use std::{fmt, io};
+
+use crate::accounts::Limit;
+use crate::arena::{self, Arena, Bitmap, Contents, Runs, Shortage, Table};
+use crate::config::{self, Settings};
+use crate::os::{self, Errno, HUGE_PAGE_BYTES};
+use crate::sync::AtomicU64;
+use crate::{accounts, gate, helpers};
+
+/// The smallest request that the range serves, in bytes, unless the program says another. It is four pages, so that rounding to whole pages
+/// takes at most a fifth.
+const MIN_BYTES: usize = 1 << 20;
+
+/// The range, as the threads that use it see it.
+#[derive(Debug)]
+struct Range {
+    start: NonNull<u8>,
+    bytes: usize,
+    page_bytes: usize,
+    /// Which pages are in use.
+    runs: Runs,
+    _used: Table<AtomicU64>,
+    /// Pages from here on were never in use, and hold zeroes.
+    fresh_from: AtomicUsize,
+    in_use_bytes: AtomicUsize,
+    peak_bytes: AtomicUsize,
+    /// The generation of the process that made it.
+    generation: u64,
+    is_left_out_of_children: bool,
+}
+
+// SAFETY: `start` never changes, everything mutable is atomic, and memory is only reached through pages that the caller owns.
+unsafe impl Sync for Range {}
+
+/// The range; null while there is none. One that was published is never freed: a thread may be about to claim pages.
+static RANGE: AtomicPtr<Range> = AtomicPtr::new(null_mut());
+/// Whether the process has, makes or inherited one.
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// The range, if this process made it.
+fn own() -> Option<&'static Range> {
+    // SAFETY: null, or a range that was leaked before it was stored with Release.
+    let range = unsafe { RANGE.load(Ordering::Acquire).as_ref() };
+    range.filter(|range| range.generation == os::process_generation())
+}
+
+/// Memory of the range for a request; `None` if it does not fit.
+#[cold]
+#[inline(never)]
+pub(crate) fn alloc(arena: &Arena, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+    let range = own().filter(|range| size <= range.bytes)?;
+    let (pages, align) = (range.pages(size), range.pages(align));
+    let skew = (range.start.addr().get() / range.page_bytes) & (align - 1);
+    let start = range.runs.claim_first_fit(0, pages, align, skew)?;
+    // SAFETY: a page of the range, so that the offset stays within it.
+    let at = unsafe { range.start.add(start * range.page_bytes) };
+    let fresh_from = range.came_into_use(start, pages);
+    if contents == Contents::Zeroed {
+        let stale_bytes = (fresh_from.saturating_sub(start) * range.page_bytes).min(size);
+        // SAFETY: at most `size` bytes of pages that this thread claimed above.
+        unsafe { at.write_bytes(0, stale_bytes) };
+    }
+    arena.huge_zone().count_request(size);
+    Some(at)
+}
+
+/// Frees memory of the range. A forked child does nothing: it never uses the range.
+///
+/// # Safety
+/// `at` came from [`alloc`] and is `size` bytes long by now; nobody uses it any more.
+pub(crate) unsafe fn release(at: NonNull<u8>, size: usize) {
+    if let Some(range) = own() {
+        range.release(range.index(at), range.pages(size));
+        gate::tick();
+    }
+}
+
+/// Changes the length of memory of the range in place; `false` if it can't grow there.
+///
+/// # Safety
+/// As for [`release`]; nobody uses the bytes beyond `new_size`.
+pub(crate) unsafe fn resize(at: NonNull<u8>, old_size: usize, new_size: usize) -> bool {
+    let Some(range) = own() else { return false };
+    let (start, old, new) = (range.index(at), range.pages(old_size), range.pages(new_size));
+    if new > old {
+        if !range.runs.try_claim(start + old, new - old) {
+            return false;
+        }
+        range.came_into_use(start + old, new - old);
+    } else {
+        range.release(start + new, old - new);
+    }
+    true
+}
+
+/// Whether a growing run should be copied into the range: it serves such requests, and has as much free, if perhaps not in one place.
+pub(crate) fn has_room(size: usize) -> bool {
+    let free_bytes = |range: &Range| range.bytes - range.in_use_bytes.load(Ordering::Relaxed);
+    size >= gate::pinned_min_bytes() && own().is_some_and(|range| free_bytes(range) >= size)
+}
+
+/// The bytes of the range, those in use, and the most that were in use.
+pub(crate) fn sizes() -> [usize; 3] {
+    own().map_or([0; 3], |range| {
+        [range.bytes, range.in_use_bytes.load(Ordering::Relaxed), range.peak_bytes.load(Ordering::Relaxed)]
+    })
+}
+
+/// Called in a child after a fork: it has no memory there. [`own`] knows that by itself, and children of the system call are not told.
+#[cfg(unix)]
+pub(crate) fn after_fork_in_child(arena: &Arena) {
+    // SAFETY: as in `own`.
+    if let Some(range) = unsafe { RANGE.swap(null_mut(), Ordering::AcqRel).as_ref() } {
+        gate::set_pinned_min_bytes(usize::MAX);
+        arena.huge_zone().abandon(range.start, range.bytes);
+    }
+}
+
+impl Range {
+    /// Gives the whole range back to its zone; `false`, and it stays in use, if the kernel does not let children inherit it again. The
+    /// caller owns all pages, and nobody uses them.
+    fn give_back(&self, arena: &Arena) -> bool {
+        // SAFETY: the run that was claimed for the range, of one mapping of the arena.
+        if self.is_left_out_of_children && unsafe { os::hand_to_children(self.start.as_ptr(), self.bytes) }.is_err() {
+            return false;
+        }
+        // SAFETY: the run that was claimed for the range; nobody uses it, as the caller says.
+        unsafe { arena.huge_zone().release(self.start, self.bytes) };
+        true
+    }
+
+    fn pages(&self, bytes: usize) -> usize {
+        bytes.div_ceil(self.page_bytes)
+    }
+
+    fn index(&self, at: NonNull<u8>) -> usize {
+        (at.addr().get() - self.start.addr().get()) / self.page_bytes
+    }
+
+    /// Notes that the caller claimed pages. Returns from where on pages were never in use before.
+    fn came_into_use(&self, start: usize, pages: usize) -> usize {
+        let more_bytes = pages * self.page_bytes;
+        let in_use_bytes = self.in_use_bytes.fetch_add(more_bytes, Ordering::Relaxed) + more_bytes;
+        self.peak_bytes.fetch_max(in_use_bytes, Ordering::Relaxed);
+        // Relaxed: the next owner of these pages claims the bits that this owner's release turns, so it sees the mark.
+        self.fresh_from.fetch_max(start + pages, Ordering::Relaxed)
+    }
+
+    fn release(&self, start: usize, pages: usize) {
+        // First: the bytes in use never fall below zero.
+        self.in_use_bytes.fetch_sub(pages * self.page_bytes, Ordering::Relaxed);
+        self.runs.release(start, pages);
+    }
+}
+
+type Unregister = dyn FnOnce(*mut u8, usize) -> bool + Send + Sync;
+
+/// A page-locked range of the arena. While it lives, requests of 1 MiB and more that the arena serves (in a phase, of threads that take
+/// part) come from it first. See the [module](self).
+///
+/// The process may have one at a time. Make it when the program starts, outside of phases, and keep it as long as there are proofs.
+///
+/// # Growth
+///
+/// A `Vec` that grows stays where it is if there is room behind it, in the range or outside. One that has to move goes to the range if
+/// that has room: its contents are copied. `with_capacity` spares the copies.
+///
+/// # Fork
+///
+/// A child of `fork` has no memory in the range (`MADV_DONTFORK`), so that the device never sees a copy. What lies there is lost to the
+/// child: an access ends it by SIGSEGV. It may drop such values if that touches nothing, as for a `Vec` of numbers. It uses the range for
+/// no request, can't make another, and its drop of a `Pinned` does nothing. `Command` and posix_spawn(3) are not affected.
+///
+/// # Drop
+///
+/// If no allocation is left in the range, it is unregistered, and its memory is free memory of the arena. Otherwise it stays registered
+/// for good and serves no more requests, and one line on standard error says so.
+#[must_use = "the range serves until it is dropped"]
+pub struct Pinned {
+    range: &'static Range,
+    unregister: Option<Box<Unregister>>,
+}
+
+impl Pinned {
+    /// Makes a range of at least `bytes` (whole huge pages of 2 MiB) resident, on all processors, and has `register` register it with a
+    /// driver. `unregister` runs when it is dropped. Both get the address and the length. Neither runs within a request.
+    ///
+    /// # Errors
+    /// See [`NotPinned`]. The process is then as before.
+    pub fn new<E, U: fmt::Display>(
+        bytes: usize,
+        register: impl FnOnce(*mut u8, usize) -> Result<(), E>,
+        unregister: impl FnOnce(*mut u8, usize) -> Result<(), U> + Send + Sync + 'static,
+    ) -> Result<Self, NotPinned<E>> {
+        // The program's settings come with the first request, which may be this one.
+        drop(black_box(Box::new(0u8)));
+        config::init_settings(&Settings::new());
+        let arena = arena::open().ok_or(NotPinned::NoArena)?;
+        if IS_TAKEN.swap(true, Ordering::AcqRel) {
+            return Err(NotPinned::Taken);
+        }
+        let range =
+            Self::registered(arena, bytes, register).inspect_err(|_| IS_TAKEN.store(false, Ordering::Release))?;
+        let range: &'static Range = Box::leak(Box::new(range));
+        let unregister = Box::new(move |at, bytes| {
+            let said = |error| os::warn(format_args!("{bytes} pinned bytes are not unregistered: {error}; they stay"));
+            unregister(at, bytes).map_err(said).is_ok()
+        });
+        // The place before the range, with Release: a thread that claims pages, and all that get them from it, know the place.
+        gate::set_pinned(range.start.as_ptr(), range.bytes);
+        RANGE.store(std::ptr::from_ref(range).cast_mut(), Ordering::Release);
+        gate::set_pinned_min_bytes(MIN_BYTES);
+        Ok(Self { range, unregister: Some(unregister) })
+    }
+
+    /// A range that is resident, registered, in use for its zone, and all free. It is not published yet.
+    fn registered<E>(
+        arena: &Arena,
+        asked_bytes: usize,
+        register: impl FnOnce(*mut u8, usize) -> Result<(), E>,
+    ) -> Result<Range, NotPinned<E>> {
+        let over = |limit| NotPinned::Refused { asked_bytes, limit_bytes: Some(limit), errno: 0 };
+        let refused = |Errno(errno)| NotPinned::Refused { asked_bytes, limit_bytes: None, errno };
+        let memory_bytes = os::host().limits.memory_bytes;
+        if memory_bytes != 0 && asked_bytes > memory_bytes {
+            return Err(over(memory_bytes));
+        }
+        let bytes = os::round_up(asked_bytes, HUGE_PAGE_BYTES).map_err(refused)?;
+        let zone = arena.huge_zone();
+        let pages = bytes / zone.page_bytes();
+        let table = Table::new(Bitmap::words_for(pages)).map_err(refused)?;
+        let used = Bitmap::new(table.all());
+        let runs = Runs::new(used).map_err(refused)?;
+        runs.try_claim(pages, used.len() - pages);
+        let claimed = zone.claim(bytes, HUGE_PAGE_BYTES, Contents::Zeroed, Limit::Cap, || None);
+        let start = claimed.map_err(|shortage| match shortage {
+            Shortage::OverBudget => over(accounts::max_bytes()),
+            Shortage::Full | Shortage::Refused => refused(Errno(0)),
+        })?;
+        // Before the driver sees it: a fork would otherwise copy what the device reads.
+        // SAFETY: claimed above, of one mapping of the arena.
+        let is_left_out_of_children = unsafe { os::leave_out_of_children(start.as_ptr(), bytes) }.is_ok();
+        let range = Range {
+            start,
+            bytes,
+            page_bytes: zone.page_bytes(),
+            runs,
+            _used: table,
+            fresh_from: AtomicUsize::new(0),
+            in_use_bytes: AtomicUsize::new(0),
+            peak_bytes: AtomicUsize::new(0),
+            generation: os::process_generation(),
+            is_left_out_of_children,
+        };
+        let (whole, threads, failed) = (&range, arena.config().threads, AtomicI32::new(0));
+        let share = bytes.div_ceil(threads).next_multiple_of(HUGE_PAGE_BYTES);
+        helpers::in_parallel(threads, &|part| {
+            let from = bytes.min(part * share);
+            // SAFETY: a part of the run that was claimed above, which nobody else knows of.
+            let populated = unsafe { os::populate(whole.start.add(from).as_ptr(), share.min(bytes - from)) };
+            _ = populated.inspect_err(|&Errno(errno)| failed.store(errno, Ordering::Relaxed));
+        });
+        let registered = match failed.into_inner() {
+            0 => register(start.as_ptr(), bytes).map_err(|error| NotPinned::NotRegistered { asked_bytes, error }),
+            errno => Err(refused(Errno(errno))),
+        };
+        registered.inspect_err(|_| _ = range.give_back(arena)).map(|()| range)
+    }
+
+    /// The same range, for requests of at least `bytes`. Each takes whole pages of 256 KiB.
+    pub fn min_bytes(self, bytes: usize) -> Self {
+        gate::set_pinned_min_bytes(bytes.max(self.range.page_bytes));
+        self
+    }
+
+    /// The address of the range.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.range.start.as_ptr()
+    }
+
+    /// The length of the range, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.range.bytes
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let (range, unregister) = (self.range, self.unregister.take());
+        // In a child, and for a range that stays, what keeps the registration must stay too: the driver's context.
+        let (Some(arena), Some(_)) = (arena::get(), own()) else { return forget(unregister) };
+        // A thread that has read the old threshold may still claim pages. So this thread claims all of them: then that one finds none. If it
+        // was faster, it holds a page, and the range stays.
+        gate::set_pinned_min_bytes(usize::MAX);
+        if !range.runs.try_claim(0, range.pages(range.bytes)) {
+            let alive_bytes = range.in_use_bytes.load(Ordering::Relaxed);
+            os::warn(format_args!(
+                "{alive_bytes} bytes of the pinned range of {} are alive: it stays registered, and serves no more requests",
+                range.bytes
+            ));
+            return forget(unregister);
+        }
+        if unregister.is_some_and(|unregister| unregister(self.as_ptr(), range.bytes)) {
+            gate::set_pinned(range.start.as_ptr(), 0);
+            RANGE.store(null_mut(), Ordering::Release);
+            if range.give_back(arena) {
+                IS_TAKEN.store(false, Ordering::Release);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pinned").field("at", &self.as_ptr()).field("bytes", &self.bytes()).finish_non_exhaustive()
+    }
+}
+
+/// Whether an address lies in the page-locked range of this process.
+#[must_use]
+pub fn contains<T: ?Sized>(at: *const T) -> bool {
+    gate::is_pinned(at.cast()) && own().is_some()
+}
+
+/// Locks memory by mlock(2), so that it is never written to swap: for [`Pinned::new`] on hosts without a GPU.
+///
+/// # Errors
+/// If the system refuses. The error names the bytes, and the limit `RLIMIT_MEMLOCK`, which is the usual reason.
+pub fn lock(at: *mut u8, bytes: usize) -> io::Result<()> {
+    // SAFETY: changes no contents, wherever the address points.
+    unsafe { os::lock(at, bytes) }.map_err(|errno| {
+        // The kernel may have locked a part.
+        // SAFETY: as above.
+        let _ = unsafe { os::unlock(at, bytes) };
+        not_locked(bytes, errno)
+    })
+}
+
+/// Unlocks what [`lock`] locked.
+///
+/// # Errors
+/// If the system refuses.
+pub fn unlock(at: *mut u8, bytes: usize) -> io::Result<()> {
+    // SAFETY: as in `lock`.
+    unsafe { os::unlock(at, bytes) }.map_err(|errno| not_locked(bytes, errno))
+}
+
+fn not_locked(bytes: usize, Errno(errno): Errno) -> io::Error {
+    let (error, limit) = (io::Error::from_raw_os_error(errno), os::lockable_bytes());
+    io::Error::new(error.kind(), format!("{bytes} bytes to lock or unlock: {error}; RLIMIT_MEMLOCK is {limit} bytes"))
+}
+
+/// Why there is no [`Pinned`]. The process is as before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotPinned<E> {
+    /// The process has a range already, or was forked from one that had one.
+    Taken,
+    /// There is no arena (`ZK_ALLOC=off`, or the system refused address space).
+    NoArena,
+    /// There is not so much memory.
+    Refused {
+        /// The size of the range that was asked for.
+        asked_bytes: usize,
+        /// The limit that it would exceed: `ZK_ALLOC_MAX_BYTES`, or the memory of the machine or the control group; `None` if the system
+        /// refused.
+        limit_bytes: Option<usize>,
+        /// The system's error number; 0 if it is not known, or if the system was not asked.
+        errno: i32,
+    },
+    /// The driver did not register the range.
+    NotRegistered {
+        /// The size of the range.
+        asked_bytes: usize,
+        /// The answer of `register`.
+        error: E,
+    },
+}
+
+impl<E: fmt::Display> fmt::Display for NotPinned<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Taken => write!(f, "this process has, or inherited, a pinned range, and there is one at a time"),
+            Self::NoArena => write!(f, "there is no arena to pin a range of"),
+            Self::Refused { asked_bytes, limit_bytes: Some(limit), .. } => {
+                write!(f, "{asked_bytes} bytes were to be pinned, and the limit is {limit}")
+            }
+            Self::Refused { asked_bytes, errno, .. } => {
+                write!(f, "the system refused {asked_bytes} bytes to pin (errno {errno})")
+            }
+            Self::NotRegistered { asked_bytes, error } => {
+                write!(f, "{asked_bytes} bytes could not be registered: {error}")
+            }
+        }?;
+        f.write_str("; nothing was pinned")
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> Error for NotPinned<E> {}

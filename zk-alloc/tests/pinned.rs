@@ -1,0 +1,290 @@
+//! A pinned range: what lies in it, what does not, and what the kernel says of it. Each test has a process of its own, because there is one
+//! range in a process.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "forks, and gives up root")]
+
+#[path = "limits/control_group.rs"]
+mod control_group;
+mod support;
+
+use std::convert::Infallible;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use std::{fs, thread};
+
+use control_group::child_in_a_group;
+use support::forks::{code_of, in_a_fork};
+use support::limits::limited;
+use support::maps::map_of;
+use support::{Numbers, alone, assert_patterned, child, is_patterned, patterned, rss_bytes};
+use zk_alloc::{
+    NotPinned, PhaseGuard, Pinned, Retain, ZkAllocator, phase, pinned, purge_lazily, release, set_retain, stats,
+};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+const MIB: usize = 1 << 20;
+const WORDS: usize = MIB / 8;
+
+/// A range that no driver knows: the kernel may purge its pages if the arena tells it to.
+fn unregistered(bytes: usize) -> Pinned {
+    let fine = |_: *mut u8, _: usize| Ok::<(), Infallible>(());
+    Pinned::new(bytes, fine, fine).expect("a range")
+}
+
+fn is_in(values: &[u64]) -> bool {
+    pinned::contains(values.as_ptr())
+}
+
+/// The bytes that this process has locked.
+fn locked_bytes() -> usize {
+    let status = fs::read_to_string("/proc/self/status").expect("Linux has it");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmLck:")).expect("the field");
+    line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
+}
+
+/// Two threads that were handed the same page would overwrite each other.
+#[test]
+fn threads_that_fill_the_range_and_spill_over_keep_their_contents() {
+    alone!();
+    let range = unregistered(48 * MIB);
+    let counts = [const { AtomicUsize::new(0) }; 2];
+    let work = |seed: u64| {
+        let mut numbers = Numbers::new(seed);
+        let mut kept: Vec<(u64, Vec<u64>)> = Vec::new();
+        for id in (0..400).map(|step| seed << 32 | step) {
+            let values = patterned(WORDS / 4 + numbers.below(6 * WORDS), id);
+            counts[usize::from(is_in(&values))].fetch_add(1, Ordering::Relaxed);
+            kept.push((id, values));
+            // Grown, shrunk or freed.
+            let at = numbers.below(kept.len());
+            let (id, values) = &mut kept[at];
+            let len = 1 + numbers.below(2 * values.len());
+            values.extend_from_slice(&patterned(len, *id)[values.len().min(len)..]);
+            values.truncate(len);
+            values.shrink_to_fit();
+            if kept.len() > 5 {
+                let (id, values) = kept.swap_remove(numbers.below(5));
+                assert_patterned(&values, id);
+            }
+        }
+        kept.iter().for_each(|(id, values)| assert_patterned(values, *id));
+    };
+    phase(|| thread::scope(|scope| (0..4).for_each(|seed| drop(scope.spawn(move || work(seed))))));
+    assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) > 100), "{counts:?}");
+    // All pages are free again, in one run.
+    assert_eq!(stats().pinned_in_use_bytes, 0, "{}", stats());
+    assert!(is_in(&phase(|| patterned(range.bytes() / 8, 1))));
+}
+
+#[test]
+fn a_vector_grows_in_place_while_there_is_room_and_is_copied_out_when_there_is_none() {
+    alone!();
+    let range = unregistered(16 * MIB);
+    let _phase = PhaseGuard::new();
+    let mut values = patterned(WORDS, 7);
+    let (start, whole) = (values.as_ptr(), patterned(20 * WORDS, 7));
+    assert!(start.addr() == range.as_ptr().addr() && !is_in(&whole));
+    values.extend_from_slice(&whole[WORDS..15 * WORDS]);
+    values.shrink_to_fit();
+    assert!(values.as_ptr() == start && values.capacity() < 16 * WORDS);
+    values.extend_from_slice(&whole[15 * WORDS..]);
+    assert!(values == whole && !is_in(&values), "there is no room for 20 MiB");
+    assert_eq!(stats().pinned_in_use_bytes, 0);
+    // Growth from outside: into the range, once the vector has to move.
+    let full = patterned(16 * WORDS, 1);
+    let (mut outside, behind, longer) = (patterned(6 * WORDS, 8), patterned(6 * WORDS, 9), patterned(10 * WORDS, 8));
+    assert!(is_in(&full) && !is_in(&outside));
+    drop(full);
+    outside.extend_from_slice(&longer[6 * WORDS..]);
+    assert!(is_in(&outside) && is_patterned(&outside, 8) && is_patterned(&behind, 9));
+    drop(outside);
+}
+
+#[test]
+fn requests_that_do_not_fit_or_belong_elsewhere_are_served_as_usual() {
+    alone!();
+    let range = unregistered(8 * MIB);
+    assert!(!is_in(&patterned(WORDS, 1)), "no phase is open");
+    let _phase = PhaseGuard::new();
+    assert!(!is_in(&patterned(WORDS - 1, 1)), "shorter than 1 MiB");
+    let mut kept: Vec<_> = (0..8).map(|id| patterned(WORDS, id)).collect();
+    assert!(kept.iter().all(|values| is_in(values)) && !is_in(&patterned(WORDS, 9)));
+    assert_eq!((stats().pinned_bytes, stats().pinned_in_use_bytes), (8 * MIB, 8 * MIB));
+    assert!(stats().to_string().contains("pinned 8.0 MiB of them, 8.0 MiB in use, at most 8.0 MiB"), "{}", stats());
+    kept.remove(3);
+    assert!(!is_in(&patterned(2 * WORDS, 9)), "one MiB is free");
+    assert!(is_in(&patterned(WORDS, 9)));
+    let _range = range.min_bytes(MIB / 4);
+    assert!(is_in(&patterned(WORDS / 4, 9)));
+    kept.iter().zip([0, 1, 2, 4, 5, 6, 7]).for_each(|(values, id)| assert_patterned(values, id));
+}
+
+#[test]
+fn zeroed_memory_is_zero_after_other_use() {
+    alone!();
+    let _range = unregistered(16 * MIB);
+    let _phase = PhaseGuard::new();
+    for mib in [2, 1, 5, 3, 16, 9] {
+        let zeroed = black_box(vec![0u64; mib * WORDS]);
+        assert!(is_in(&zeroed) && zeroed.iter().all(|&word| word == 0), "{mib} MiB");
+        drop(zeroed);
+        drop(black_box(vec![u64::MAX; mib * WORDS - 3]));
+    }
+}
+
+/// A purge would take the pages that the device reads. No driver knows this range, so the kernel would do as it is told.
+#[test]
+fn nothing_purges_the_range() {
+    let body = || {
+        let _range = unregistered(64 * MIB);
+        let check = |when: &str| {
+            assert!(rss_bytes() >= 64 * MIB && stats().resident_bytes >= 64 * MIB, "{when}: {}", stats());
+        };
+        for retain in [Retain::Never, Retain::For(Duration::from_millis(40)), Retain::Bytes(0)] {
+            set_retain(retain);
+            for _ in 0..3 {
+                phase(|| drop((patterned(8 * WORDS, 1), patterned(150 * WORDS, 2))));
+                check("after a phase");
+                thread::sleep(Duration::from_millis(60));
+                (0..500).for_each(|_| drop(phase(|| patterned(5_000, 3))));
+                check("after a pause");
+            }
+        }
+        assert!(purge_lazily() < 64 * MIB && release() < 64 * MIB);
+        check("after release");
+    };
+    if let Some(ended) = child(&[], body) {
+        ended.assert_passed_without_warnings();
+    }
+    // The group is short of memory after each phase.
+    if let Some(ended) = child_in_a_group(256 * MIB, &[], body) {
+        ended.assert_passed();
+    }
+}
+
+/// The child has no memory in the range, so that it must not be handed any. The handlers of fork(3) do not run for the system call itself.
+#[test]
+fn a_child_does_without_the_range_and_leaves_the_parents_alone() {
+    alone!();
+    let range = unregistered(32 * MIB);
+    let _phase = PhaseGuard::new();
+    let values = patterned(4 * WORDS, 1);
+    assert!(is_in(&values));
+    let (at, before) = (range.as_ptr().addr(), stats());
+    let (mut inherited, mut ranges) = (Some(vec![values.clone(), patterned(WORDS, 2)]), Some(range));
+    let mut work = |is_told: bool| {
+        let checks = [
+            map_of(at).is_none() && !pinned::contains(at as *const u8) && stats().pinned_bytes == 0,
+            !is_told || stats().resident_bytes + 31 * MIB <= before.resident_bytes,
+            inherited.take().is_some() && ranges.take().is_some(),
+            !is_in(&patterned(2 * WORDS, 3)) && is_patterned(&patterned(40 * WORDS, 4), 4),
+            matches!(Pinned::new(MIB, pinned::lock, pinned::unlock), Err(NotPinned::Taken)),
+            release() > 0 && map_of(at).is_none(),
+        ];
+        checks.iter().position(|&is_fine| !is_fine).map_or(0, |step| step as u8 + 1)
+    };
+    // SAFETY: the child ends without destructors. It does nothing that needs the handlers of fork(3): the test has one thread at work.
+    let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
+    if child == 0 {
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(work(false).into()) };
+    }
+    assert_eq!(code_of(child), 0, "the number of the check that failed");
+    assert_eq!(in_a_fork(|| work(true)), 0, "the number of the check that failed");
+    assert_patterned(&values, 1);
+    assert!(is_in(&patterned(WORDS, 5)) && stats().pinned_bytes == 32 * MIB);
+}
+
+#[test]
+fn a_range_with_survivors_stays_and_says_so() {
+    let body = || {
+        let range = Pinned::new(8 * MIB, pinned::lock, pinned::unlock).expect("a range");
+        let mut kept = phase(|| patterned(2 * WORDS, 1));
+        drop(range);
+        assert_eq!((locked_bytes(), stats().pinned_bytes, is_in(&kept)), (8 * MIB, 8 * MIB, true));
+        phase(|| {
+            assert!(!is_in(&patterned(WORDS, 2)), "it serves no more");
+            kept.extend_from_slice(&patterned(3 * WORDS, 1)[2 * WORDS..]);
+        });
+        assert!(is_patterned(&kept, 1) && !is_in(&kept), "growth leads out");
+        assert!(matches!(Pinned::new(MIB, pinned::lock, pinned::unlock), Err(NotPinned::Taken)));
+    };
+    let Some(ended) = child(&[], body) else { return };
+    ended.assert_passed();
+    let said = "zk-alloc: 2097152 bytes of the pinned range of 8388608 are alive: it stays registered, and serves no more requests";
+    assert_eq!(ended.warnings(), [said]);
+}
+
+/// What was given back is memory like any other: not locked, inherited by children, and purged when that is due.
+#[test]
+fn a_range_without_survivors_is_unregistered_and_given_back() {
+    alone!();
+    for round in 0..3 {
+        let range = Pinned::new(8 * MIB - 5, pinned::lock, pinned::unlock).expect("a range");
+        let at = range.as_ptr();
+        assert_eq!((locked_bytes(), range.bytes()), (8 * MIB, 8 * MIB));
+        phase(|| drop(patterned(7 * WORDS, round)));
+        drop(range);
+        assert_eq!((locked_bytes(), stats().pinned_bytes, pinned::contains(at)), (0, 0, false));
+        assert!(!map_of(at.addr()).expect("mapped").has("dc"));
+        let usual = phase(|| vec![0u64; 64 * WORDS]);
+        assert!(usual.iter().all(|&word| word == 0));
+        assert_eq!(in_a_fork(|| u8::from(usual.iter().any(|&word| word != 0))), 0, "children inherit it");
+        drop(usual);
+        release();
+        assert!(stats().resident_bytes < 8 * MIB, "{}", stats());
+    }
+}
+
+/// A thread that is about to claim pages while the range is dropped must not get pages that the arena serves to another.
+#[test]
+fn threads_that_allocate_while_the_range_is_dropped_keep_their_contents() {
+    alone!();
+    let stop = AtomicBool::new(false);
+    let work = |seed: u64| {
+        let mut numbers = Numbers::new(seed);
+        while !stop.load(Ordering::Relaxed) {
+            let id = numbers.below(1 << 20) as u64;
+            assert_patterned(&phase(|| patterned(WORDS + numbers.below(4 * WORDS), id)), id);
+            // Now and then nobody holds a page.
+            thread::sleep(Duration::from_micros(numbers.below(3000) as u64));
+        }
+    };
+    thread::scope(|scope| {
+        (0..3).for_each(|seed| drop(scope.spawn(move || work(seed))));
+        for made in 0..100 {
+            let fine = |_: *mut u8, _: usize| Ok::<(), Infallible>(());
+            let Ok(range) = Pinned::new(8 * MIB, fine, fine) else { break };
+            thread::sleep(Duration::from_millis(1));
+            drop(range);
+            assert_patterned(&phase(|| patterned(70 * WORDS, made)), made);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_range_that_can_not_be_is_refused_with_what_was_found() {
+    alone!(&[("ZK_ALLOC_MAX_BYTES", "64M")]);
+    let said = |mib: usize| Pinned::new(mib * MIB, pinned::lock, pinned::unlock).err().map(|error| error.to_string());
+    let refused = |why: &str| Some(format!("{why}; nothing was pinned"));
+    assert_eq!(said(80), refused("83886080 bytes were to be pinned, and the limit is 67108864"));
+    let failed = Pinned::new(4 * MIB, |_, _| Err("no device"), pinned::unlock).expect_err("no device");
+    assert_eq!(Some(failed.to_string()), refused("4194304 bytes could not be registered: no device"));
+    assert_eq!(said(4), None, "dropped at once, so that the next is the first again");
+    let first = unregistered(4 * MIB);
+    assert_eq!(said(4), refused("this process has, or inherited, a pinned range, and there is one at a time"));
+    drop(first);
+    // The limit does not apply to root.
+    limited(libc::RLIMIT_MEMLOCK, MIB, || {
+        // SAFETY: changes the rights of this process, in which nothing else runs.
+        assert!(unsafe { libc::geteuid() != 0 || libc::setresuid(65534, 65534, 65534) == 0 });
+        let why =
+            "4194304 bytes to lock or unlock: Cannot allocate memory (os error 12); RLIMIT_MEMLOCK is 1048576 bytes";
+        assert_eq!(said(4), refused(&format!("4194304 bytes could not be registered: {why}")));
+    });
+    assert_eq!((locked_bytes(), stats().pinned_bytes, stats().live_bytes), (0, 0, 0), "{}", stats());
+}
