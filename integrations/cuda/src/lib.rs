@@ -1,0 +1,52 @@
+#![doc = include_str!("../README.md")]
+#![allow(unsafe_code, reason = "calls the driver")]
+
+use std::error::Error;
+use std::mem::forget;
+
+use cudarc::driver::{CudaContext, sys};
+use zk_alloc::{NotPinned, Pinned};
+
+// Compiles against this allocator only.
+const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
+
+/// Why memory is not registered: there is no driver, or its answer.
+pub type CudaError = Box<dyn Error + Send + Sync>;
+
+/// Makes `bytes` of the arena resident and registers them with the driver of `device` (`cuMemHostRegister`, which `cudaHostRegister` calls),
+/// for all contexts of the process. [`Pinned`] says what the range is good for.
+///
+/// # Errors
+/// If there is no driver or no device, if the driver refuses, or if there is no such memory.
+///
+/// # Safety
+/// Nobody changes, frees or reads a buffer before the copies from it or to it have ended. From pageable memory, the driver sees to that: an
+/// asynchronous copy returns after it has read or written the buffer. From registered memory, it returns at once. The safe functions
+/// of cudarc 0.19 copy a `Vec` asynchronously and do not wait, so each call needs a `synchronize` of its stream.
+pub unsafe fn pin(bytes: usize, device: usize) -> Result<Pinned, NotPinned<CudaError>> {
+    let refused = |error| NotPinned::NotRegistered { asked_bytes: bytes, error };
+    // Asked first: pages that nothing registers need not become resident.
+    // SAFETY: loads a library of the system, whose initialisers are as safe as those of any driver.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(refused("no CUDA driver is installed (libcuda.so.1)".into()));
+    }
+    // The device's primary context, which the CUDA runtime uses, too. It lasts as long as the range.
+    let context = CudaContext::new(device).map_err(|error| refused(error.into()))?;
+    let registering = context.clone();
+    let register = move |at: *mut u8, len| {
+        registering.bind_to_thread()?;
+        // SAFETY: memory of the range, which stays mapped until it is unregistered. The flag is one of the call's.
+        unsafe { sys::cuMemHostRegister_v2(at.cast(), len, sys::CU_MEMHOSTREGISTER_PORTABLE) }.result()?;
+        Ok(())
+    };
+    let unregister = move |at: *mut u8, _| {
+        // SAFETY: registered above. No allocation is left in the range, so no copy from or to it is under way.
+        let unregister = || unsafe { sys::cuMemHostUnregister(at.cast()) }.result();
+        let unregistered = context.bind_to_thread().and_then(|()| unregister());
+        if unregistered.is_err() {
+            forget(context);
+        }
+        unregistered
+    };
+    Pinned::new(bytes, register, unregister)
+}
