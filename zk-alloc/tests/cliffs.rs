@@ -49,11 +49,11 @@ fn assert_passed_on() {
 /// are nearly long enough. In the last, the small-object region below them is free too.
 #[test]
 fn requests_do_not_search_free_runs_that_are_too_short() {
-    for (hole, size) in [(33 * KIB, 200 * KIB), (33 * KIB, 48 * KIB), (300 * KIB, MIB)] {
+    for (free_run_bytes, size) in [(33 * KIB, 200 * KIB), (33 * KIB, 48 * KIB), (300 * KIB, MIB)] {
         // With huge pages, untouched blocks would take memory.
         in_its_own_process(&[("ZK_ALLOC_THP", "never")], || {
             let in_empty = median_request(&RESIDENT, size).0;
-            let mut blocks: Vec<_> = (0..160_000).map(|_| Block::untouched(&RESIDENT, hole, 8)).collect();
+            let mut blocks: Vec<_> = (0..160_000).map(|_| Block::untouched(&RESIDENT, free_run_bytes, 8)).collect();
             keep_every(2, &mut blocks);
             let median = median_request(&RESIDENT, size).0;
             let most = MAX_TIMES * in_empty.max(MIN_TIME);

@@ -128,7 +128,7 @@ fn each_purge_between_survivors_counts_as_a_system_call() {
     let old = survivors(&RESIDENT, 16 * KIB, 8);
     let before = stats().system_calls;
     release();
-    let (calls, holes) = (stats().system_calls - before, HALF / (16 * KIB) / 8);
-    assert!(calls as usize >= holes, "{calls} system calls for {holes} holes\n{}", stats());
+    let (calls, free_runs) = (stats().system_calls - before, HALF / (16 * KIB) / 8);
+    assert!(calls as usize >= free_runs, "{calls} system calls for {free_runs} free runs\n{}", stats());
     drop(old);
 }

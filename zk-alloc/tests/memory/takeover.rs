@@ -25,7 +25,7 @@ fn the_first_large_request_purges_free_memory_of_the_system_allocator() {
     keep_every(100, &mut kept);
     let before = rss_bytes();
     phase(|| drop(black_box(vec![1u8; 1 << 20])));
-    assert!(rss_bytes() + BYTES / 2 < before, "{before} bytes with the holes, {} without", rss_bytes());
+    assert!(rss_bytes() + BYTES / 2 < before, "{before} bytes with the free chunks, {} without", rss_bytes());
     assert!(kept.iter().flatten().all(|&byte| byte == 1));
 }
 
