@@ -221,9 +221,10 @@ fn prediction(arms: &[Prediction], style: Style) -> String {
     let mut rows: Vec<Vec<_>> = vec![header.split('|').map(str::to_owned).collect()];
     for arm in arms {
         let container = arm.container_bytes.map_or(String::new(), |bytes| format::binary_bytes(bytes as usize));
-        let figures: [(_, _, fn(u64) -> String, _); 3] = [
-            ("live peak", arm.live_peak_bytes, format::bytes, ""),
-            ("peak RSS", arm.peak_rss_bytes, format::bytes, &*container),
+        let bytes: fn(u64) -> String = format::bytes;
+        let figures = [
+            ("live peak", arm.live_peak_bytes, bytes, ""),
+            ("peak RSS", arm.peak_rss_bytes, bytes, &*container),
             ("warm time", arm.warm_wall_ns, format::time, ""),
         ];
         for (name, forecast, shown, container) in figures {
