@@ -6,7 +6,7 @@ use loom::sync::Arc;
 
 use super::models::{beside, bounded, words};
 use crate::arena::pages::bitmap::Bitmap;
-use crate::arena::pages::mapped::{Mapped, Obstacle, Unmapped};
+use crate::arena::pages::memory::{Mapped, Obstacle, Unmapped};
 use crate::sync::{AtomicU64, Ordering};
 
 const BLOCKS: usize = 6;

@@ -37,7 +37,7 @@ const SLAB_WORDS: usize = 16;
 pub(crate) struct SlabTable {
     base: usize,
     units: usize,
-    pub(super) classes: ClassTable,
+    pub(crate) classes: ClassTable,
     /// Which pages of a slab are accounted, at the slab's first unit. Each bit stands for [`page_bytes`](Self::page_bytes) bytes.
     present: Table<AtomicU64>,
     /// Which blocks of a slab are free; all zeroes where no slab lies. The table is ordered by word of the bitmap, then by the slab's first
