@@ -57,37 +57,6 @@ pub struct Escaped {
     pub backtrace: String,
 }
 
-/// Calls of these lead from the program to the allocator.
-const OF_LIBRARIES: [&str; 8] =
-    ["alloc::", "core::", "std::", "hashbrown::", "rayon::", "rayon_core::", "zk_alloc::", "__r"];
-
-impl Escaped {
-    /// The innermost function of the program with its line, and the function that called it.
-    fn in_one_line(&self) -> String {
-        let mut calls: Vec<(&str, &str)> = Vec::new();
-        for line in self.backtrace.lines().map(str::trim_start) {
-            match (line.strip_prefix("at "), calls.last_mut()) {
-                (Some(place), Some(call)) => call.1 = place,
-                _ => calls.push((line.split_once(": ").map_or(line, |(_, function)| function), "")),
-            }
-        }
-        let is_own = |call: &&(&str, &str)| {
-            let function = call.0.trim_start_matches('<');
-            !OF_LIBRARIES.iter().any(|library| function.starts_with(library))
-        };
-        let mut own = calls.iter().filter(is_own);
-        let Some((function, place)) = own.next().or(calls.first()) else { return "an unknown place".into() };
-        let mut text = (*function).to_owned();
-        if !place.is_empty() {
-            text += &format!(" ({place})");
-        }
-        if let Some((caller, _)) = own.find(|(caller, _)| caller != function) {
-            text += &format!(", called by {caller}");
-        }
-        text
-    }
-}
-
 impl fmt::Display for Escaped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} allocations, {} bytes, made at\n{}", self.allocations, self.bytes, self.backtrace)
@@ -118,6 +87,16 @@ pub fn trace_escaped(on: bool) {
 /// grouped by place, the place with the most bytes first.
 #[must_use]
 pub fn escaped() -> Vec<Escaped> {
+    places(Frames::resolved)
+}
+
+/// As [`escaped`], by the program's innermost function: each has one line instead of its backtrace.
+pub(crate) fn by_function() -> Vec<Escaped> {
+    places(Frames::in_one_line)
+}
+
+/// The live allocations of the window, grouped by what `describe` says of their place.
+fn places(describe: fn(&Frames) -> String) -> Vec<Escaped> {
     let window = WINDOW.load(Ordering::Relaxed);
     let places = untraced(|| {
         let mut alive: Vec<(Frames, usize)> = Vec::new();
@@ -132,27 +111,19 @@ pub fn escaped() -> Vec<Escaped> {
             *place = (place.0 + 1, place.1 + bytes);
         }
         // Calls on one line are one place.
-        summed(by_frames.into_iter().map(|(frames, (allocations, bytes))| (frames.resolved(), allocations, bytes)))
+        let mut places = BTreeMap::<String, (usize, usize)>::new();
+        for (frames, (allocations, bytes)) in by_frames {
+            let place = places.entry(describe(&frames)).or_default();
+            *place = (place.0 + allocations, place.1 + bytes);
+        }
+        let mut places: Vec<_> = places
+            .into_iter()
+            .map(|(backtrace, (allocations, bytes))| Escaped { allocations, bytes, backtrace })
+            .collect();
+        places.sort_by_key(|place| std::cmp::Reverse(place.bytes));
+        places
     });
     places.unwrap_or_default()
-}
-
-/// The places by the program's innermost function, each with one line instead of its backtrace.
-pub(crate) fn by_function(places: &[Escaped]) -> Vec<Escaped> {
-    summed(places.iter().map(|place| (place.in_one_line(), place.allocations, place.bytes)))
-}
-
-/// The sums of allocations and bytes by place, the place with the most bytes first.
-fn summed(places: impl Iterator<Item = (String, usize, usize)>) -> Vec<Escaped> {
-    let mut sums = BTreeMap::<String, (usize, usize)>::new();
-    for (backtrace, allocations, bytes) in places {
-        let sum = sums.entry(backtrace).or_default();
-        *sum = (sum.0 + allocations, sum.1 + bytes);
-    }
-    let escaped = |(backtrace, (allocations, bytes))| Escaped { allocations, bytes, backtrace };
-    let mut places: Vec<_> = sums.into_iter().map(escaped).collect();
-    places.sort_by_key(|place| std::cmp::Reverse(place.bytes));
-    places
 }
 
 /// The number of allocations and frees that could not be noted. The result of [`escaped`] is wrong by this number.
@@ -238,18 +209,4 @@ fn untraced<R>(f: impl FnOnce() -> R) -> Option<R> {
     let result = f();
     INSIDE.set(false);
     Some(result)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The calls of the allocator and of libraries are the same in every backtrace.
-    #[test]
-    fn a_line_has_the_programs_innermost_function_and_its_caller() {
-        let backtrace = "   0: zk_alloc::observe::allocated\n   1: <alloc::vec::Vec<u8> as Clone>::clone\n             at /rustc/vec.rs:1\n   \
-                         2: prover::trace\n             at src/trace.rs:12\n   3: core::ops::call\n   4: prover::main\n";
-        let place = Escaped { allocations: 1, bytes: 2, backtrace: backtrace.into() };
-        assert_eq!(place.in_one_line(), "prover::trace (src/trace.rs:12), called by prover::main");
-    }
 }

@@ -48,27 +48,34 @@ impl Frames {
     /// As text: a line for each function, and one for its place in the source, as far as the program's debug information
     /// knows them.
     pub(crate) fn resolved(&self) -> String {
-        use std::fmt::Write;
+        let place = |call: &Call| call.place.as_ref().map_or_else(String::new, |at| format!("             at {at}\n"));
+        let calls = self.calls();
+        calls
+            .iter()
+            .enumerate()
+            .map(|(number, call)| format!("{number:>4}: {}\n{}", call.function, place(call)))
+            .collect()
+    }
 
-        let mut text = String::new();
-        let mut number = 0;
+    /// In one line: the program's innermost function with its place, and the function that called it.
+    pub(crate) fn in_one_line(&self) -> String {
+        one_line(&self.calls())
+    }
+
+    fn calls(&self) -> Vec<Call> {
+        let mut calls = Vec::new();
         for &address in &self.addresses[self.made_by()..usize::from(self.len)] {
-            let mut is_known = false;
+            let before = calls.len();
             backtrace::resolve(std::ptr::with_exposed_provenance_mut(address), |symbol| {
-                is_known = true;
-                let name = symbol.name().map_or_else(|| "unknown".into(), |name| format!("{name:#}"));
-                let _ = writeln!(text, "{number:>4}: {name}");
-                if let (Some(file), Some(line)) = (symbol.filename(), symbol.lineno()) {
-                    let _ = writeln!(text, "             at {}:{line}", file.display());
-                }
-                number += 1;
+                let function = symbol.name().map_or_else(|| "unknown".into(), |name| format!("{name:#}"));
+                let place = symbol.filename().zip(symbol.lineno());
+                calls.push(Call { function, place: place.map(|(file, line)| format!("{}:{line}", file.display())) });
             });
-            if !is_known {
-                let _ = writeln!(text, "{number:>4}: {address:#x}");
-                number += 1;
+            if calls.len() == before {
+                calls.push(Call { function: format!("{address:#x}"), place: None });
             }
         }
-        text
+        calls
     }
 
     /// The first frame outside of this diagnosis, which is the same in every backtrace. 0 where it can't be told.
@@ -84,6 +91,33 @@ impl Frames {
     }
 }
 
+/// A function, and its place in the source.
+#[cfg(feature = "backtrace")]
+struct Call {
+    function: String,
+    place: Option<String>,
+}
+
+/// Functions of these lead from the program to the allocator.
+#[cfg(feature = "backtrace")]
+const OF_LIBRARIES: [&str; 8] =
+    ["alloc::", "core::", "std::", "hashbrown::", "rayon::", "rayon_core::", "zk_alloc::", "__r"];
+
+/// See [`Frames::in_one_line`].
+#[cfg(feature = "backtrace")]
+fn one_line(calls: &[Call]) -> String {
+    let is_own = |call: &&Call| {
+        let function = call.function.trim_start_matches('<');
+        !OF_LIBRARIES.iter().any(|library| function.starts_with(library))
+    };
+    let mut own = calls.iter().filter(is_own);
+    let Some(Call { function, place }) = own.next().or(calls.first()) else { return "an unknown place".into() };
+    let place = place.as_ref().map_or_else(String::new, |place| format!(" ({place})"));
+    let caller = own.find(|caller| caller.function != *function);
+    let caller = caller.map_or_else(String::new, |caller| format!(", called by {}", caller.function));
+    format!("{function}{place}{caller}")
+}
+
 /// Nothing is known.
 #[cfg(not(feature = "backtrace"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,6 +130,30 @@ impl Frames {
     }
 
     pub(crate) fn resolved(&self) -> String {
-        "a place that is not known: zk-alloc was built without its feature `backtrace`\n".into()
+        format!("a place that is not known: {}\n", self.in_one_line())
+    }
+
+    pub(crate) fn in_one_line(&self) -> String {
+        "zk-alloc was built without its feature `backtrace`".into()
+    }
+}
+
+#[cfg(all(test, feature = "backtrace"))]
+mod tests {
+    use super::*;
+
+    /// The calls of the allocator and of libraries are the same in every backtrace.
+    #[test]
+    fn a_line_has_the_programs_innermost_function_and_its_caller() {
+        let call =
+            |(function, place): (&str, Option<&str>)| Call { function: function.into(), place: place.map(Into::into) };
+        let calls = [
+            ("zk_alloc::observe::allocated", None),
+            ("<alloc::vec::Vec<u8> as Clone>::clone", Some("/rustc/vec.rs:1")),
+            ("prover::trace", Some("src/trace.rs:12")),
+            ("core::ops::call", None),
+            ("prover::main", None),
+        ];
+        assert_eq!(one_line(&calls.map(call)), "prover::trace (src/trace.rs:12), called by prover::main");
     }
 }

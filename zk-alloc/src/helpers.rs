@@ -1,4 +1,5 @@
-//! Threads that help during one call. Only [`retain`](crate::Retain) uses them: code that serves requests starts no threads.
+//! Threads that help during one call. They prefault memory for [`reserve`](crate::reserve) and [`Pinned`](crate::Pinned). Code that serves
+//! requests starts no threads.
 
 use std::thread;
 

@@ -212,7 +212,7 @@ pub fn end_phase() {
 fn print_escaped() {
     /// The places that are printed. With the lines before and after them, the report has 20 lines at most.
     const MAX_SHOWN: usize = 17;
-    let places = escape::by_function(&escape::escaped());
+    let places = escape::by_function();
     let bytes: usize = places.iter().map(|place| place.bytes).sum();
     os::warn(format_args!("{bytes} bytes outlive their phase, from {} places", places.len()));
     let missed = escape::missed();

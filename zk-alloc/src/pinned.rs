@@ -20,7 +20,7 @@
 //!
 //! # How it works
 //!
-//! The range is one run of the arena's huge zone. To the zone it is in use, so nothing purges it, moves it or gives it away. Its pages are
+//! The range is one run of the arena's huge zone. The zone takes it for used, so nothing purges it, moves it or hands it out. Its pages are
 //! claimed and freed by a bitmap of its own, without a lock, as those of a zone are. Where a request does not fit, the arena serves it as
 //! usual. A forked child has no such memory ([`Pinned`]).
 #![allow(unsafe_code, reason = "hands out memory of the range, advises the kernel on it and locks it")]
@@ -30,15 +30,15 @@ use std::error::Error;
 use std::hint::black_box;
 use std::mem::forget;
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::{fmt, io};
 
 use crate::accounts::Limit;
-use crate::arena::{self, Arena, Bitmap, Contents, Runs, Shortage, Table};
+use crate::arena::{self, Arena, Bitmap, Contents, Populate, Runs, Shortage, Table};
 use crate::config::{self, Settings};
 use crate::os::{self, Errno, HUGE_PAGE_BYTES};
 use crate::sync::AtomicU64;
-use crate::{accounts, gate, helpers};
+use crate::{accounts, gate};
 
 /// The smallest request that the range serves, in bytes, unless the program says another. It is four pages, so that rounding to whole pages
 /// takes at most a fifth.
@@ -150,9 +150,9 @@ pub(crate) fn after_fork_in_child(arena: &Arena) {
 }
 
 impl Range {
-    /// Gives the whole range back to its zone; `false`, and it stays in use, if the kernel does not let children inherit it again. The
+    /// Returns the whole range to its zone; `false`, and it stays in use, if the kernel does not let children inherit it again. The
     /// caller owns all pages, and nobody uses them.
-    fn give_back(&self, arena: &Arena) -> bool {
+    fn return_to_zone(&self, arena: &Arena) -> bool {
         // SAFETY: the run that was claimed for the range, of one mapping of the arena.
         if self.is_left_out_of_children && unsafe { os::hand_to_children(self.start.as_ptr(), self.bytes) }.is_err() {
             return false;
@@ -200,7 +200,7 @@ type Unregister = dyn FnOnce(*mut u8, usize) -> bool + Send + Sync;
 ///
 /// # Fork
 ///
-/// A child of `fork` has no memory in the range (`MADV_DONTFORK`), so that the device never sees a copy. What lies there is lost to the
+/// A child of `fork` has no memory in the range (`MADV_DONTFORK`), so that the device never sees a copy. The contents are lost to the
 /// child: an access ends it by SIGSEGV. It may drop such values if that touches nothing, as for a `Vec` of numbers. It uses the range for
 /// no request, can't make another, and its drop of a `Pinned` does nothing. `Command` and posix_spawn(3) are not affected.
 ///
@@ -285,19 +285,14 @@ impl Pinned {
             generation: os::process_generation(),
             is_left_out_of_children,
         };
-        let (whole, threads, failed) = (&range, arena.config().threads, AtomicI32::new(0));
-        let share = bytes.div_ceil(threads).next_multiple_of(HUGE_PAGE_BYTES);
-        helpers::in_parallel(threads, &|part| {
-            let from = bytes.min(part * share);
-            // SAFETY: a part of the run that was claimed above, which nobody else knows of.
-            let populated = unsafe { os::populate(whole.start.add(from).as_ptr(), share.min(bytes - from)) };
-            _ = populated.inspect_err(|&Errno(errno)| failed.store(errno, Ordering::Relaxed));
-        });
-        let registered = match failed.into_inner() {
-            0 => register(start.as_ptr(), bytes).map_err(|error| NotPinned::NotRegistered { asked_bytes, error }),
-            errno => Err(refused(Errno(errno))),
-        };
-        registered.inspect_err(|_| _ = range.give_back(arena)).map(|()| range)
+        // SAFETY: claimed above, and known to nobody else.
+        let run = unsafe { Populate::of_run(zone, start, bytes) };
+        let register = || register(start.as_ptr(), bytes);
+        let registered = run
+            .on_threads(arena.config().threads)
+            .map_err(refused)
+            .and_then(|()| register().map_err(|error| NotPinned::NotRegistered { asked_bytes, error }));
+        registered.inspect_err(|_| _ = range.return_to_zone(arena)).map(|()| range)
     }
 
     /// The same range, for requests of at least `bytes`. Each takes whole pages of 256 KiB.
@@ -338,7 +333,7 @@ impl Drop for Pinned {
         if unregister.is_some_and(|unregister| unregister(self.as_ptr(), range.bytes)) {
             gate::set_pinned(range.start.as_ptr(), 0);
             RANGE.store(null_mut(), Ordering::Release);
-            if range.give_back(arena) {
+            if range.return_to_zone(arena) {
                 IS_TAKEN.store(false, Ordering::Release);
             }
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::arena::{self, Purge};
 use crate::background;
 use crate::config::{self, Origin, Settings};
-use crate::{accounts, gate, helpers, os};
+use crate::{accounts, gate, os};
 
 /// The free memory that the arena keeps resident when the last open phase ends. Memory in use is never touched.
 ///
@@ -228,9 +228,8 @@ pub fn reserve(bytes: usize) -> usize {
     let arena = arena::open();
     background::start_if_set();
     arena.map_or(0, |arena| {
-        let threads = arena.config().threads;
-        let resident =
-            arena.populate(bytes, |memory| helpers::in_parallel(threads, &|part| memory.part(part, threads)));
+        // A refusal is counted, and warned of once.
+        let resident = arena.populate(bytes, |memory| _ = memory.on_threads(arena.config().threads));
         accounts::check_memory_limit();
         resident
     })

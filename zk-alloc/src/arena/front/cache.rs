@@ -95,7 +95,7 @@ pub(crate) struct Cache {
     blocks: AtomicPtr<Blocks>,
     /// The cached runs; zero is none.
     runs: [AtomicU64; RUNS],
-    /// Where the next run goes. Behind it, the older ones lie from right to left.
+    /// The place of the next run: that of the run that was taken last, or the one after the run that was put in last.
     next_run: AtomicU8,
     /// Requests of the cache's thread, and their bytes. Written by that thread only, as what follows.
     run_allocations: AtomicU64,
@@ -453,7 +453,7 @@ impl Cache {
         &self.blocks
     }
 
-    /// Takes out the run of this length that was put in last, if it is `fits`. Only for the owner.
+    /// Takes out a run of this length that `fits`, and looks first at those that were put in last. Only for the owner.
     #[inline(always)]
     pub(crate) fn take_run_if(&self, bytes: usize, fits: impl Fn(Run) -> bool) -> Option<Run> {
         let next = self.next_run.load(Ordering::Relaxed) as usize;

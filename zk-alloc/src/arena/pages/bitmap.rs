@@ -294,8 +294,8 @@ const NEAR: usize = 0;
 /// Which words of a bitmap have set bits. With that, the distance from a clear bit to the next set bit takes a few loads, however far it
 /// is.
 ///
-/// A [hint set](crate::arena::pages::bitmap) names the words. A word is named after a bit of it is set, and no more after all of its bits are clear. Whoever
-/// reads a hint looks at the word, so a superfluous hint does no harm. A missing hint makes a claim fail. Then that thread sets it: the
+/// A [hint set](HintSet) names the words. A word is named after a bit of it is set, and no more after all of its bits are clear. A search
+/// reads each word that is named, so a superfluous hint does no harm. A missing hint makes a claim fail. Then that thread sets it: the
 /// thread that set the bits may have been cut off by a fork.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Occupied<'a> {

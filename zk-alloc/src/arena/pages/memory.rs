@@ -16,8 +16,8 @@
 //!
 //! Nobody waits for a claimant. It may be the very thread that a signal handler interrupted. A thread that finds a block claimed takes
 //! memory elsewhere. A claim holds the [generation](crate::os::process_generation) of its process. So a forked child knows the claims of
-//! threads that only its parent has, and claims these blocks anew. What its parent's thread had mapped there counts as foreign in the
-//! child: no memory is lost, only addresses.
+//! threads that only its parent has, and claims these blocks itself. A mapping that the parent's thread had made there counts as foreign in
+//! the child: no memory is lost, only addresses.
 #![allow(unsafe_code, reason = "prefaults memory, clears it and purges it, advises the kernel")]
 
 use std::ops::Range;
@@ -57,7 +57,7 @@ impl Allowance {
         Self { bytes, ranges: usize::MAX, words: usize::MAX }
     }
 
-    /// What a request of `request_bytes` may purge, at most `bytes`.
+    /// The work that a request of `request_bytes` may do. It purges at most `bytes`.
     pub(crate) fn of_request(request_bytes: usize, bytes: usize) -> Self {
         let most_bytes = tuning::request_purge_bytes().max(request_bytes.saturating_add(tuning::purge_ahead_bytes()));
         Self {

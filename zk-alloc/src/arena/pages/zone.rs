@@ -12,6 +12,7 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::accounts::{self, Limit, ZoneCounters};
 use crate::arena::front::{self, Cache, Run};
@@ -22,7 +23,7 @@ use crate::arena::pages::moved::{self, Moved};
 use crate::arena::pages::runs::Runs;
 use crate::os::{self, Errno, HUGE_PAGE_BYTES, NotMoved};
 use crate::sync::AtomicU64;
-use crate::{gate, tuning};
+use crate::{gate, helpers, tuning};
 
 /// The contents of a new allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -735,7 +736,8 @@ impl Zone {
         }
     }
 
-    /// Claims a run with free addresses behind it, to grow in place. Claims one without if addresses are scarce, or if more of it is resident.
+    /// Claims a run with free addresses behind it, to grow in place. Claims one without if addresses are scarce, or if
+    /// more pages of that one are resident.
     fn claim_to_grow_on(&self, bytes: usize, align: usize) -> Option<usize> {
         let pages = self.pages(bytes);
         let resident = |start: usize| self.residency.resident(start, pages);
@@ -1122,7 +1124,7 @@ impl Zone {
     }
 }
 
-/// Memory to prefault, which [`Zone::populate`] claimed for that time.
+/// Committed pages that the caller owns and nobody else knows of, to prefault.
 #[derive(Debug)]
 pub(crate) struct Populate<'a> {
     zone: &'a Zone,
@@ -1130,19 +1132,41 @@ pub(crate) struct Populate<'a> {
     pages: usize,
 }
 
-impl Populate<'_> {
+impl<'a> Populate<'a> {
+    /// A run that was just claimed.
+    ///
+    /// # Safety
+    /// `at` came from [`Zone::claim`] of this zone with these `bytes`, and only the caller knows of it.
+    pub(crate) unsafe fn of_run(zone: &'a Zone, at: NonNull<u8>, bytes: usize) -> Self {
+        Self { zone, start: zone.index(at), pages: zone.pages(bytes) }
+    }
+
+    /// Prefaults the pages on `threads` threads.
+    ///
+    /// # Errors
+    /// The system's error for one of the parts. Other parts may be resident then.
+    pub(crate) fn on_threads(&self, threads: usize) -> Result<(), Errno> {
+        let refused = Mutex::new(None);
+        helpers::in_parallel(threads, &|part| {
+            if let Err(error) = self.part(part, threads) {
+                *refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            }
+        });
+        refused.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+
     /// Prefaults one of `parts` equal parts.
-    pub(crate) fn part(&self, index: usize, parts: usize) {
+    fn part(&self, index: usize, parts: usize) -> Result<(), Errno> {
         let share = self.pages.div_ceil(parts.max(1));
         let from = self.pages.min(index * share);
         let len = share.min(self.pages - from);
-        if len > 0 {
-            let (at, bytes) = (self.zone.address(self.start + from), self.zone.bytes(len));
-            self.zone.counters().system_call();
-            // SAFETY: pages that `populate` claimed and committed, and that nobody else knows of.
-            if let Err(refused) = unsafe { os::populate(at.as_ptr(), bytes) } {
-                self.zone.counters().refused(refused, "prefault", bytes);
-            }
+        if len == 0 {
+            return Ok(());
         }
+        let (at, bytes) = (self.zone.address(self.start + from), self.zone.bytes(len));
+        self.zone.counters().system_call();
+        // SAFETY: committed pages, which nobody but the maker of this value knows of.
+        let populated = unsafe { os::populate(at.as_ptr(), bytes) };
+        populated.inspect_err(|&refused| self.zone.counters().refused(refused, "prefault", bytes))
     }
 }
