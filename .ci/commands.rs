@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     for page in names.files.iter().filter(|file| file.ends_with(".md") && !file.ends_with("CHANGELOG.md")) {
         let text = read(page);
         commands.extend(commands_of(&text).into_iter().map(|(line, command)| (format!("{page}:{line}"), command)));
-        // What it shows of the code is the code.
+        // Its blocks of Rust are copies of the sources.
         if page == "CONTRIBUTING.md" {
             let flat = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
             let sources = flat(&names.sources);

@@ -197,7 +197,7 @@ impl ZoneCounters {
     }
 }
 
-// What is resident, and what may be.
+// Resident bytes, and their limits.
 
 /// Bytes of the arena that are resident, or will be when they are first touched.
 static RESIDENT_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -264,7 +264,7 @@ pub(crate) fn set_kept_at_opening(bytes: usize) {
     let _ = KEPT_BYTES.compare_exchange(NOT_SET, bytes, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// The bytes that purges at the peak limit took and the program soon needed again: each purge adds its bytes, and a part of what was served
+/// The bytes that purges at the peak limit took and the program soon needed again: each purge adds its bytes, and a part of the bytes served
 /// since is taken off.
 static CHURN_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Bytes served when the last such purge was noted.
@@ -325,8 +325,8 @@ pub(crate) fn cap_holds(cached_bytes: usize) {
     FREE_AT_CAP_BYTES.store(free_bytes(cached_bytes).max(1), Ordering::Relaxed);
 }
 
-/// Whether a purge may make room for `bytes` below the cap, where threads cache `cached_bytes`. A purge looks at much memory. After
-/// one in vain, a sixteenth of the excess must be freed before the next, and no less than pays for it.
+/// Whether a purge may make room for `bytes` below the cap, where threads cache `cached_bytes`. A purge reads many bitmaps. After
+/// one that freed nothing, a sixteenth of the excess must be freed before the next, and no less than pays for it.
 pub(crate) fn may_make_room(bytes: usize, cached_bytes: usize) -> bool {
     let excess = resident_bytes().saturating_add(bytes).saturating_sub(max_bytes());
     let (free, before) = (free_bytes(cached_bytes), FREE_AT_CAP_BYTES.load(Ordering::Relaxed));
@@ -336,7 +336,7 @@ pub(crate) fn may_make_room(bytes: usize, cached_bytes: usize) -> bool {
     is_worth_a_purge(free, before, excess)
 }
 
-/// As [`may_make_room`], with `free` bytes now and `before` when a purge was in vain; 0 if none was.
+/// As [`may_make_room`], with `free` bytes now and `before` when a purge freed too little; 0 if none did.
 fn is_worth_a_purge(free: usize, before: usize, excess: usize) -> bool {
     let min = if before == 0 { 1 } else { tuning::retry_at_cap_bytes() };
     free.saturating_sub(before) >= min.max(excess / 16)

@@ -1,5 +1,5 @@
-//! The words that requests read: how many phases are open, from which size on the arena and the pinned range serve, where that range lies,
-//! which observers are told of allocations, and what to run at the end of a slow path. Only rare events write them.
+//! The words that requests read. They say how many phases are open, and from which size on the arena and the pinned range serve. They say where
+//! that range lies, which observers are told of allocations, and whether slow paths end with a decay tick. Only rare events write them.
 #![allow(unsafe_code, reason = "keeps a function in an atomic")]
 
 use std::mem::transmute;
@@ -61,8 +61,8 @@ pub(crate) fn set_pinned_min_bytes(bytes: usize) {
 static PINNED: AtomicU64 = AtomicU64::new(0);
 const PINNED_LEN_BITS: u32 = 28;
 
-/// Whether an address lies in the pinned range. Relaxed: whoever has an address of the range got it after the range was
-/// [set](set_pinned), and the range lasts as long as the allocation.
+/// Whether an address lies in the pinned range. Relaxed: a caller with an address of the range got it after the range
+/// was [set](set_pinned), and the range lasts as long as the allocation.
 #[inline(always)]
 pub(crate) fn is_pinned(at: *const u8) -> bool {
     let range = PINNED.load(Ordering::Relaxed);

@@ -116,7 +116,7 @@ constants! {
     /// A huge run that moves gets this many times its length of addresses, and grows in place from then on. An eighth of its last length
     /// may stay behind (untouched.md).
     huge_run_growth_room = 8, "times its length", off 1;
-    /// These addresses are taken only if the system would map this many times as much: the rest of the address space is the program's.
+    /// These addresses are taken only if the system would map this many times as much: the program needs the rest of the address space.
     address_headroom_factor = 4, "times the addresses";
 
     // What becomes resident.

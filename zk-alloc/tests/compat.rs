@@ -130,7 +130,7 @@ fn the_allocator_is_a_value_with_methods() {
     assert!(format!("{boxed:?}").starts_with("ZkAllocator"));
     for (size, align) in [(1, 1), (100, 16), (4096, 4096), (40_000, 64), (1 << 21, 1 << 16)] {
         let layout = |size| Layout::from_size_align(size, align).unwrap();
-        // SAFETY: no size is zero. All instances share one arena and one backing allocator. What is read was written.
+        // SAFETY: no size is zero. All instances share one arena and one backing allocator. It reads only bytes that it wrote.
         zk_alloc::phase(|| unsafe {
             let at = BESIDE.alloc(layout(size));
             assert!(!at.is_null() && at.addr().is_multiple_of(align));

@@ -218,9 +218,9 @@ fn a_range_with_survivors_stays_and_says_so() {
     assert_eq!(ended.warnings(), [said]);
 }
 
-/// What was given back is memory like any other: not locked, inherited by children, and purged when that is due.
+/// Afterwards its pages are memory like any other: not locked, inherited by children, and purged when that is due.
 #[test]
-fn a_range_without_survivors_is_unregistered_and_given_back() {
+fn a_range_without_survivors_is_unregistered_and_becomes_free_memory_of_the_arena() {
     alone!();
     for round in 0..3 {
         let range = Pinned::new(8 * MIB - 5, pinned::lock, pinned::unlock).expect("a range");

@@ -119,7 +119,7 @@ pub mod glibc {
         const STARTS: &str = "PROVE_BENCH_STARTS";
         const MAX_STARTS: usize = 30;
 
-        /// Starts this program again if glibc was to ask for huge pages, and does not. glibc 2.36 reads the host's setting into a buffer
+        /// Starts this program again if glibc should ask for huge pages and does not. glibc 2.36 reads the host's setting into a buffer
         /// without a zero at its end, and compares it as a string. So in about half of all processes it does not know the setting.
         pub(super) fn start_again_without_huge_pages() {
             if !env::var("GLIBC_TUNABLES").is_ok_and(|tunables| tunables.contains("malloc.hugetlb=1")) {

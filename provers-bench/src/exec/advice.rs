@@ -121,7 +121,7 @@ struct Comparison<'a> {
     /// Peak RSS. A saving must be shown round by round. For a cost it is enough that the highest peaks differ by more
     /// than the threshold.
     memory: Change,
-    /// What the process holds after the last interval, as a share of the baseline's; `None` for whole runs.
+    /// The resident memory after the last interval, as a share of the baseline's; `None` for whole runs.
     resting_ratio: Option<f64>,
 }
 

@@ -1,5 +1,5 @@
-//! Rounds in random order, of proofs or of runs of a command: the next arm, the end of the rounds, the time after which a turn counts as
-//! hung, and the progress that the user sees.
+//! Rounds in random order, of proofs or of runs of a command. They choose the next arm and end the run. They also say when a turn counts as
+//! hung, and show the user the progress.
 
 use crate::arms::BASELINE;
 use crate::measure::Interrupt;

@@ -70,8 +70,8 @@ pub(crate) fn profile_picture(profile: &Profile) -> String {
     timeline(profile).picture()
 }
 
-/// The page of a command's page faults: sentences; functions with their page faults and the bytes that they hold at the peak under our
-/// library; and flame graphs, as SVG, of the faulted bytes and of that peak.
+/// The page of a command's page faults: the summary, a table of functions, and flame graphs as SVG. The table has the page faults of each
+/// function, and the bytes that it holds at the peak under our library. The graphs show faulted bytes and that peak.
 #[cfg(feature = "profile")]
 pub(crate) fn faults_page(
     title: &str,

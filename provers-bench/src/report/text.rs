@@ -212,7 +212,7 @@ pub(crate) fn curves(run: &Run, style: Style) -> String {
     curves.chain(predictions.map(|arms| prediction(arms, style))).collect()
 }
 
-/// What one workload will take at a larger size: a row for each figure of each arm.
+/// The predicted figures of one workload at a larger size: a row for each figure of each arm.
 fn prediction(arms: &[Prediction], style: Style) -> String {
     let Prediction { workload, log_rows, measured_log_rows: measured, .. } = &arms[0];
     let sizes: Vec<_> = measured.iter().map(|size| format!("2^{size}")).collect();

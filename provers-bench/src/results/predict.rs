@@ -1,4 +1,4 @@
-//! What a proof of a larger size will take, from proofs of four smaller ones (`--predict N`). Pure: figures in, numbers
+//! Predicts memory and time of a larger size from proofs of four smaller ones (`--predict N`). Pure: figures in, numbers
 //! out.
 //!
 //! A prover's memory is tables of a fixed size and columns of n rows; its time has FFTs as well, n log n. A model is one
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Sizes that a prediction measures, each with twice the rows of the one before. The last is held out of the fit.
 pub(crate) const MEASURED_SIZES: u32 = 4;
 /// A model is good if it misses no point by more, as a share of the point: the order of threads moves a live peak by
-/// a thousandth. One that takes n for n log n misses by 1% beside a constant, and by 7% without.
+/// a thousandth. One that takes n for n log n misses by 1% if there is also a constant, and by 7% without one.
 const GOOD_MISS: f64 = 0.002;
 /// A model is also good if it misses by at most so many times what the best one does: where points scatter (RSS, time),
 /// the best model is the best by chance.

@@ -36,7 +36,7 @@ pub(crate) struct Run {
     pub(crate) concurrent: Concurrent,
     /// The quantity that the run varies; its workloads are then points of a curve.
     pub(crate) sweep: Option<Sweep>,
-    /// What a larger size will take, if it was asked for: an entry for each workload and arm.
+    /// The predictions for a larger size, if it was asked for: an entry for each workload and arm.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) predictions: Vec<Prediction>,
     pub(crate) machine: Machine,

@@ -299,7 +299,7 @@ mod figures {
         bytes("/proc/self/status", "RssAnon")
     }
 
-    /// What a process adds to the memory in use, this one without an id: a page that several processes share counts in parts.
+    /// The memory that a process adds to that in use; this process without an id. A page that several processes share counts in parts.
     pub(crate) fn pss_bytes(pid: Option<i32>) -> usize {
         let process = pid.map_or("self".into(), |pid| pid.to_string());
         bytes(&format!("/proc/{process}/smaps_rollup"), "Pss")

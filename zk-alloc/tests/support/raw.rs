@@ -21,7 +21,7 @@ pub(crate) fn handle(signal: c_int, handler: extern "C" fn(c_int), flags: c_int)
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = flags;
-    // SAFETY: a valid action. What the handler does is up to the test.
+    // SAFETY: a valid action. The test answers for its handler.
     unsafe { libc::sigaction(signal, &raw const action, null_mut()) == 0 }
 }
 
