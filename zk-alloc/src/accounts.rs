@@ -160,6 +160,7 @@ impl ZoneCounters {
     /// Counts memory that is not resident, and that its new owner is about to touch.
     pub(crate) fn will_fault(&self, bytes: usize) {
         self.fresh_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        reused(bytes);
         #[cfg(feature = "profile")]
         if gate::is_told(Observer::Profile) {
             profile::fresh(bytes);
@@ -225,6 +226,52 @@ pub(crate) fn retained_limit() -> usize {
 pub(crate) fn is_beyond_retained() -> bool {
     let retained = RETAINED_BYTES.load(Ordering::Relaxed);
     retained != usize::MAX && resident_bytes() > retained
+}
+
+// In resident mode, a long run that is freed goes back to the kernel at once, until the program has asked for as much again. From then on it
+// stays, until time purges it. So a command that works once pays nothing for a second time that never comes, and a prover pays for its pages
+// at most once more.
+
+/// Free bytes that stay resident when a long run is freed; [`usize::MAX`] unless that is learned.
+static REUSED_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// Bytes of freed runs that went back, and that nobody has asked for since.
+static NOT_REUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// From now on, freed long runs stay resident only as far as the program asks for memory again, or always.
+pub(crate) fn learn_reuse(is_on: bool) {
+    if is_on {
+        let first = tuning::min_headroom_bytes();
+        let _ = REUSED_BYTES.compare_exchange(usize::MAX, first, Ordering::Relaxed, Ordering::Relaxed);
+    } else {
+        REUSED_BYTES.store(usize::MAX, Ordering::Relaxed);
+    }
+}
+
+/// Whether more is free than the program has used again, so that a long run which was just freed is to go back.
+pub(crate) fn is_beyond_reuse() -> bool {
+    let (reused, resident) = (REUSED_BYTES.load(Ordering::Relaxed), resident_bytes());
+    resident.saturating_sub(used_bytes()) > reused && resident > KEPT_BYTES.load(Ordering::Relaxed)
+}
+
+/// `bytes` of a freed run went back, because nobody had used as many again.
+pub(crate) fn returned_until_reuse(bytes: usize) {
+    NOT_REUSED_BYTES.fetch_add(bytes, Ordering::Relaxed);
+}
+
+/// `bytes` become resident: the program would have used what went back.
+fn reused(bytes: usize) {
+    let gone = NOT_REUSED_BYTES.load(Ordering::Relaxed);
+    if gone > 0 {
+        // A lost update of another thread costs a few faults.
+        NOT_REUSED_BYTES.store(gone.saturating_sub(bytes), Ordering::Relaxed);
+        keep_for_reuse(bytes.min(gone));
+    }
+}
+
+/// `bytes` more stay resident when they are free.
+pub(crate) fn keep_for_reuse(bytes: usize) {
+    let more = |kept: usize| Some(kept.saturating_add(bytes));
+    let _ = REUSED_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
 }
 
 pub(crate) fn set_max(bytes: usize) {

@@ -31,7 +31,8 @@ pub enum Retain {
     /// `ZK_ALLOC_BACKGROUND=1`).
     ///
     /// In [`Mode::Resident`](crate::Mode::Resident) this is the default, with `ZK_ALLOC_RETAIN_FOR` seconds, or else 8. An idle process
-    /// keeps its live size and a little more there.
+    /// keeps its live size and a little more there. A freed run of 256 KiB or more goes back to the system at once, until the program has
+    /// asked for as much again.
     For(Duration),
     /// Nothing: every phase pays for its pages again.
     Never,
@@ -91,6 +92,7 @@ fn follow() {
     let is_resident = IS_RESIDENT.load(Ordering::SeqCst);
     let by_setting = || arena::get().map_or(Duration::MAX, |arena| arena.config().settings.retain_for.value);
     let window_ns = window_ns(POLICY.load(Ordering::SeqCst), is_resident, by_setting);
+    accounts::learn_reuse(is_resident && window_ns != 0);
     arena::purge::follow(arena::Policy { window_ns, empties: !is_resident });
 }
 
@@ -230,6 +232,7 @@ pub fn reserve(bytes: usize) -> usize {
     arena.map_or(0, |arena| {
         // A refusal is counted, and warned of once.
         let resident = arena.populate(bytes, |memory| _ = memory.on_threads(arena.config().threads));
+        accounts::keep_for_reuse(resident);
         accounts::check_memory_limit();
         resident
     })

@@ -149,7 +149,7 @@ constants! {
     // What stays resident.
     /// The headroom above the peak live size is this part of the peak, or the next two constants if they allow more (headroom.md).
     headroom_part = 8, "of the peak", off NEVER;
-    /// The smallest headroom. To purge less gains nothing.
+    /// The smallest headroom, and what stays of freed runs that were not used again. To purge less gains nothing.
     min_headroom_bytes = 512 * KIB, "bytes", off 0;
     /// Up to this, half of the peak is headroom (headroom.md).
     max_headroom_bytes = 6 * MIB, "bytes", off 0;

@@ -9,8 +9,8 @@ mod support;
 
 use support::blocks::{Block, KIB, MIB, RESIDENT, keep_every};
 use support::maps::{Region, map_of};
-use support::{BARE_METAL, Settings, alone, huge_page_bytes};
-use zk_alloc::{HugePagesOutcome, Retain, phase, release, set_retain, stats};
+use support::{BARE_METAL, Numbers, Settings, alone, huge_page_bytes};
+use zk_alloc::{HugePagesOutcome, Retain, phase, release, reserve, set_retain, stats};
 
 /// The settings that change how memory is faulted in.
 const EACH_SETTING: &[Settings] = &[
@@ -196,4 +196,65 @@ fn khugepaged_does_not_fill_purged_slabs_between_new_ones() {
         assert!(after <= before + before / 50 + 2 * MIB, "{before} bytes became {after}");
         drop((blocks, others));
     });
+}
+
+/// A command that works once has no second time to keep memory for.
+#[test]
+fn a_freed_run_goes_back_at_once_without_phases() {
+    alone!(each EACH_SETTING);
+    let _live = Block::written(&RESIDENT, MIB);
+    drop(Block::written(&RESIDENT, 64 * MIB));
+    let resident = stats().resident_bytes;
+    assert!(resident < 8 * MIB, "{resident} bytes stayed");
+    Region::new().check("a run went back");
+}
+
+/// The program pays for the pages of what it uses again and again at most once more.
+#[test]
+fn runs_that_are_used_again_go_back_once() {
+    alone!();
+    let use_memory = || drop((0..16).map(|_| Block::written(&RESIDENT, 4 * MIB)).collect::<Vec<_>>());
+    (0..3).for_each(|_| use_memory());
+    let before = stats().fresh_bytes;
+    (0..50).for_each(|_| use_memory());
+    let (fresh, resident) = (stats().fresh_bytes - before, stats().resident_bytes);
+    assert!(fresh <= 4 * MIB as u64 && resident >= 60 * MIB, "{fresh} bytes were fresh, {resident} are resident");
+}
+
+/// The same for any order of requests.
+#[test]
+fn what_goes_back_and_is_used_again_is_bounded_by_the_most_that_is_ever_free() {
+    alone!();
+    let (mut numbers, mut live, mut live_bytes) = (Numbers::new(7), Vec::new(), 0);
+    for _ in 0..5_000 {
+        let size = 256 * KIB + numbers.below(4 * MIB);
+        if live_bytes + size <= 64 * MIB && numbers.below(2) == 0 {
+            live_bytes += size;
+            live.push(Block::written(&RESIDENT, size));
+        } else if !live.is_empty() {
+            let block = live.swap_remove(numbers.below(live.len()));
+            live_bytes -= block.size();
+        }
+    }
+    let fresh = stats().fresh_bytes;
+    assert!(fresh < 4 * 64 * MIB as u64, "{fresh} bytes were faulted in for 64 MiB");
+}
+
+#[test]
+fn memory_that_the_program_keeps_does_not_go_back_when_it_is_freed() {
+    alone!();
+    let _live = Block::written(&RESIDENT, MIB);
+    let stays = |how: &str| {
+        drop(Block::written(&RESIDENT, 32 * MIB));
+        assert!(stats().resident_bytes >= 32 * MIB, "{how}");
+        release();
+    };
+    phase(|| stays("a phase is open"));
+    set_retain(Retain::Always);
+    stays("all is kept");
+    set_retain(Retain::Bytes(40 * MIB));
+    stays("40 MiB are kept");
+    set_retain(Retain::For(std::time::Duration::from_secs(60)));
+    assert!(reserve(32 * MIB) >= 32 * MIB);
+    stays("it was reserved");
 }

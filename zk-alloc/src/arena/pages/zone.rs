@@ -318,9 +318,14 @@ impl Zone {
 
     /// Frees pages that the caller owns. They are purged at once beyond what may stay resident, and if there are too many mappings.
     fn free_pages(&self, start: usize, pages: usize) {
-        if accounts::is_beyond_retained() || self.moved.is_to_go(start, pages) {
+        let is_beyond_reuse =
+            layout::is_long_run(self.bytes(pages)) && accounts::is_beyond_reuse() && !gate::is_any_phase_open();
+        if is_beyond_reuse || accounts::is_beyond_retained() || self.moved.is_to_go(start, pages) {
             // SAFETY: the caller's pages were handed out, so they are committed, and nobody needs their contents.
-            unsafe { self.purge_and_free(start, pages, Purge::Now) };
+            let gone_bytes = unsafe { self.purge_and_free(start, pages, Purge::Now) };
+            if is_beyond_reuse {
+                accounts::returned_until_reuse(gone_bytes);
+            }
         } else {
             self.runs.release(start, pages);
         }
