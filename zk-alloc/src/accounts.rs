@@ -247,10 +247,11 @@ pub(crate) fn learn_reuse(is_on: bool) {
     }
 }
 
-/// Whether more is free than the program has used again, so that a long run which was just freed is to go back.
-pub(crate) fn is_beyond_reuse() -> bool {
+/// How much more is free than the program has used again: so much of a long run that was just freed is to go back.
+pub(crate) fn bytes_beyond_reuse() -> usize {
     let (reused, resident) = (REUSED_BYTES.load(Ordering::Relaxed), resident_bytes());
-    resident.saturating_sub(used_bytes()) > reused && resident > KEPT_BYTES.load(Ordering::Relaxed)
+    let free = resident.saturating_sub(used_bytes());
+    free.saturating_sub(reused).min(resident.saturating_sub(KEPT_BYTES.load(Ordering::Relaxed)))
 }
 
 /// `bytes` of a freed run went back, because nobody had used as many again.

@@ -209,12 +209,12 @@ fn a_freed_run_goes_back_at_once_without_phases() {
     Region::new().check("a run went back");
 }
 
-/// The program pays for the pages of what it uses again and again at most once more.
+/// The program pays at most once more for the pages of what it uses again and again.
 #[test]
 fn runs_that_are_used_again_go_back_once() {
     alone!();
     let use_memory = || drop((0..16).map(|_| Block::written(&RESIDENT, 4 * MIB)).collect::<Vec<_>>());
-    (0..3).for_each(|_| use_memory());
+    (0..2).for_each(|_| use_memory());
     let before = stats().fresh_bytes;
     (0..50).for_each(|_| use_memory());
     let (fresh, resident) = (stats().fresh_bytes - before, stats().resident_bytes);

@@ -318,14 +318,17 @@ impl Zone {
 
     /// Frees pages that the caller owns. They are purged at once beyond what may stay resident, and if there are too many mappings.
     fn free_pages(&self, start: usize, pages: usize) {
-        let is_beyond_reuse =
-            layout::is_long_run(self.bytes(pages)) && accounts::is_beyond_reuse() && !gate::is_any_phase_open();
-        if is_beyond_reuse || accounts::is_beyond_retained() || self.moved.is_to_go(start, pages) {
-            // SAFETY: the caller's pages were handed out, so they are committed, and nobody needs their contents.
-            let gone_bytes = unsafe { self.purge_and_free(start, pages, Purge::Now) };
-            if is_beyond_reuse {
-                accounts::returned_until_reuse(gone_bytes);
+        let beyond_reuse = if layout::is_long_run(self.bytes(pages)) { accounts::bytes_beyond_reuse() } else { 0 };
+        // SAFETY: the caller's pages were handed out, so they are committed, and nobody needs their contents.
+        let purge = |start, pages| unsafe { self.purge_and_free(start, pages, Purge::Now) };
+        if accounts::is_beyond_retained() || self.moved.is_to_go(start, pages) {
+            purge(start, pages);
+        } else if layout::is_long_run(beyond_reuse) && !gate::is_any_phase_open() {
+            let stays = pages.saturating_sub(self.pages(beyond_reuse));
+            if stays > 0 {
+                self.runs.release(start, stays);
             }
+            accounts::returned_until_reuse(purge(start + stays, pages - stays));
         } else {
             self.runs.release(start, pages);
         }
