@@ -82,6 +82,13 @@ pub fn release_on_signal_if_set() {
     retain::release_on_signal_if_set();
 }
 
+/// Has the signal of `ZK_ALLOC_PROFILE_SIGNAL` call `write`, on a thread of its own. A signal that comes while `write` runs calls it once
+/// more. A forked child has no such thread. Only ordinary code may call it.
+#[cfg(feature = "profile")]
+pub fn profile_on_signal(write: fn()) {
+    profile::on_signal(write);
+}
+
 /// Warns of each setting in the environment that can't be used, unless `is_said` holds for its variable. The arena then warns of none when
 /// it opens.
 pub fn warn_of_settings(is_said: impl Fn(&str) -> bool) {

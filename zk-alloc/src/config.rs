@@ -109,6 +109,8 @@ macro_rules! settings {
             "ZK_ALLOC_PROFILE",
             #[cfg(feature = "profile")]
             PROFILE_BYTES.variable,
+            #[cfg(feature = "profile")]
+            PROFILE_SIGNAL.variable,
             os::TEST_PAGE_BYTES,
             os::TEST_BARE_METAL,
         ];
@@ -156,16 +158,18 @@ const OFF: Setting<bool> = Setting {
     },
 };
 
-/// Not a setting of the arena: 0 is no signal.
-const RELEASE_SIGNAL: Setting<i32> = Setting {
-    variable: "ZK_ALLOC_RELEASE_SIGNAL",
-    kind: Kind {
-        wanted: "the name or number of a signal without another meaning (such as USR1)",
-        parse: os::signal_number,
-        bound: |number| number,
-        show: |_| Shown::Word("no signal"),
-    },
+/// A signal of the operator's choice; 0 is none.
+const SIGNAL: Kind<i32> = Kind {
+    wanted: "the name or number of a signal without another meaning (such as USR1)",
+    parse: os::signal_number,
+    bound: |number| number,
+    show: |_| Shown::Word("no signal"),
 };
+
+/// Not settings of the arena.
+pub(crate) const RELEASE_SIGNAL: Setting<i32> = Setting { variable: "ZK_ALLOC_RELEASE_SIGNAL", kind: SIGNAL };
+#[cfg(feature = "profile")]
+pub(crate) const PROFILE_SIGNAL: Setting<i32> = Setting { variable: "ZK_ALLOC_PROFILE_SIGNAL", kind: SIGNAL };
 
 /// Not a setting of the arena: the sampling has it.
 #[cfg(feature = "profile")]
@@ -238,7 +242,7 @@ const PAGES: Kind<HugePages> = Kind {
 };
 
 /// A setting: its variable, and the values that it can have.
-struct Setting<T> {
+pub(crate) struct Setting<T> {
     variable: &'static str,
     kind: Kind<T>,
 }
@@ -517,9 +521,17 @@ pub(crate) fn is_off() -> bool {
     os::variable(OFF.variable).as_ref().and_then(|said| OFF.usable(said)).unwrap_or(false)
 }
 
-/// `ZK_ALLOC_RELEASE_SIGNAL`, if it is set to a value that can be used.
-pub(crate) fn release_signal() -> Option<i32> {
-    os::variable(RELEASE_SIGNAL.variable).as_ref().and_then(|said| RELEASE_SIGNAL.usable(said))
+/// Has `run` called whenever the process gets the signal that `setting` names, if there is one that the program does not handle. Returns
+/// whether it will be. Only ordinary code calls this. `run` does only what a signal handler may do.
+pub(crate) fn on_signal_of(setting: &Setting<i32>, run: fn()) -> bool {
+    let Some(signal) = os::variable(setting.variable).as_ref().and_then(|said| setting.usable(said)) else {
+        return false;
+    };
+    let is_ours = os::on_signal(signal, run);
+    if !is_ours {
+        os::warn(format_args!("signal {signal} is handled or ignored already; {} has no effect", setting.variable));
+    }
+    is_ours
 }
 
 /// Resolves the settings, and puts them in force.
@@ -562,6 +574,8 @@ fn parse_constant(text: &str) -> Option<usize> {
 fn check_others(environment: impl Fn(&'static str) -> Option<Value>, mut warn: impl FnMut(Warning)) {
     OFF.resolve(&environment, None, false, &mut warn);
     RELEASE_SIGNAL.resolve(&environment, None, 0, &mut warn);
+    #[cfg(feature = "profile")]
+    PROFILE_SIGNAL.resolve(&environment, None, 0, &mut warn);
 }
 
 /// Warns of a variable that no part of the allocator reads, unless `is_said` holds for it.

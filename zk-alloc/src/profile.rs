@@ -43,6 +43,8 @@ mod peak;
 mod sampler;
 mod sites;
 
+#[cfg(feature = "c-api")]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::config;
@@ -144,6 +146,38 @@ pub fn snapshot() -> Snapshot {
             missed: sampler::missed(),
         }
     })
+}
+
+/// The function of [`on_signal`], which its thread calls.
+#[cfg(feature = "c-api")]
+static WRITE: OnceLock<fn()> = OnceLock::new();
+/// Where that thread waits for the signal.
+#[cfg(feature = "c-api")]
+static PARKER: os::Parking = os::Parking::new();
+
+/// See [`c_api::profile_on_signal`](crate::c_api::profile_on_signal).
+#[cfg(feature = "c-api")]
+pub(crate) fn on_signal(write: fn()) {
+    // To wake a thread is all that a signal handler may do for a file.
+    if WRITE.set(write).is_err() || !config::on_signal_of(&config::PROFILE_SIGNAL, || PARKER.wake()) {
+        return;
+    }
+    if let Err(os::Errno(code)) = os::OwnThread::start(write_on_signals) {
+        os::warn(format_args!("the system refused a thread (errno {code}); ZK_ALLOC_PROFILE_SIGNAL has no effect"));
+    }
+}
+
+#[cfg(feature = "c-api")]
+fn write_on_signals() {
+    let mut ticket = 0;
+    loop {
+        PARKER.sleep(ticket, None);
+        let now = PARKER.ticket();
+        if now != ticket {
+            ticket = now;
+            WRITE.get().inspect(|write| write());
+        }
+    }
 }
 
 /// Runs `f`. Requests that this thread makes in it are not sampled.

@@ -175,10 +175,7 @@ pub fn release() -> usize {
 /// Has the signal of `ZK_ALLOC_RELEASE_SIGNAL` purge all free memory of the arena, unless the program handles that signal. Only ordinary code
 /// calls this.
 pub(crate) fn release_on_signal_if_set() {
-    let Some(signal) = config::release_signal() else { return };
-    if !os::on_signal(signal, release_in_handler) {
-        os::warn(format_args!("signal {signal} is handled or ignored already; ZK_ALLOC_RELEASE_SIGNAL has no effect"));
-    }
+    config::on_signal_of(&config::RELEASE_SIGNAL, release_in_handler);
 }
 
 /// As [`release`], without the C library's heap, whose lock the interrupted code may hold. The arena has no lock, and a request in a handler

@@ -1,5 +1,5 @@
 //! `ZK_ALLOC_PROFILE=DIR`: samples the call sites of the arena's requests, and leaves them in a file of the folder when the process
-//! exits. The program `zk-alloc-profile` looks up the names of the functions.
+//! exits, and when it gets the signal of `ZK_ALLOC_PROFILE_SIGNAL`. The program `zk-alloc-profile` looks up the names of the functions.
 #![allow(unsafe_code, reason = "is called by the loader")]
 
 use std::ffi::OsStr;
@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arena::c_api;
 use arena::profile::{self, Site};
@@ -37,6 +38,7 @@ pub(crate) fn configure(folder: Option<&[u8]>, is_said: impl Fn(&'static str) ->
     let Ok(folder) = std::path::absolute(OsStr::from_bytes(folder)) else { return };
     if FOLDER.set(folder).is_ok() {
         profile::start(c_api::profile_mean_bytes(is_said));
+        c_api::profile_on_signal(at_signal);
     }
 }
 
@@ -46,16 +48,28 @@ pub(crate) fn configure(folder: Option<&[u8]>, is_said: impl Fn(&'static str) ->
 static AT_EXIT: extern "C" fn() = at_exit;
 
 extern "C" fn at_exit() {
+    write_if_on("", profile::stop);
+}
+
+/// Runs on a thread of its own.
+fn at_signal() {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
+    write_if_on(&format!(".{number}"), || ());
+}
+
+/// Writes the process's file with this suffix, after `first`.
+fn write_if_on(suffix: &str, first: impl FnOnce()) {
     // A sandbox may end a process that opens a file.
     let Some(folder) = FOLDER.get().filter(|_| profile::is_on() && !c_api::is_in_sandbox()) else { return };
-    profile::stop();
-    if let Err(error) = write(folder) {
+    first();
+    if let Err(error) = write(folder, suffix) {
         c_api::print_line(format_args!("no profile in {}: {error}", folder.display()));
     }
 }
 
 /// Writes the file, unless the arena served nothing, as in the many small programs of a script.
-fn write(folder: &Path) -> io::Result<()> {
+fn write(folder: &Path, suffix: &str) -> io::Result<()> {
     let profile = profile::snapshot();
     if profile.sites.is_empty() {
         return Ok(());
@@ -63,12 +77,16 @@ fn write(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     // Another user may have laid a link there.
     let options = OpenOptions::new().write(true).create(true).truncate(true).custom_flags(libc::O_NOFOLLOW).to_owned();
-    let mut file = BufWriter::new(options.open(folder.join(format!("{}.raw", std::process::id())))?);
+    let name = format!("{}{suffix}", std::process::id());
+    let (part, whole) = (folder.join(format!("{name}.part")), folder.join(format!("{name}.raw")));
+    let mut file = BufWriter::new(options.open(&part)?);
     writeln!(file, "zk-alloc-profile 1\nmean_bytes {}\nmissed {}", profile.mean_bytes, profile.missed)?;
     profile.sites.iter().try_for_each(|site| write_site(&mut file, site))?;
     writeln!(file, "maps")?;
     io::copy(&mut fs::File::open("/proc/self/maps")?, &mut file)?;
-    file.flush()
+    file.flush()?;
+    // Whoever waits for the file finds it whole.
+    fs::rename(part, whole)
 }
 
 fn write_site(file: &mut impl Write, site: &Site) -> io::Result<()> {

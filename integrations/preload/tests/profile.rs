@@ -39,6 +39,23 @@ fn a_process_leaves_its_call_sites() {
     assert_eq!(bytes(Value::AllocSpace, "hold_three"), three + (1 << 20));
 }
 
+/// A service need not end for its profile.
+#[test]
+fn a_running_process_writes_its_call_sites_at_each_signal() {
+    let Some(program) = compiled("profile", "profile.c", &SIBLINGS) else { return };
+    let folder = folder("profile-at-a-signal");
+    let mut command = Arm::Default.command(&program);
+    assert_ok(command.arg(&folder).env("ZK_ALLOC_PROFILE", &folder).env("ZK_ALLOC_PROFILE_SIGNAL", "USR2"));
+    let files = std::fs::read_dir(&folder).expect("the folder was made").map(|file| file.unwrap().path());
+    let (at_exit, at_signal): (Vec<_>, Vec<_>) =
+        files.partition(|file| !file.file_stem().unwrap().to_str().unwrap().contains('.'));
+    assert_eq!((at_exit.len(), at_signal.len()), (1, 2));
+    for file in at_signal {
+        let folded = Profile::read(file).expect("a raw profile").folded(Value::InuseSpace);
+        assert!(folded.contains("hold_eight") && !folded.contains("hold_three"), "{folded}");
+    }
+}
+
 /// Without the variable, nothing is sampled and no file is made.
 #[test]
 fn a_process_without_the_variable_leaves_nothing() {

@@ -33,8 +33,8 @@ const RESERVED: &[c_int] = &[
 ];
 const MAX_SIGNAL: c_int = 64;
 
-/// The function that the handler runs.
-static RUN: AtomicPtr<()> = AtomicPtr::new(null_mut());
+/// The functions that the handler runs, by signal.
+static RUN: [AtomicPtr<()>; MAX_SIGNAL as usize + 1] = [const { AtomicPtr::new(null_mut()) }; MAX_SIGNAL as usize + 1];
 
 /// The signal of this name or number, if a program may give it a meaning.
 pub(crate) fn signal_number(text: &str) -> Option<i32> {
@@ -54,7 +54,7 @@ pub(crate) fn on_signal(number: i32, run: fn()) -> bool {
     if !is_known || unsafe { before.assume_init() }.sa_sigaction != libc::SIG_DFL {
         return false;
     }
-    RUN.store(run as *mut (), Ordering::Release);
+    RUN[number as usize].store(run as *mut (), Ordering::Release);
     // SAFETY: all zeroes are a valid value: an empty mask.
     let mut action = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
     let handler: extern "C" fn(c_int) = handle;
@@ -64,8 +64,8 @@ pub(crate) fn on_signal(number: i32, run: fn()) -> bool {
     unsafe { libc::sigaction(number, &raw const action, null_mut()) == 0 }
 }
 
-extern "C" fn handle(_signal: c_int) {
-    let run = RUN.load(Ordering::Acquire);
+extern "C" fn handle(number: c_int) {
+    let run = RUN[number as usize].load(Ordering::Acquire);
     // SAFETY: `on_signal` stored a function of this type before it installed this handler.
     let run = unsafe { transmute::<*mut (), fn()>(run) };
     // The interrupted code may be about to read its error.
