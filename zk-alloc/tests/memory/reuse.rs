@@ -8,7 +8,7 @@ use std::thread;
 
 use crate::support::blocks::{Block, KIB, MIB, RESIDENT, cost};
 use crate::support::{alone, beside_idle_threads, in_its_own_process, rss_bytes};
-use zk_alloc::{overflow_stats, release, stats};
+use zk_alloc::{Retain, overflow_stats, release, set_retain, stats};
 
 fn written(count: usize, bytes: usize) -> Vec<Block> {
     (0..count).map(|_| Block::written(&RESIDENT, bytes)).collect()
@@ -54,6 +54,7 @@ fn tails_of_buffers_that_shrink_serve_others() {
         (1_000, 240 * KIB, 40 * KIB, 40 * KIB),
     ];
     alone!();
+    set_retain(Retain::Always);
     drop(written(1, MIB));
     release();
     let live_bytes = stats().live_bytes;
@@ -127,6 +128,7 @@ fn the_caches_of_exited_threads_are_released() {
 fn the_caches_of_idle_threads_serve_others() {
     const THREADS: usize = 64;
     alone!();
+    set_retain(Retain::Always);
     // While one thread opens the arena, the backing allocator serves the others, and gets back the blocks that they
     // free.
     drop(written(1, KIB));
