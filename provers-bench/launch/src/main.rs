@@ -27,23 +27,8 @@ const OF_PROVERS: [&str; 4] = ["check", "profile", "record", "provers"];
 /// them with its own.
 const OPTIONS: &str = include_str!("options.txt");
 
-const COMMANDS: &str = "
-Commands of every prover:
-  check      holds small workloads to a committed baseline: check [PROVER]
-  record     writes a trace of a prover's allocations: record PROVER
-  profile    shows where the memory of a proof goes: profile PROVER
-  provers    runs all provers, one after the other: provers --smoke
-
-Other tools:
-  report     makes a run's report again, or the tables of the documentation
-  compare    says what changed from one run to another
-  exec       runs any command under allocators that are preloaded
-  host       measures the price of memory on this machine, and says what to set
-  replay     has allocators serve a trace of allocations, on real memory
-
---package FOLDER takes a prover of your own: docs/benchmarking.md has the steps.
-cargo prove-bench COMMAND --help says more.
-";
+/// The help behind the provers.
+const COMMANDS: &str = include_str!("commands.txt");
 
 fn main() -> ExitCode {
     let bench_folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this package lies in that of the bench");
