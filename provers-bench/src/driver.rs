@@ -70,63 +70,46 @@ const AFTER_EXEC: &str = "Allocators are preloaded (LD_PRELOAD) from the librari
 const AFTER_REPLAY: &str = "Settings of allocators are taken from the environment, as in ZK_ALLOC_MIN_BYTES=256.\n\n\
                             Exit code 0: every allocator replayed every trace; 1: one failed that is not known to, the notes say why, or a \
                             trace can't be read; 2: wrong usage; 130: interrupted.";
+const AFTER_CHECK: &str = "Exit code 0: every figure holds, or was blessed; 1: a figure is worse, or an arm failed; 2: wrong usage, or a \
+                           baseline that cannot be used; 130: interrupted.";
 const HOW_RUNS_ARE_NAMED: &str = "A RUN is a run's folder, its result.json, the name of a folder among the runs, or `latest`.\n\n\
                                   Exit code 0: done; 1: no such run, or not one that can be read; 2: wrong usage.";
 
-// The other tools. Doc comments would become part of the help.
+// The other tools. Their comments are the help.
 #[derive(Debug, Subcommand)]
 enum Tool {
-    #[command(
-        about = "Writes a run's report.html and table.md again, from its result.json; or the tables of the documentation",
-        after_help = HOW_RUNS_ARE_NAMED
-    )]
+    /// Writes a run's report.html and table.md again, from its result.json; or the tables of the documentation
+    #[command(after_help = HOW_RUNS_ARE_NAMED)]
     Report(report::Job),
-    #[command(
-        about = "Says what changed from one run to another, as far as their intervals show it",
-        after_help = HOW_RUNS_ARE_NAMED
-    )]
+    /// Says what changed from one run to another, as far as their intervals show it
+    #[command(after_help = HOW_RUNS_ARE_NAMED)]
     Compare(CompareArgs),
-    #[command(
-        about = "Holds small workloads to the figures of a committed baseline",
-        after_help = "Exit code 0: every figure holds, or was blessed; 1: a figure is worse, or an arm failed; 2: wrong \
-                      usage, or a baseline that cannot be used; 130: interrupted."
-    )]
+    /// Holds small workloads to the figures of a committed baseline
+    #[command(after_help = AFTER_CHECK)]
     Check(CheckArgs),
-    #[command(
-        about = "Runs any command under several allocators in lockstep: would another one help your binary?",
-        override_usage = "prove-bench exec [OPTIONS] -- COMMAND [ARGUMENTS]...",
-        after_help = AFTER_EXEC
-    )]
+    /// Runs any command under several allocators in lockstep: would another one help your binary?
+    #[command(override_usage = "prove-bench exec [OPTIONS] -- COMMAND [ARGUMENTS]...", after_help = AFTER_EXEC)]
     Exec(exec::Job),
-    #[command(
-        about = "What memory costs on this machine, and the settings that follow; takes less than 30 s",
-        after_help = "Exit code 0: measured; 1: memory could not be mapped; 2: wrong usage."
-    )]
+    /// What memory costs on this machine, and the settings that follow; takes less than 30 s
+    #[command(after_help = "Exit code 0: measured; 1: memory could not be mapped; 2: wrong usage.")]
     Host(host::Job),
-    #[command(
-        about = "Where a prover's memory goes, by stage and by call site: two proofs, and one page",
-        after_help = "Exit code 0: both proofs were verified; 1: one failed; 2: wrong usage; 130: interrupted."
-    )]
+    /// Where a prover's memory goes, by stage and by call site: two proofs, and one page
+    #[command(after_help = "Exit code 0: both proofs were verified; 1: one failed; 2: wrong usage; 130: interrupted.")]
     Profile(ProfileArgs),
-    #[command(about = "Records the allocations of verified proofs, for replay")]
+    /// Records the allocations of verified proofs, for replay
     Record(RecordArgs),
-    #[command(
-        about = "Replays recorded allocations under real allocators, on real memory: what is resident",
-        after_help = AFTER_REPLAY
-    )]
+    /// Replays recorded allocations under real allocators, on real memory: what is resident
+    #[command(after_help = AFTER_REPLAY)]
     Replay(ReplayArgs),
 }
 
 /// Does what a command line asks for, and returns the exit code.
-fn run(
-    provers: &'static [Prover],
-    package_folder: &Path,
-    arguments: impl IntoIterator<Item = OsString>,
-) -> anyhow::Result<u8> {
-    let printed = |text: String| {
+fn run(provers: &'static [Prover], folder: &Path, arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<u8> {
+    let ended = |(text, failed): (String, bool)| {
         print(&text);
-        Ok(0)
+        Ok(if failed { FAILED } else { 0 })
     };
+    let printed = |text| ended((text, false));
     let matches = match command(provers).try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
@@ -145,29 +128,19 @@ fn run(
     match plan::parsed(&matches)? {
         Tool::Report(job) => printed(report::run(&job, &runs_folder(job.out.as_deref())?)?),
         Tool::Compare(args) => printed(args.text()?),
-        Tool::Check(args) => compare::check(provers, args, package_folder).map(|checked| {
-            print(&checked.text);
-            ended(checked.interrupted, !checked.passed)
-        }),
+        Tool::Check(args) => ended(compare::check(provers, args, folder)?),
         #[cfg(feature = "profile")]
         Tool::Exec(job) if job.profile => printed(exec::profile(&job.checked()?, &Interrupt::on_signals()?)?),
         Tool::Exec(job) => Ok(code_of(&exec::run(&job.checked()?, &Interrupt::on_signals()?)?)),
         Tool::Host(job) => printed(host::run(&job)?),
         Tool::Profile(args) => printed(profile::run(provers, &args)?),
         Tool::Record(args) => printed(trace::record(provers, &args)?),
-        Tool::Replay(args) => trace::replay(&args).map(|(text, failed)| {
-            print(&text);
-            ended(false, failed)
-        }),
+        Tool::Replay(args) => ended(trace::replay(&args)?),
     }
 }
 
 fn code_of(run: &Run) -> u8 {
-    ended(run.interrupted, run.any_failed())
-}
-
-fn ended(interrupted: bool, failed: bool) -> u8 {
-    match (interrupted, failed) {
+    match (run.interrupted, run.any_failed()) {
         (true, _) => INTERRUPTED,
         (false, true) => FAILED,
         (false, false) => 0,

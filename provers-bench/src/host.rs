@@ -37,7 +37,7 @@ pub(crate) fn run(job: &Job) -> anyhow::Result<String> {
     let rates = counts.into_iter().map(|threads| Ok((threads, faults_a_second(threads, bytes)?)));
     let rates = rates.collect::<anyhow::Result<Vec<_>>>()?;
     let settings = settings(&host, &touches);
-    let facts = report::words(&facts(&host).map(|row| row.into()));
+    let facts = report::words("the host|is set to|which matters because", facts(&host));
     Ok([line(&host), cost_table(&touches, idle), rate_table(&rates), facts, text(&settings)].join("\n\n"))
 }
 
@@ -50,8 +50,8 @@ fn touches(bytes: usize, idle: Duration) -> anyhow::Result<Vec<Touch>> {
 }
 
 fn cost_table(touches: &[Touch], idle: Duration) -> String {
-    let after = format!("after {} idle seconds", idle.as_secs());
-    let header = vec!["first touch, for each 4 KiB".into(), "right after as much was freed".into(), after];
+    let idle = idle.as_secs();
+    let header = format!("first touch, for each 4 KiB|right after as much was freed|after {idle} idle seconds");
     let rows = touches.iter().map(|touch| {
         let kind = match touch.pages {
             Pages::Small => "small pages".to_owned(),
@@ -61,23 +61,22 @@ fn cost_table(touches: &[Touch], idle: Duration) -> String {
             }
         };
         let cost = |cost: Duration| format!("{:.2} us", cost.as_nanos() as f64 / 1e3);
-        vec![kind, cost(touch.warm), cost(touch.cold)]
+        [kind, cost(touch.warm), cost(touch.cold)]
     });
-    report::drawn(&[header].into_iter().chain(rows).collect::<Vec<_>>(), Style::Terminal)
+    report::drawn(&header, rows, Style::Terminal)
 }
 
 fn rate_table(rates: &[(usize, f64)]) -> String {
-    let header = ["page faults at once", "in a second", "of as many single threads"].map(str::to_owned);
     let single = rates.first().map_or(1.0, |&(_, rate)| rate);
     let rows = rates.iter().map(|&(threads, rate)| {
         let name = format!("on {threads} {}", if threads == 1 { "thread" } else { "threads" });
-        vec![name, format!("{:.2} million", rate / 1e6), format!("{:.0}%", rate / single / threads as f64 * 100.0)]
+        [name, format!("{:.2} million", rate / 1e6), format!("{:.0}%", rate / single / threads as f64 * 100.0)]
     });
-    report::drawn(&[header.into()].into_iter().chain(rows).collect::<Vec<_>>(), Style::Terminal)
+    report::drawn("page faults at once|in a second|of as many single threads", rows, Style::Terminal)
 }
 
-/// A header, and a row for each fact: its name, what was found, what it means for a prover.
-fn facts(host: &Host) -> [[String; 3]; 10] {
+/// A row for each fact: its name, what was found, what it means for a prover.
+fn facts(host: &Host) -> [[String; 3]; 9] {
     let known = |text: Option<String>| text.unwrap_or_else(|| "unknown".into());
     let kind = &host.kind;
     let folios = match (kind.folios.is_empty(), kind.folios_on()) {
@@ -88,7 +87,6 @@ fn facts(host: &Host) -> [[String; 3]; 10] {
     let reported = kind.reported_bytes.map_or("no".into(), |bytes| format!("in blocks of {} KiB", bytes >> 10));
     let cpus = host.cpu_limit.map_or("none".into(), |cpus| format!("{cpus:.1} CPUs"));
     [
-        ("the host", "is set to".into(), "which matters because"),
         ("transparent huge pages", known(kind.huge_pages.clone()), "one page fault for 2 MiB"),
         ("multi-size huge pages", folios, "one page fault for 16 KiB to 1 MiB"),
         (

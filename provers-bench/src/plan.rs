@@ -160,11 +160,7 @@ pub(crate) fn find<T>(
 }
 
 /// The workloads of `prover` in `names` at this size; all workloads if `names` is empty.
-pub(crate) fn workloads(
-    prover: &'static Prover,
-    names: &[String],
-    size: Size,
-) -> Result<Vec<SizedWorkload>, UsageError> {
+pub(crate) fn sized(prover: &'static Prover, names: &[String], size: Size) -> Result<Vec<SizedWorkload>, UsageError> {
     let specs: Vec<_> = match names {
         [] => prover.workloads.iter().collect(),
         names => {
@@ -172,7 +168,7 @@ pub(crate) fn workloads(
             found.collect::<Result<_, _>>()?
         }
     };
-    let sized = |spec: &'static WorkloadSpec| {
+    let at_size = |spec: &'static WorkloadSpec| {
         let given = match size {
             Size::Own => spec.default_log_rows,
             Size::Checked => spec.check_log_rows,
@@ -186,7 +182,7 @@ pub(crate) fn workloads(
             Err(UsageError::Size { workload: spec.name, given, min, max })
         }
     };
-    specs.into_iter().map(sized).collect()
+    specs.into_iter().map(at_size).collect()
 }
 
 /// The largest size of `spec` that the prediction of another one measures: its default size, or one below `predicted`.
@@ -211,7 +207,7 @@ pub(crate) fn points(
     sizes: &[Size],
     threads: &[usize],
 ) -> Result<Vec<Point>, UsageError> {
-    let sized: Vec<_> = sizes.iter().map(|&size| workloads(prover, names, size)).collect::<Result<_, _>>()?;
+    let sized: Vec<_> = sizes.iter().map(|&size| sized(prover, names, size)).collect::<Result<_, _>>()?;
     let count = sized.first().map_or(0, Vec::len);
     let of_workload = |index: usize| sized.iter().map(move |workloads| workloads[index]);
     let points = (0..count).flat_map(of_workload);

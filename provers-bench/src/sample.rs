@@ -48,6 +48,9 @@ impl Sample {
     }
 }
 
+/// A sample, and the reason if the verifier refused the proof.
+pub(crate) type Proved = (Sample, Option<String>);
+
 /// A proof that is being timed.
 pub(crate) struct Meter {
     counters: fn() -> Counters,
@@ -87,11 +90,10 @@ impl Meter {
             sys_ns: spent.sys_ns,
             minflt: spent.minflt,
             tlb_shootdowns: tlb_shootdowns.map(|(after, before)| after.saturating_sub(before)),
-            rss_bytes: 0,
             peak_rss_bytes,
-            verified: false,
             counters,
             gauges,
+            ..Sample::default()
         }))
     }
 }
@@ -102,7 +104,7 @@ pub(crate) struct Reading(Sample);
 impl Reading {
     /// Completes the sample, after the proof was verified and dropped. Returns it with the verifier's reason if it refused
     /// the proof.
-    pub(crate) fn at_rest(self, verification: anyhow::Result<()>) -> anyhow::Result<(Sample, Option<String>)> {
+    pub(crate) fn at_rest(self, verification: anyhow::Result<()>) -> anyhow::Result<Proved> {
         let refusal = verification.err().map(|error| format!("{error:#}"));
         let sample = Sample { rss_bytes: process::rss_bytes()?, verified: refusal.is_none(), ..self.0 };
         Ok((sample, refusal))

@@ -20,8 +20,8 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use std::alloc::Layout;
 use std::collections::HashMap;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::{fs, iter};
 
 /// The recorder. It is not an arm of the bench, because its times mean nothing.
 static RECORDER: Arm = Arm::new("recorder", "record");
@@ -56,7 +56,7 @@ pub(crate) struct RecordArgs {
 /// it.
 pub(crate) fn record(provers: &'static [Prover], args: &RecordArgs) -> anyhow::Result<String> {
     let prover = plan::find("prover", &args.prover, provers, |prover| prover.name)?;
-    let workloads = plan::workloads(prover, &args.workloads, args.log_rows.map_or(Size::Own, Size::LogRows))?;
+    let workloads = plan::sized(prover, &args.workloads, args.log_rows.map_or(Size::Own, Size::LogRows))?;
     let interrupt = Interrupt::on_signals()?;
     let recorder = Contestant { label: RECORDER.name.into(), arm: &RECORDER };
     let folder = binaries::folder(&[recorder], &interrupt)?;
@@ -247,9 +247,7 @@ const COLUMNS: &str = "allocator|peak RSS / live peak|peak RSS MiB|live peak MiB
 
 /// The table of one trace as Markdown, with a row per arm, and without a final line break.
 fn table(header: &Header, min_bytes: u64, script: &Script, rows: &[Row<'_>]) -> String {
-    let header_row = COLUMNS.split('|').map(str::to_owned).collect();
-    let lines: Vec<_> =
-        iter::once(header_row).chain(rows.iter().map(|row| row.cells(script.live_peak_bytes))).collect();
+    let lines = rows.iter().map(|row| row.cells(script.live_peak_bytes));
     let replays = rows.iter().map(|row| row.replays.len()).max().unwrap_or(0);
     let title = format!(
         "{}; {} operations on {} threads, of {min_bytes} bytes and more; replays of each allocator: {replays}",
@@ -261,7 +259,7 @@ fn table(header: &Header, min_bytes: u64, script: &Script, rows: &[Row<'_>]) -> 
     };
     let notes: String = rows.iter().map(Row::notes).collect();
     let notes = if notes.is_empty() { notes } else { format!("\n{notes}") };
-    format!("{title}{lost}\n\n{}{notes}", report::drawn(&lines, Style::Markdown))
+    format!("{title}{lost}\n\n{}{notes}", report::drawn(COLUMNS, lines, Style::Markdown))
 }
 
 /// A prepared trace; see the module's documentation.

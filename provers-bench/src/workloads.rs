@@ -2,7 +2,7 @@
 //! several at once on a thread each.
 
 use crate::arms::Installed;
-use crate::sample::{Meter, Sample};
+use crate::sample::{Meter, Proved};
 use crate::stack::Place;
 use anyhow::{Context, anyhow, ensure};
 use rayon::ThreadPool;
@@ -123,8 +123,7 @@ type Disturb = dyn Fn(Duration) -> anyhow::Result<()>;
 /// A [`Workload`] that is set up, without its types: the part that a child needs. It makes the proofs on the clock, each in
 /// the allocator's scope, then verifies and drops them off the clock. It calls the last argument on the clock once they
 /// are made, with the time that they took. It returns the sample, and the reason if a proof was refused.
-pub(crate) type Subject =
-    Box<dyn Fn(u64, &ConcurrentProofs, &Installed, &Disturb) -> anyhow::Result<(Sample, Option<String>)>>;
+pub(crate) type Subject = Box<dyn Fn(u64, &ConcurrentProofs, &Installed, &Disturb) -> anyhow::Result<Proved>>;
 
 /// Makes the proofs of a request: the first has this input, and the others have the next ones.
 type ProveAll<W> = fn(&W, u64, &ConcurrentProofs, &Installed) -> anyhow::Result<Vec<<W as Workload>::Proof>>;

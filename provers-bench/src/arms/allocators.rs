@@ -126,7 +126,7 @@ pub mod glibc {
                 return;
             }
             let starts = env::var(STARTS).ok().and_then(|starts| starts.parse().ok()).unwrap_or(0_usize);
-            let is_possible = host::huge_pages().as_deref() == Some("madvise");
+            let is_possible = host::chosen("enabled").as_deref() == Some("madvise");
             if is_possible && starts < MAX_STARTS && !asks_for_huge_pages() {
                 let mut again = Command::new("/proc/self/exe");
                 again.args(env::args_os().skip(1)).env(STARTS, (starts + 1).to_string());

@@ -109,6 +109,9 @@ impl Arm {
     }
 }
 
+/// Variables or settings: names and values.
+pub(crate) type Variables = [(String, String)];
+
 /// Names and values that outlive the table.
 pub(crate) fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()

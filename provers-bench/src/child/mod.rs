@@ -81,16 +81,15 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
                 });
                 match ready {
                     Ok((subject, concurrent, identity)) => {
-                        session = Some((arm, subject, concurrent, place));
+                        session = Some((Session { arm, subject, concurrent }, place));
                         Reply::Ready(identity)
                     }
                     Err(error) => Reply::Failed { reason: format!("{error:#}") },
                 }
             }
             Request::Prove { round, seed } => {
-                let (arm, subject, concurrent, place) =
-                    session.as_ref().context("asked to prove before being set up")?;
-                let proof = || prove(arm, subject, concurrent, installed, round, seed, &mut replies);
+                let (session, place) = session.as_ref().context("asked to prove before being set up")?;
+                let proof = || session.prove(installed, round, seed, &mut replies);
                 #[cfg(feature = "profile")]
                 let proof = || profiling.prove(round, proof);
                 place.begin(proof)?
@@ -122,32 +121,33 @@ fn identity(installed: &Installed, confirmed: Vec<String>) -> Identity {
     }
 }
 
-fn prove(
-    arm: &str,
-    subject: &Subject,
-    concurrent: &ConcurrentProofs,
-    installed: &Installed,
-    round: u32,
-    seed: u64,
-    replies: &mut File,
-) -> anyhow::Result<Reply> {
-    let fault = Fault::for_proof(arm, round)?;
-    if let Some(fault) = fault {
-        fault.strike();
-    }
-    if fault == Some(Fault::Garbage) {
-        replies.write_all(b"this is no reply\n")?;
-    }
-    let disturb = move |elapsed| fault.map_or(Ok(()), |fault| fault.disturb(elapsed));
-    match subject(seed, concurrent, installed, &disturb) {
-        Ok((mut sample, mut refusal)) => {
-            if fault == Some(Fault::BadProof) {
-                sample.verified = false;
-                refusal = Some(format!("{} asked for a bad proof", fault_injection::SETTING));
-            }
-            Ok(Reply::Proved { sample, refusal })
+/// A workload that is set up.
+struct Session {
+    arm: String,
+    subject: Subject,
+    concurrent: ConcurrentProofs,
+}
+
+impl Session {
+    fn prove(&self, installed: &Installed, round: u32, seed: u64, replies: &mut File) -> anyhow::Result<Reply> {
+        let fault = Fault::for_proof(&self.arm, round)?;
+        if let Some(fault) = fault {
+            fault.strike();
         }
-        Err(error) => Ok(Reply::Failed { reason: format!("{error:#}") }),
+        if fault == Some(Fault::Garbage) {
+            replies.write_all(b"this is no reply\n")?;
+        }
+        let disturb = move |elapsed| fault.map_or(Ok(()), |fault| fault.disturb(elapsed));
+        match (self.subject)(seed, &self.concurrent, installed, &disturb) {
+            Ok((mut sample, mut refusal)) => {
+                if fault == Some(Fault::BadProof) {
+                    sample.verified = false;
+                    refusal = Some(format!("{} asked for a bad proof", fault_injection::SETTING));
+                }
+                Ok(Reply::Proved { sample, refusal })
+            }
+            Err(error) => Ok(Reply::Failed { reason: format!("{error:#}") }),
+        }
     }
 }
 

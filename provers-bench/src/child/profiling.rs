@@ -104,17 +104,8 @@ fn described(snapshot: &Snapshot, stages: &Stages) -> Profile {
         }
     }
     rows.sort_by_key(|row| std::cmp::Reverse(row.peak_bytes));
-    Profile {
-        of: String::new(),
-        peak_bytes,
-        backing_bytes,
-        mean_bytes: snapshot.mean_bytes as u64,
-        missed: snapshot.missed,
-        stages: stages.stages(),
-        levels: Vec::new(),
-        parts: Vec::new(),
-        sites: rows,
-    }
+    let (mean_bytes, missed, stages) = (snapshot.mean_bytes as u64, snapshot.missed, stages.stages());
+    Profile { peak_bytes, backing_bytes, mean_bytes, missed, stages, sites: rows, ..Profile::default() }
 }
 
 fn described_site(site: &Site, calls: Vec<String>, stages: &Stages) -> CallSite {

@@ -51,47 +51,34 @@ pub(super) struct TimeRatio {
 }
 
 /// A figure: its name, its value, how far it may lie above an earlier one, and how it is written.
-struct Figure {
-    name: &'static str,
-    of: fn(&Figures) -> Option<TimeRatio>,
-    slack: fn(f64) -> f64,
-    shown: fn(f64) -> String,
-}
+type Figure = (&'static str, fn(&Figures) -> Option<TimeRatio>, fn(f64) -> f64, fn(f64) -> String);
 
 /// All figures. The time comes last. It has a tolerance on top of its noise.
 const FIGURES: [Figure; 6] = [
-    Figure {
-        name: "minor faults",
-        of: |figures| TimeRatio::exactly(figures.minor_faults? as f64),
-        slack: |then| FAULTS.max(then * FAULTS_SHARE),
-        shown: |count| format::count(count as u64),
-    },
-    Figure {
-        name: "system calls",
-        of: |figures| TimeRatio::exactly(figures.system_calls? as f64),
-        slack: |_| SYSTEM_CALLS,
-        shown: |count| format::count(count as u64),
-    },
-    Figure {
-        name: "escaped bytes",
-        of: |figures| TimeRatio::exactly(figures.escaped_bytes? as f64),
-        slack: |_| ESCAPED_BYTES,
-        shown: |bytes| format::count(bytes as u64),
-    },
-    Figure {
-        name: LIVE_PEAK,
-        of: |figures| TimeRatio::exactly(figures.live_peak_bytes? as f64),
-        slack: |then| then * LIVE_PEAK_SHARE,
-        shown: |bytes| format::bytes(bytes as u64),
-    },
-    Figure {
-        name: "peak RSS / glibc's",
-        of: |figures| TimeRatio::exactly(figures.peak_rss_ratio?),
-        slack: |_| PEAK_RSS_RATIO,
-        shown: |ratio| format!("{ratio:.3}"),
-    },
-    Figure { name: TIME, of: |figures| figures.warm_time_ratio, slack: |_| 0.0, shown: |ratio| format!("{ratio:.3}") },
+    ("minor faults", |of| exactly(of.minor_faults), |then| FAULTS.max(then * FAULTS_SHARE), count),
+    ("system calls", |of| exactly(of.system_calls), |_| SYSTEM_CALLS, count),
+    ("escaped bytes", |of| exactly(of.escaped_bytes), |_| ESCAPED_BYTES, count),
+    (LIVE_PEAK, |of| exactly(of.live_peak_bytes), |then| then * LIVE_PEAK_SHARE, bytes),
+    ("peak RSS / glibc's", |of| of.peak_rss_ratio.map(TimeRatio::exactly), |_| PEAK_RSS_RATIO, ratio),
+    (TIME, |of| of.warm_time_ratio, |_| 0.0, ratio),
 ];
+
+fn exactly(figure: Option<u64>) -> Option<TimeRatio> {
+    figure.map(|figure| TimeRatio::exactly(figure as f64))
+}
+
+fn count(figure: f64) -> String {
+    format::count(figure as u64)
+}
+
+fn bytes(figure: f64) -> String {
+    format::bytes(figure as u64)
+}
+
+fn ratio(figure: f64) -> String {
+    format!("{figure:.3}")
+}
+
 pub(super) const TIME: &str = "warm time / glibc's";
 const LIVE_PEAK: &str = "live peak";
 
@@ -112,8 +99,8 @@ impl Figures {
 
     /// The name of a figure that is missing, other than the time and those that older baselines lack.
     pub(super) fn missing(&self) -> Option<&'static str> {
-        let lacks = |figure: &&Figure| ![TIME, LIVE_PEAK].contains(&figure.name) && (figure.of)(self).is_none();
-        FIGURES.iter().find(lacks).map(|figure| figure.name)
+        let mut needed = FIGURES.iter().filter(|(name, ..)| ![TIME, LIVE_PEAK].contains(name));
+        needed.find(|(_, of, ..)| of(self).is_none()).map(|(name, ..)| *name)
     }
 }
 
@@ -125,8 +112,8 @@ impl TimeRatio {
     }
 
     /// A figure without noise.
-    fn exactly(median: f64) -> Option<Self> {
-        Some(Self { median, low: median, high: median })
+    fn exactly(median: f64) -> Self {
+        Self { median, low: median, high: median }
     }
 
     /// How far `now` must lie above `then` to be shown to differ. A difference of medians has an interval of its own,
@@ -172,7 +159,7 @@ pub(super) enum Verdict {
 /// One row for each figure that either side has. `tolerance` is the allowed increase of the time ratio, on top of the
 /// noise on either side: noise does not fail a comparison.
 pub(super) fn rows(before: Option<&Figures>, now: &Figures, tolerance: f64) -> Vec<Row> {
-    let row = |Figure { name, of, slack, shown }: &Figure| {
+    let row = |(name, of, slack, shown): &Figure| {
         let (then, here) = (before.and_then(of), of(now));
         let of_time = *name == TIME;
         let limit = |then: TimeRatio, now| {

@@ -7,7 +7,7 @@
 
 use crate::arms;
 use crate::machine::Machine;
-use crate::measure::{self, Interrupt, binaries};
+use crate::measure::{self, Failure, Interrupt, binaries};
 use crate::plan::{self, Plan, UsageError, percentage};
 use crate::report::{self, Style};
 use crate::results::{ArmResult, MIN_ROUNDS_FOR_VERDICT, Outcome, Run, WorkloadResult, format, view};
@@ -106,19 +106,19 @@ struct Item {
     plan: Plan,
 }
 
-/// Holds the provers of a package to their baseline, which is in `package_folder` by default. It is read before anything
-/// is built or proved.
-pub(crate) fn check(provers: &'static [Prover], args: CheckArgs, package_folder: &Path) -> anyhow::Result<Checked> {
+/// Holds the provers of a package to their baseline, which is in `folder` by default. It is read before anything
+/// is built or proved. Returns the comparison and what to do about it, and whether the check failed.
+pub(crate) fn check(provers: &'static [Prover], args: CheckArgs, folder: &Path) -> anyhow::Result<(String, bool)> {
     let job = Check::of(provers, args)?;
-    let path = job.baseline.clone().unwrap_or_else(|| package_folder.join(FILE));
+    let path = job.baseline.clone().unwrap_or_else(|| folder.join(FILE));
     let baseline = Baseline::read(&path, job.bless.is_some())?;
     if job.bless.is_none() {
         job.matches(&baseline).map_err(|reason| unusable(&path, &reason))?;
     }
     let interrupt = Interrupt::on_signals()?;
     // The arms are the same for every workload.
-    let folder = binaries::folder(&job.items[0].plan.contestants, &interrupt)?;
-    job.hold(baseline, &path, &folder, &interrupt)
+    let arms = binaries::folder(&job.items[0].plan.contestants, &interrupt)?;
+    job.hold(baseline, &path, &arms, &interrupt)
 }
 
 impl Check {
@@ -188,15 +188,6 @@ impl Check {
     }
 }
 
-/// How a check ended.
-#[derive(Debug)]
-pub(crate) struct Checked {
-    /// The comparison, and what to do about it.
-    pub(crate) text: String,
-    pub(crate) passed: bool,
-    pub(crate) interrupted: bool,
-}
-
 impl Check {
     /// Runs every workload with the arms' binaries in `folder`, and judges or blesses the results.
     fn hold(
@@ -205,13 +196,13 @@ impl Check {
         path: &Path,
         folder: &Path,
         interrupt: &Interrupt,
-    ) -> anyhow::Result<Checked> {
+    ) -> anyhow::Result<(String, bool)> {
         let (mut compared, mut entries, mut machine) = (Vec::new(), Vec::new(), None);
         for item in &self.items {
             let run = measure::run(&item.plan, folder, interrupt)?;
             if run.interrupted {
-                let text = "interrupted: nothing was judged\n".into();
-                return Ok(Checked { text, passed: false, interrupted: true });
+                measure::print("interrupted: nothing was judged\n");
+                return Err(Failure::Interrupted.into());
             }
             let entry = entry(&run);
             let rows =
@@ -238,7 +229,7 @@ impl Check {
                 text += &conclusion(&compared, passed);
             }
         }
-        Ok(Checked { text, passed, interrupted: false })
+        Ok((text, !passed))
     }
 
     fn rows(&self, before: Option<&Entry>, now: &Entry) -> Vec<Row> {
@@ -277,8 +268,7 @@ struct Comparison {
 
 /// A row for each figure. The first row of an arm names it.
 fn table(compared: &[Comparison]) -> String {
-    let header = ["workload", "allocator", "figure of the warm proofs", "before", "now", "allowed", "verdict"];
-    let mut lines = vec![header.map(str::to_owned).to_vec()];
+    let mut lines: Vec<Vec<String>> = Vec::new();
     for Comparison { workload, arm, rows } in compared {
         let name = [workload.clone(), arm.clone()];
         match rows {
@@ -292,7 +282,8 @@ fn table(compared: &[Comparison]) -> String {
             }
         }
     }
-    report::drawn(&lines, Style::Markdown) + "\n\n"
+    let header = "workload|allocator|figure of the warm proofs|before|now|allowed|verdict";
+    report::drawn(header, lines, Style::Markdown) + "\n\n"
 }
 
 /// One line if the check passed. Otherwise the regressions, by how much each exceeds its limit, and how to accept them.
@@ -507,29 +498,6 @@ mod tests {
     use super::*;
     use crate::report::tests::{EVEN, run, workload, workload_of};
     use crate::results::record::tests::arm;
-
-    /// The last cell of the row with the time of our arm.
-    fn change(before: f64, after: f64) -> String {
-        // Alternates by 1% around the share, so that the intervals have a width.
-        let times = |share: f64| -> Vec<u64> {
-            EVEN.iter()
-                .zip([0.99, 1.01].iter().cycle())
-                .map(|(ns, noise)| (*ns as f64 * share * noise) as u64)
-                .collect()
-        };
-        let of = |share| run(vec![workload(&[("glibc", &EVEN), ("zk-alloc", &times(share))])]);
-        let text = compare(&of(before), &of(after), 0.0);
-        let row = text.lines().find(|line| line.contains(" warm time ")).expect("a row of the time");
-        row.split('|').nth(7).unwrap().trim().to_owned()
-    }
-
-    /// Noise must not be reported as a change, nor a change as noise.
-    #[test]
-    fn only_a_shown_difference_of_two_runs_is_a_change() {
-        assert_eq!(change(0.900, 0.905), "holds");
-        assert!(change(0.900, 0.950).starts_with("WORSE by 0.0"));
-        assert!(change(0.950, 0.900).starts_with("better by 0.0"));
-    }
 
     /// An arm that failed or is missing in one run must not look unchanged, nor may other differences stay unsaid.
     #[test]

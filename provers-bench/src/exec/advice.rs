@@ -127,13 +127,9 @@ struct Comparison<'a> {
 
 impl<'a> Comparison<'a> {
     /// `None` if there are too few rounds for an interval.
-    fn of(
-        (base, base_figures): (&ArmResult, &Summary),
-        arm: &'a ArmResult,
-        (seed, exact_cpu): (u64, bool),
-    ) -> Option<Self> {
+    fn of((base, of_base): (&ArmResult, &Summary), arm: &'a ArmResult, (seed, exact_cpu): (u64, bool)) -> Option<Self> {
         let figures = view::figures(arm)?;
-        let resting_ratio = figures.resting_rss_bytes.zip(base_figures.resting_rss_bytes);
+        let resting_ratio = figures.resting_rss_bytes.zip(of_base.resting_rss_bytes);
         let resting_ratio = resting_ratio.map(|(bytes, reference)| bytes as f64 / reference as f64);
         let shown = ratio(arm, base, seed, |sample| sample.peak_rss_bytes).map(|ratio| ratio.verdict());
         let memory = match figures.peak_rss_ratio {

@@ -3,22 +3,21 @@
 //!
 //! - `mod`: the options; from a job to its files; which runs count
 //! - `process`: one run: the command's processes, started, watched and waited for
-//! - `output`: the command's output, and checks after a run
+//! - `output`: the command's output: its lines, and whether it is the same
 //! - `faults`: page faults by call chain
 //! - `profile`: which functions take page faults and hold memory
 //! - `target`: the program, from its file
 //! - `libraries`: the allocators, as data and on this machine, and the lines that set one up
 //! - `advice`: which figures count, and the advice
 
-use crate::arms::BASELINE;
+use crate::arms::{BASELINE, Variables};
 use crate::machine::BuildInfo;
 use crate::machine::process::{Spent, highest};
-use crate::measure::lockstep::{Trial, outcome_of};
-use crate::measure::{self, ArmRunner, Failure, Interrupt, Output, Progress, Rounds, Schedule, binaries};
+use crate::measure::{self, ArmRunner, Failure, Interrupt, Output, Progress, Rounds, Schedule, Trial, binaries};
 use crate::plan::{MeasuredArgs, PRECISE_TIME, UsageError, seconds, whole};
 use crate::protocol::Identity;
 use crate::report::{self, Style};
-use crate::results::{ArmResult, Ended, Outcome, Proof, RssPoint, Run, SampleLog, Timed, WorkloadResult, format};
+use crate::results::{ArmResult, Outcome, Proof, RssPoint, Run, SampleLog, Timed, WorkloadResult, format};
 use crate::sample::{Counters, Sample};
 use anyhow::{anyhow, bail};
 use clap::Args;
@@ -105,7 +104,7 @@ fn regex(given: &str) -> Result<Regex, String> {
 /// Runs the command under all arms: once without any library, as a test, and then in rounds of random order. Shows the
 /// table and the advice, and writes the run's files.
 pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
-    let target = Target::of(job.command.first().map_or("".as_ref(), |word| word.as_os_str()))?;
+    let target = Target::of(&job.command)?;
     if let Some(obstacle) = &target.obstacle {
         bail!("{obstacle}; so there is nothing to compare");
     }
@@ -137,7 +136,7 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     let arms = candidates.iter().cloned().map(Preloaded::new);
     let mut arms = Rounds::new(arms, schedule, (measured.seed, job.timeout), interrupt, &mut output);
     arms.slowest = slowest;
-    let ended = arms.run(|arms, process| session.round(arms, process))?;
+    let ended = arms.run(|arms, process| session.round(arms, process).map(|()| None))?;
     arms.runners.iter_mut().for_each(Runner::conclude);
     let workload = WorkloadResult {
         workload: name,
@@ -218,8 +217,7 @@ impl Runner {
             None => {
                 let mut sample = sample(ran.wall, ran.spent, ran.last_rss_bytes, ran.peak_rss_bytes);
                 sample.gauges.insert("programs".into(), ran.programs as u64);
-                let Trial { process, round, order, .. } = trial;
-                self.result.samples.push(Proof { process, round, order, byte_seconds: None, sample });
+                self.result.samples.push(trial.proof(None, sample));
             }
             Some(intervals) => self.result.samples.extend(between(&ran.marks, trial, intervals)),
         }
@@ -283,13 +281,12 @@ fn sample(wall: Duration, spent: Spent, rss_bytes: u64, peak_rss_bytes: u64) -> 
 /// The samples of the first `intervals` intervals between marks. The first interval is cold. Warm intervals are
 /// numbered across all runs.
 fn between(marks: &[Mark], trial: Trial, intervals: usize) -> impl Iterator<Item = Proof> {
-    let process = trial.process;
     let warm_each = intervals.saturating_sub(1) as u32;
     (0_u32..).zip(marks.windows(2)).take(intervals).filter_map(move |(index, pair)| {
         let [from, to] = pair else { return None };
         let sample = sample(to.at - from.at, to.spent.since(from.spent), to.rss_bytes, to.peak_rss_bytes);
-        let round = if index == 0 { 0 } else { process * warm_each + index };
-        Some(Proof { process, round, order: trial.order, byte_seconds: None, sample })
+        let round = if index == 0 { 0 } else { trial.process * warm_each + index };
+        Some(Trial { round, ..trial }.proof(None, sample))
     })
 }
 
@@ -357,53 +354,42 @@ impl Session<'_> {
     }
 
     /// Runs the command once under every arm.
-    fn round(&mut self, arms: &mut Arms<'_>, process: u32) -> anyhow::Result<Option<Ended>> {
-        let round = process + 1;
-        let what = format!("{}, round {round} of {}", self.name, self.job.rounds.max(round));
-        let mut times = Vec::new();
-        for (place, index) in arms.order().into_iter().enumerate() {
-            if self.interrupt.is_raised() {
-                return Ok(None);
-            }
-            let trial = Trial { process, round, order: place as u32, input: 0 };
-            let label = arms.runners[index].result.label.clone();
-            arms.output.progress.begins(&what, &label);
-            match self.trial(&arms.runners[index], trial, arms.limit(MIN_LIMIT)) {
-                Ok(ran) => {
-                    arms.slowest = arms.slowest.max(ran.wall);
-                    times.push(format!("{label} {}", format::time(ran.wall.as_nanos() as u64)));
-                    let runner = &mut arms.runners[index];
-                    if ran.left_behind > 0 && runner.made == 0 {
-                        let left = ran.left_behind;
-                        let note = format!("{label}: the command left {left} processes behind, killed after a second");
-                        arms.output.progress.note(&note);
-                    }
-                    let before = runner.result.samples.len();
-                    runner.add(&ran, trial, self.intervals);
-                    arms.keep(index, before, 1, (&self.name, 0, 0))?;
+    fn round(&mut self, arms: &mut Arms<'_>, process: u32) -> anyhow::Result<()> {
+        let (round, name) = (process + 1, self.name.clone());
+        let what = format!("{name}, round {round} of {}", self.job.rounds.max(round));
+        arms.trials(
+            process,
+            round..round + 1,
+            (&name, 0, 0),
+            |_| what.clone(),
+            |arms, index, trial| {
+                let ran = self.trial(&arms.runners[index], trial, arms.limit(MIN_LIMIT))?;
+                let runner = &mut arms.runners[index];
+                if ran.left_behind > 0 && runner.made == 0 {
+                    let (label, left) = (&runner.result.label, ran.left_behind);
+                    let note = format!("{label}: the command left {left} processes behind, killed after a second");
+                    arms.output.progress.note(&note);
                 }
-                Err(outcome) => arms.leave(index, outcome),
-            }
-        }
-        arms.output.progress.round_done(&what, &times.join(", "));
-        Ok(None)
+                runner.add(&ran, trial, self.intervals);
+                Ok(ran.wall)
+            },
+        )
     }
 
     /// Runs the trial of one arm. The error says why the arm takes no further part.
     fn trial(&mut self, runner: &Runner, trial: Trial, limit: Duration) -> Result<Ran, Outcome> {
         let candidate = &runner.arm.candidate;
         let ran = self.once(&candidate.variables(), candidate.library.as_deref(), Some(limit));
-        let ran = ran.map_err(|failure| outcome_of(&failure, trial))?;
-        let failed = |reason| Err(Outcome::Failed { round: trial.round, reason });
+        let ran = ran.map_err(|failure| trial.ended_by(&failure))?;
         if let Some(reason) = runner.objection(&ran) {
-            return failed(reason);
+            return Err(trial.failed(reason));
         }
         match self.intervals {
-            Some(intervals) if ran.marks.len() <= intervals.min(MIN_LINES - 1) => failed(format!(
+            Some(intervals) if ran.marks.len() <= intervals.min(MIN_LINES - 1) => Err(trial.failed(format!(
                 "{} lines of its output match --each, and {} did without a library",
                 ran.marks.len(),
                 intervals + 1
-            )),
+            ))),
             _ => Ok(ran),
         }
     }
@@ -411,7 +397,7 @@ impl Session<'_> {
     /// Runs the command, and checks its output.
     fn once(
         &mut self,
-        environment: &[(String, String)],
+        environment: &Variables,
         library: Option<&Path>,
         limit: Option<Duration>,
     ) -> Result<Ran, Failure> {
@@ -426,14 +412,20 @@ impl Session<'_> {
             limit,
         };
         let ran = process::run(&task, self.interrupt)?;
-        let verified = self.job.verify.as_ref().and_then(|line| output::verify(line, self.interrupt));
+        if let Some(line) = &self.job.verify {
+            let command: [OsString; 3] = ["sh".into(), "-c".into(), line.into()];
+            let verified = process::run(
+                &Task { command: &command, preloaded: &self.preloaded, ..Task::default() },
+                self.interrupt,
+            );
+            verified.map_err(|failure| match failure {
+                Failure::Interrupted => failure,
+                failure => Failure::Workload(format!("--verify failed: {failure}")),
+            })?;
+        }
         let same = self.same_output.as_mut().zip(before);
         let differs = same.and_then(|(same, before)| same.objection(before, &ran.stdout_sha256));
-        match verified.or(differs) {
-            _ if self.interrupt.is_raised() => Err(Failure::Interrupted),
-            Some(reason) => Err(Failure::Workload(reason)),
-            None => Ok(ran),
-        }
+        differs.map_or(Ok(ran), |reason| Err(Failure::Workload(reason)))
     }
 }
 

@@ -1,16 +1,13 @@
-//! The output of a run: scanned as it arrives, for lines that end an interval, and checked after the run.
+//! The output of a run: scanned as it arrives, for lines that end an interval, and compared after the run.
 
 use crate::machine;
-use crate::measure::Interrupt;
-use crate::measure::process;
 use regex::bytes::Regex;
 use sha2::{Digest, Sha256};
+use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-use std::{fs, thread};
+use std::time::Instant;
 
 /// Names standard output where a file is expected.
 const STDOUT: &str = "-";
@@ -69,32 +66,6 @@ impl SameOutput {
 fn state(file: &Path) -> State {
     let file = fs::metadata(file).ok()?;
     Some((file.ino(), file.ctime(), file.ctime_nsec()))
-}
-
-/// Runs a command line that must succeed, and returns why it failed. Returns `None` if it succeeded, or if the user
-/// interrupted.
-pub(super) fn verify(command_line: &str, interrupt: &Interrupt) -> Option<String> {
-    let mut command = Command::new("sh");
-    command.args(["-c", command_line]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = match command.spawn() {
-        Ok(child) => child,
-        Err(error) => return Some(format!("cannot start sh to verify: {error}")),
-    };
-    let stderr = child.stderr.take().map(|pipe| thread::spawn(move || process::last_lines(pipe)));
-    let status = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break status,
-            Ok(None) if !interrupt.is_raised() => thread::sleep(Duration::from_millis(2)),
-            // Both fail only if the process has already ended.
-            _ => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return None;
-            }
-        }
-    };
-    let stderr_text = stderr.and_then(|reader| reader.join().ok()).unwrap_or_default();
-    (!status.success()).then(|| format!("--verify failed: {}", process::how_it_died(status, "", stderr_text.into())))
 }
 
 /// A pipe that is scanned while it is read.
@@ -166,7 +137,7 @@ mod tests {
         let mut run = |text: Option<&str>| {
             let before = same.before();
             // File times are coarse.
-            thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(std::time::Duration::from_millis(20));
             if let Some(text) = text {
                 fs::write(&file, text).unwrap();
             }
@@ -181,14 +152,6 @@ mod tests {
         let before = stdout.before();
         assert_eq!(stdout.objection(before, "aa"), None);
         assert!(stdout.objection(before, "bb").unwrap().starts_with("its output differs"));
-    }
-
-    #[test]
-    fn what_verifies_says_why_it_does_not() {
-        let interrupt = Interrupt::default();
-        assert_eq!(verify("true", &interrupt), None);
-        let reason = verify("echo wrong sum >&2; exit 3", &interrupt).unwrap();
-        assert_eq!(reason, "--verify failed: exited with code 3: wrong sum");
     }
 
     /// A line may arrive in several reads, and one read may bring several lines.

@@ -7,6 +7,7 @@
 use super::libraries::PRELOAD;
 use super::output::{Lines, OutputScanner};
 use super::target;
+use crate::arms::Variables;
 use crate::machine::process::{Resident, Spent, cpu_ns_of, descendants, maps_of, peak_rss_bytes, program_of};
 use crate::measure::process;
 use crate::measure::{Failure, Interrupt};
@@ -40,9 +41,10 @@ const GRACE: Duration = Duration::from_secs(1);
 const KILLED: Duration = Duration::from_secs(10);
 
 /// A run to make.
+#[derive(Default)]
 pub(super) struct Task<'a> {
     pub(super) command: &'a [OsString],
-    pub(super) environment: &'a [(String, String)],
+    pub(super) environment: &'a Variables,
     /// Libraries that every run preloads. `environment` takes precedence if it names libraries too.
     pub(super) preloaded: &'a str,
     /// The library that must be mapped: a path without symbolic links.

@@ -5,11 +5,11 @@ use super::libraries::Candidate;
 use super::process::{self, Ran, Task};
 use super::target::Target;
 use super::{InheritedEnvironment, Job, candidates};
-use crate::arms::OURS;
+use crate::arms::{OURS, Variables};
 use crate::machine::process::page_bytes;
 use crate::measure::{Interrupt, new_folder};
 use crate::protocol::profiles::{function_of, short};
-use crate::report;
+use crate::report::{self, Style};
 use crate::results::format;
 use anyhow::{Context, bail};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,22 +27,15 @@ const MAX_FUNCTIONS: usize = 10;
 
 /// Runs the command twice, and returns the text for stdout.
 pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<String> {
-    let target = Target::of(job.command.first().map_or("".as_ref(), |word| word.as_os_str()))?;
+    let target = Target::of(&job.command)?;
     let inherited = InheritedEnvironment::observe();
     let name = target.name();
     process::adopt_orphans()?;
     let (folder, _) = new_folder(job.measured.out.as_deref(), &format!("profile-{name}"))?;
     let folder = folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?;
-    let run = |environment: &[(String, String)], library: Option<&Path>| {
-        let task = Task {
-            command: &job.command,
-            environment,
-            preloaded: &inherited.preloaded,
-            library,
-            each: None,
-            hashes_stdout: false,
-            limit: job.timeout,
-        };
+    let run = |environment: &Variables, library: Option<&Path>| {
+        let (preloaded, limit) = (inherited.preloaded.as_str(), job.timeout);
+        let task = Task { command: &job.command, environment, preloaded, library, limit, ..Task::default() };
         process::run(&task, interrupt).with_context(|| format!("{name} failed"))
     };
     eprintln!("{name}: once as it is");
@@ -158,8 +151,7 @@ fn by_function(profile: &Profile, value: Value) -> BTreeMap<String, u64> {
 
 fn table(functions: &[Function]) -> String {
     let rows = functions.iter().map(|(function, faults, peak)| {
-        vec![function.clone(), format::count(*faults), peak.map_or("-".into(), format::mebibytes)]
+        [function.clone(), format::count(*faults), peak.map_or("-".into(), format::mebibytes)]
     });
-    let header = ["function", "page faults", "at the peak, under zk-alloc"].map(str::to_owned).to_vec();
-    report::wrapped(&[header].into_iter().chain(rows).collect::<Vec<_>>())
+    report::drawn("function|page faults|at the peak, under zk-alloc", rows, Style::Terminal)
 }

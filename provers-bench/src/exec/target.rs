@@ -5,7 +5,7 @@ use nix::unistd::{Gid, Uid};
 use object::elf::{FileHeader64, PT_INTERP};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, FileKind, Object, ObjectSymbol};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,8 @@ pub(super) struct Target {
 
 impl Target {
     /// The program that the first word of a command names.
-    pub(super) fn of(word: &OsStr) -> anyhow::Result<Self> {
+    pub(super) fn of(command: &[OsString]) -> anyhow::Result<Self> {
+        let word = command.first().map_or(OsStr::new(""), |word| word.as_os_str());
         let path = located(word).with_context(|| {
             format!("no program {} to run: there is none, or it is not executable", Path::new(word).display())
         })?;
@@ -170,9 +171,9 @@ mod tests {
     #[test]
     fn a_program_is_told_from_what_is_none() {
         let own = env::current_exe().unwrap();
-        assert_eq!(Target::of(own.as_os_str()).unwrap().obstacle, None);
+        assert_eq!(Target::of(&[own.clone().into()]).unwrap().obstacle, None);
         assert_eq!((is_static(&own), is_static(Path::new("/proc/self/maps"))), (Some(false), None));
         assert!(linked(Path::new("/text"), b"text").unwrap_err().contains("no ELF program"));
-        assert!(Target::of(OsStr::new("no-such-program-here")).is_err());
+        assert!(Target::of(&["no-such-program-here".into()]).is_err());
     }
 }

@@ -30,7 +30,7 @@ impl Kind {
         Self {
             is_virtual: fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains(" hypervisor")),
             reported_bytes: reported.and_then(|order| reported_bytes(&order)),
-            huge_pages: huge_pages(),
+            huge_pages: chosen("enabled"),
             defrag: chosen("defrag"),
             folios: (3..=10).filter_map(|log2_kib| folio(1 << log2_kib)).collect(),
         }
@@ -109,13 +109,8 @@ fn number(path: &str) -> Option<u64> {
     line_of(path)?.parse().ok()
 }
 
-/// Setting of transparent huge pages: `always`, `madvise` or `never`.
-pub(crate) fn huge_pages() -> Option<String> {
-    chosen("enabled")
-}
-
-/// A setting of transparent huge pages.
-fn chosen(name: &str) -> Option<String> {
+/// A setting of transparent huge pages. That of `enabled` is `always`, `madvise` or `never`.
+pub(crate) fn chosen(name: &str) -> Option<String> {
     in_brackets(&line_of(&format!("{HUGE_PAGES}/{name}"))?)
 }
 
@@ -138,7 +133,7 @@ fn nodes(folder: &Path) -> usize {
 
 /// `cpu.max` has the microseconds of CPU time in a period, and the period.
 fn cpu_limit() -> Option<f64> {
-    let limits = limits_of_groups("cpu.max", |text| {
+    let limits = values(&groups(), "cpu.max", |text| {
         let (quota, period) = text.split_once(' ')?;
         Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?)
     });
@@ -185,7 +180,7 @@ pub(crate) fn total_bytes() -> Option<u64> {
 
 /// The least memory limit of this process's control groups (v2, else v1); `None` if there is none.
 fn limit_bytes() -> Option<u64> {
-    let of_version_2 = limits_of_groups("memory.max", |text| text.parse().ok()).into_iter().min();
+    let of_version_2 = values(&groups(), "memory.max", |text| text.parse().ok()).into_iter().min();
     of_version_2.or_else(|| {
         let folders = folders("/sys/fs/cgroup/memory", |line| Some(line.split_once(":memory:/")?.1));
         let limit = values(&folders, "memory.limit_in_bytes", |text| text.parse().ok()).into_iter().min();
@@ -194,12 +189,8 @@ fn limit_bytes() -> Option<u64> {
     })
 }
 
-/// The values of the file `name` in this process's control group (v2) and in those above it, whose limits apply as well.
-/// `parse` returns `None` for no limit.
-fn limits_of_groups<T>(name: &str, parse: impl Fn(&str) -> Option<T>) -> Vec<T> {
-    values(&groups(), name, parse)
-}
-
+/// The values of the file `name` in the folders of a control group and of those above it, whose limits apply as well. `parse` returns
+/// `None` for no limit.
 fn values<T>(folders: &[PathBuf], name: &str, parse: impl Fn(&str) -> Option<T>) -> Vec<T> {
     folders.iter().filter_map(|folder| parse(fs::read_to_string(folder.join(name)).ok()?.trim())).collect()
 }

@@ -15,7 +15,7 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Fields are `None` if the machine does not report them.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: Option<String>,
     /// Cores that this process may use.
@@ -73,7 +73,7 @@ impl Machine {
 
 /// How this library was built: compiler, flags and sources. The arms link the same library, and the driver rejects an arm
 /// that links another build.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct BuildInfo {
     /// `rustc -V`.
     pub(crate) rustc: String,

@@ -29,7 +29,8 @@ fn up_to_date(contestants: &[Contestant]) -> anyhow::Result<PathBuf> {
         let metadata = cargo.metadata()?;
         let known = binaries_of(&metadata, &cargo.package);
         check_all(contestants, &format!("in the package {}", cargo.package), |name| known.contains(name))?;
-        cargo.build(&cargo.package, &names, &features_of(&metadata, &cargo.package), &folder)?;
+        let features = features_of(&metadata, &cargo.package);
+        cargo.build(&cargo.package, &cargo.arguments(&cargo.package, &names, &features, &folder))?;
     }
     check_all(contestants, &format!("beside this driver in {}", folder.display()), |name| folder.join(name).is_file())?;
     for binary in names.iter().map(|name| folder.join(name)).chain([driver]) {
@@ -51,7 +52,7 @@ pub(crate) fn library(package: &str, file: &str) -> anyhow::Result<PathBuf> {
     if let Some(cargo) = Cargo::that_runs_us() {
         let metadata = cargo.metadata()?;
         if described(&metadata, package).next().is_some() {
-            cargo.build(package, &BTreeSet::new(), &BTreeSet::new(), &folder)?;
+            cargo.build(package, &cargo.arguments(package, &BTreeSet::new(), &BTreeSet::new(), &folder))?;
         }
     }
     let path = folder.join(file);
@@ -143,25 +144,18 @@ impl Cargo {
         serde_json::from_slice(&output.stdout).context("cargo describes the package in no JSON")
     }
 
-    /// Builds `binaries` of `package` as the driver in `folder` was built: same profile, same target, same place. An
-    /// empty `binaries` builds the whole package. `features` lists the features that the package has.
-    fn build(
-        &self,
-        package: &str,
-        binaries: &BTreeSet<&str>,
-        features: &BTreeSet<String>,
-        folder: &Path,
-    ) -> anyhow::Result<()> {
-        let status = Command::new(&self.program)
-            .args(self.arguments(package, binaries, features, folder))
-            .status()
-            .with_context(|| format!("cannot run {}", Path::new(&self.program).display()))?;
+    /// Builds `package` with these [`arguments`](Self::arguments).
+    fn build(&self, package: &str, arguments: &[OsString]) -> anyhow::Result<()> {
+        let status = Command::new(&self.program).args(arguments).status();
+        let status = status.with_context(|| format!("cannot run {}", Path::new(&self.program).display()))?;
         if !status.success() {
             bail!("{package} could not be built: cargo ended with {status}");
         }
         Ok(())
     }
 
+    /// The arguments that build `binaries` of `package` as the driver in `folder` was built: same profile, same target, same place. Empty
+    /// `binaries` build the whole package. `features` lists the features that the package has.
     fn arguments(
         &self,
         package: &str,

@@ -6,13 +6,11 @@
 
 use crate::machine::host;
 use crate::machine::process::{Resident, RssWatch, byte_seconds, highest};
-use crate::measure::{ArmRunner, ChildProcess, Failure, Interrupt, Output, Rounds, Schedule};
+use crate::measure::{ArmRunner, ChildProcess, Interrupt, Output, Rounds, Schedule, Trial};
 use crate::plan::{Contestant, Plan, Point, SizedWorkload, Slots};
 use crate::protocol::Request;
-use crate::results::{
-    AloneProof, ArmResult, Ended, Outcome, Proof, RssPoint, Timed, WorkloadResult, format, whole_median,
-};
-use crate::sample::Sample;
+use crate::results::{AloneProof, ArmResult, Ended, Outcome, RssPoint, Timed, WorkloadResult, format, whole_median};
+use crate::sample::{Proved, Sample};
 use crate::workloads::WorkloadSpec;
 use rand::RngExt;
 use std::ops::Range;
@@ -28,7 +26,7 @@ const BACK_TO_BACK: u32 = 2;
 const ALONE_PAUSE: Duration = Duration::from_secs(12);
 /// A proof that starts this much after its tick is late: the one before took longer than its slot.
 const LATE: Duration = Duration::from_millis(100);
-/// Points in the curve of a turn at fixed times.
+/// Points in the curve of a turn with proofs at fixed times.
 const CURVE_POINTS: usize = 600;
 
 /// An arm of the bench, with its child while one runs.
@@ -41,16 +39,6 @@ struct Proving<'a> {
 
 type Runner<'a> = ArmRunner<Proving<'a>>;
 type Arms<'r, 'a> = Rounds<'r, Proving<'a>>;
-
-/// A proof to make: its place in the run, and its input.
-#[derive(Clone, Copy)]
-pub(crate) struct Trial {
-    /// Number of the arm's process, from 0, as in the samples.
-    pub(crate) process: u32,
-    pub(crate) round: u32,
-    pub(crate) order: u32,
-    pub(crate) input: u64,
-}
 
 /// The rounds of `spec` under `plan`. No round starts after `deadline`.
 pub(super) fn schedule(plan: &Plan, spec: &WorkloadSpec, deadline: Option<Instant>) -> Schedule {
@@ -147,49 +135,31 @@ impl<'a> Lockstep<'a> {
 
     /// One proof of every arm for each of these rounds. Round 0 starts the arms' processes.
     fn rounds(&mut self, arms: &mut Arms<'_, 'a>, process: u32, rounds: Range<u32>) -> anyhow::Result<()> {
-        // All arms of a round prove the same input.
-        let inputs: Vec<u64> = rounds.clone().map(|_| arms.randomness.random()).collect();
-        for (place, index) in arms.order().into_iter().enumerate() {
-            for (round, &input) in rounds.clone().zip(&inputs) {
-                if arms.interrupt.is_raised() {
-                    return Ok(());
-                }
-                if !arms.runners[index].takes_part() {
-                    break;
-                }
-                let trial = Trial { process, round, order: place as u32, input };
-                let name = self.name_of(arms.schedule, process, round);
-                arms.output.progress.begins(&name, &arms.runners[index].result.label);
-                let started = Instant::now();
-                let before = arms.runners[index].result.samples.len();
-                let ended = self.turn(arms, index, trial);
-                self.keep(arms, index, before, ended)?;
-                arms.slowest = arms.slowest.max(started.elapsed());
-            }
-        }
-        if !arms.interrupt.is_raised() {
-            for round in rounds {
-                let name = self.name_of(arms.schedule, process, round);
-                arms.output.progress.round_done(&name, &times(&arms.runners, process, round));
-            }
-        }
-        Ok(())
+        let (size, schedule, place) = (self.size(), arms.schedule, self.place());
+        let name = |round| name_of(&size, schedule, process, round);
+        arms.trials(process, rounds, place, name, |arms, index, trial| self.trial(arms, index, trial))
     }
 
-    /// Runs the turn of one arm. The error says why the arm drops out.
-    fn turn(&self, arms: &mut Arms<'_, 'a>, index: usize, trial: Trial) -> Result<(), Outcome> {
+    /// Runs the trial of one arm. The error says why the arm drops out.
+    fn trial(&mut self, arms: &mut Arms<'_, 'a>, index: usize, trial: Trial) -> Result<Duration, Outcome> {
         let baseline_waits = index != arms.baseline && arms.runners[arms.baseline].result.samples.is_empty();
+        // Only the first process is checked; later processes run the same arms again.
+        let is_first = (trial.process, trial.round) == (0, 0);
+        if is_first && let Err(reason) = self.memory.admits(baseline_waits) {
+            return Err(Outcome::LeftOut { reason });
+        }
         if trial.round == 0 {
-            // Only the first process is checked; later processes run the same arms again.
-            if trial.process == 0
-                && let Err(reason) = self.memory.admits(baseline_waits)
-            {
-                return Err(Outcome::LeftOut { reason });
-            }
             self.start(arms, index, trial)?;
         }
         let limit = self.limit(arms);
-        arms.runners[index].prove(trial, limit)
+        let runner = &mut arms.runners[index];
+        let ended = runner.prove(trial, limit);
+        let last = runner.result.samples.last().map(|proof| &proof.sample);
+        if is_first {
+            self.memory.peaks.extend(last.map(|sample| sample.peak_rss_bytes));
+        }
+        let time = Duration::from_nanos(last.map_or(0, |sample| sample.wall_ns));
+        ended.inspect_err(|_| runner.arm.child = None).map(|()| time)
     }
 
     /// One turn of every arm, in random order, with proofs at fixed times, as a node or a service makes them. Each arm
@@ -205,11 +175,14 @@ impl<'a> Lockstep<'a> {
             let first = Trial { process, round: 0, order: place as u32, input: inputs[0] };
             let before = arms.runners[index].result.samples.len();
             let ended = self.turn_of(arms, index, first, slots, &inputs);
-            let is_interrupted = ended == Err(Outcome::Interrupted);
-            self.keep(arms, index, before, if is_interrupted { Ok(()) } else { ended })?;
-            if is_interrupted {
-                arms.runners[index].arm.child = None;
-                return Ok(Some(Ended::Interrupted));
+            arms.keep(index, before, self.place())?;
+            match ended {
+                Ok(()) => {}
+                Err(Outcome::Interrupted) => {
+                    arms.runners[index].arm.child = None;
+                    return Ok(Some(Ended::Interrupted));
+                }
+                Err(outcome) => drop_out(arms, index, outcome),
             }
         }
         self.warm_rounds += slots.proofs - 1;
@@ -231,8 +204,7 @@ impl<'a> Lockstep<'a> {
         arms.interrupt.sleep(ALONE_PAUSE.min(slots.every * 3));
         self.start(arms, index, first)?;
         let runner = &mut arms.runners[index];
-        let Some(pid) = runner.arm.child.as_ref().map(ChildProcess::id) else { return Ok(()) };
-        let (watch, begun) = (RssWatch::start(pid), Instant::now());
+        let (watch, begun) = (RssWatch::start(runner.pid()), Instant::now());
         let (mut starts, mut late) = (Vec::new(), 0);
         for (number, &input) in (0..).zip(inputs) {
             let tick = slots.every * number;
@@ -246,8 +218,8 @@ impl<'a> Lockstep<'a> {
             let round = if number == 0 { 0 } else { self.warm_rounds + number };
             let trial = Trial { round, input, ..first };
             // The memory is added when the turn has ended.
-            let answer = runner.ask(trial, limit);
-            runner.take_in(trial, answer, |_| None)?;
+            let proved = runner.ask(trial, limit)?;
+            runner.add(trial, proved, None)?;
             arms.slowest = arms.slowest.max(begun.elapsed() - start);
         }
         let end = (slots.every * slots.proofs).max(begun.elapsed());
@@ -313,27 +285,8 @@ impl<'a> Lockstep<'a> {
             runner.result.identity = Some(child.set_up(&request, limit)?);
             Ok(child)
         });
-        runner.arm.child = Some(child.map_err(|failure| outcome_of(&failure, trial))?);
+        runner.arm.child = Some(child.map_err(|failure| trial.ended_by(&failure))?);
         runner.arm.made = 0;
-        Ok(())
-    }
-
-    /// Keeps the samples of a turn after the first `before`, and takes the arm out if the turn failed.
-    fn keep(
-        &mut self,
-        arms: &mut Arms<'_, 'a>,
-        index: usize,
-        before: usize,
-        ended: Result<(), Outcome>,
-    ) -> anyhow::Result<()> {
-        let new = &arms.runners[index].result.samples[before..];
-        let cold = new.iter().filter(|proof| (proof.process, proof.round) == (0, 0));
-        self.memory.peaks.extend(cold.map(|proof| proof.sample.peak_rss_bytes));
-        let Point { workload, threads } = self.point;
-        arms.keep(index, before, new.len() as u64, (workload.spec.name, workload.log_rows, threads))?;
-        if let Err(outcome) = ended {
-            drop_out(arms, index, outcome);
-        }
         Ok(())
     }
 
@@ -341,12 +294,10 @@ impl<'a> Lockstep<'a> {
         arms.limit(first_wait(self.point.workload))
     }
 
-    fn name_of(&self, schedule: Schedule, process: u32, round: u32) -> String {
-        let planned = process < schedule.processes;
-        let of = |number: u32, all: u32| if planned { format!("{number} of {all}") } else { number.to_string() };
-        let process = of(process + 1, schedule.processes);
-        let round = if round == 0 { "cold".into() } else { format!("round {}", of(round, schedule.rounds)) };
-        format!("{}, {round} (process {process})", self.size())
+    /// The point of the samples.
+    fn place(&self) -> (&'static str, u32, usize) {
+        let Point { workload, threads } = self.point;
+        (workload.spec.name, workload.log_rows, threads)
     }
 
     fn size(&self) -> String {
@@ -361,55 +312,55 @@ fn drop_out(arms: &mut Arms<'_, '_>, index: usize, outcome: Outcome) {
     arms.runners[index].arm.child = None;
 }
 
+/// The name of a round in the messages.
+fn name_of(size: &str, schedule: Schedule, process: u32, round: u32) -> String {
+    let planned = process < schedule.processes;
+    let of = |number: u32, all: u32| if planned { format!("{number} of {all}") } else { number.to_string() };
+    let process = of(process + 1, schedule.processes);
+    let round = if round == 0 { "cold".into() } else { format!("round {}", of(round, schedule.rounds)) };
+    format!("{size}, {round} (process {process})")
+}
+
 /// Longest wait for an answer before the first proof. Work grows with the rows, so the wait does too.
 fn first_wait(workload: SizedWorkload) -> Duration {
     let doublings = workload.log_rows.saturating_sub(workload.spec.default_log_rows).min(12);
     FIRST_WAIT * (1 << doublings)
 }
 
-fn times(runners: &[Runner<'_>], process: u32, round: u32) -> String {
-    let proofs =
-        runners.iter().flat_map(|runner| runner.result.samples.iter().map(|proof| (&runner.result.label, proof)));
-    let in_round = proofs.filter(|(_, proof)| (proof.process, proof.round) == (process, round));
-    let times = in_round.map(|(label, proof)| format!("{label} {}", format::time(proof.sample.wall_ns)));
-    times.collect::<Vec<_>>().join(", ")
-}
-
-type Answer = Result<(Sample, Option<String>), Failure>;
-
 impl Runner<'_> {
-    /// Proves once. A finished proof is added to the samples even if it makes the arm fail.
+    /// The id of the child; 0 if none runs.
+    fn pid(&self) -> u32 {
+        self.arm.child.as_ref().map_or(0, ChildProcess::id)
+    }
+
+    /// Proves once, watches the memory, and adds the proof.
     fn prove(&mut self, trial: Trial, limit: Duration) -> Result<(), Outcome> {
-        let Some(child) = &self.arm.child else { return Ok(()) };
-        let watch = RssWatch::start(child.id());
-        let answer = self.ask(trial, limit);
+        let watch = RssWatch::start(self.pid());
+        let proved = self.ask(trial, limit);
         let seen = watch.stop();
         // The report plots memory over time for two proofs of the first process: the cold one and the first warm one.
         if trial.process == 0 && trial.round <= 1 {
             self.result.rss_over_time.extend(RssPoint::of(trial.round, seen.iter().copied()));
         }
-        self.take_in(trial, answer, |sample| byte_seconds(&seen, Duration::from_nanos(sample.wall_ns)))
+        let proved = proved?;
+        let byte_seconds = byte_seconds(&seen, Duration::from_nanos(proved.0.wall_ns));
+        self.add(trial, proved, byte_seconds)
     }
 
-    fn ask(&mut self, trial: Trial, limit: Duration) -> Answer {
-        let child = self.arm.child.as_mut().ok_or_else(|| Failure::Died("its process has ended".into()))?;
-        child.prove(trial.round, trial.input, limit)
-    }
-
-    /// Takes in a proof. It is added to the samples even if it makes the arm fail.
-    fn take_in(
-        &mut self,
-        trial: Trial,
-        answer: Answer,
-        byte_seconds: impl FnOnce(&Sample) -> Option<u64>,
-    ) -> Result<(), Outcome> {
-        let Trial { process, round, order, .. } = trial;
-        let (sample, refusal) = answer.map_err(|failure| outcome_of(&failure, trial))?;
+    /// Has the child prove. Returns the sample, and why the proof does not count.
+    fn ask(&mut self, trial: Trial, limit: Duration) -> Result<Proved, Outcome> {
+        let child = self.arm.child.as_mut().ok_or_else(|| trial.failed("its process has ended".into()))?;
+        let answer = child.prove(trial.round, trial.input, limit);
+        let (sample, refusal) = answer.map_err(|failure| trial.ended_by(&failure))?;
         self.arm.made += 1;
         let reason = self.objection(&sample, refusal);
-        let byte_seconds = byte_seconds(&sample);
-        self.result.samples.push(Proof { process, round, order, byte_seconds, sample });
-        reason.map_or(Ok(()), |reason| Err(Outcome::Failed { round, reason }))
+        Ok((sample, reason))
+    }
+
+    /// Adds a proof to the samples, even if it makes the arm fail.
+    fn add(&mut self, trial: Trial, (sample, reason): Proved, byte_seconds: Option<u64>) -> Result<(), Outcome> {
+        self.result.samples.push(trial.proof(byte_seconds, sample));
+        reason.map_or(Ok(()), |reason| Err(trial.failed(reason)))
     }
 
     /// Adds the resident memory of a turn to its samples, the last `starts.len()`: each has that of its slot, from its
@@ -429,13 +380,11 @@ impl Runner<'_> {
     /// Makes one proof in a process that was started for it, reads its resident memory after 1 and 10 idle seconds, and
     /// ends the process.
     fn prove_alone(&mut self, trial: Trial, limit: Duration, interrupt: &Interrupt) -> Result<(), Outcome> {
-        let answer = self.ask(trial, limit);
-        let (sample, refusal) = answer.map_err(|failure| outcome_of(&failure, trial))?;
-        self.arm.made += 1;
-        if let Some(reason) = self.objection(&sample, refusal) {
-            return Err(Outcome::Failed { round: trial.round, reason });
+        let (sample, reason) = self.ask(trial, limit)?;
+        if let Some(reason) = reason {
+            return Err(trial.failed(reason));
         }
-        let pid = self.arm.child.as_ref().map_or(0, ChildProcess::id);
+        let pid = self.pid();
         let [rss_after_1_s_bytes, rss_after_10_s_bytes] = [1, 9].map(|seconds| {
             interrupt.sleep(Duration::from_secs(seconds));
             Resident::of(pid).map(|resident| resident.bytes())
@@ -460,21 +409,8 @@ impl Runner<'_> {
     /// Lets the child exit by itself. A failing exit fails the arm.
     fn end_child(&mut self, last: Trial) -> Result<(), Outcome> {
         let Some(child) = self.arm.child.take() else { return Ok(()) };
-        self.result.stderr = child.finish().map_err(|failure| outcome_of(&failure, last))?;
+        self.result.stderr = child.finish().map_err(|failure| last.ended_by(&failure))?;
         Ok(())
-    }
-}
-
-/// The outcome of an arm after `failure`.
-pub(crate) fn outcome_of(failure: &Failure, trial: Trial) -> Outcome {
-    let Trial { process, round, .. } = trial;
-    match failure {
-        Failure::Interrupted => Outcome::Interrupted,
-        // Rounds are numbered across all processes; cold rounds are not, so the reason names the process.
-        failure if round == 0 && process > 0 => {
-            Outcome::Failed { round, reason: format!("process {}: {failure}", process + 1) }
-        }
-        failure => Outcome::Failed { round, reason: failure.to_string() },
     }
 }
 

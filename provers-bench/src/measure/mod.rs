@@ -2,7 +2,7 @@
 //!
 //! - `mod`: a run and its folder
 //! - `rounds`: rounds in random order, for proofs and for commands
-//! - `lockstep`: the proofs of all arms in a round, alone, or at fixed times
+//! - `lockstep`: proofs: of all arms in a round, alone, or at fixed times
 //! - `process`: requests to one child, and its answers; Ctrl-C
 //! - `binaries`: builds the arms' programs
 
@@ -21,12 +21,12 @@ pub(crate) mod process;
 pub(crate) mod rounds;
 
 pub(crate) use process::{ChildProcess, Failure, Interrupt};
-pub(crate) use rounds::{ArmRunner, Output, Progress, Rounds, Schedule};
+pub(crate) use rounds::{ArmRunner, Output, Progress, Rounds, Schedule, Trial};
 
 /// Runs a plan with the arms' binaries in `folder`, shows its tables and writes its files.
 pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Run> {
     let (run_folder, name) = new_folder(plan.measured.out.as_deref(), plan.prover.name)?;
-    let of_an_arm = |point: &Point| lockstep::schedule(plan, point.workload.spec, None).turns();
+    let of_an_arm = |point: &Point| lockstep::schedule(plan, point.workload.spec, None).trials();
     let proofs = plan.points.iter().map(of_an_arm).sum::<u64>() * plan.contestants.len() as u64;
     let samples = SampleLog::create(&run_folder, name.clone())?;
     let mut output = Output { progress: Progress::new(proofs, Timed::Proofs.noun()), samples };

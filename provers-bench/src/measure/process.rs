@@ -1,10 +1,11 @@
 //! The driver's side of one child: starts it, sends requests, applies time limits, ends it. While it waits, the
 //! driver looks for Ctrl-C, SIGTERM and SIGHUP. After one of them it ends the children and writes the samples measured so far.
 
+use crate::arms::Variables;
 use crate::machine::BuildInfo;
 use crate::plan::SizedWorkload;
 use crate::protocol::{Identity, Replayed, Reply, Request, line};
-use crate::sample::Sample;
+use crate::sample::Proved;
 use crate::workloads::Concurrent;
 use anyhow::Context;
 use nix::sys::signal::Signal;
@@ -57,11 +58,7 @@ pub(crate) struct ChildProcess {
 
 impl ChildProcess {
     /// Starts `binary` with `environment` added to the driver's own.
-    pub(crate) fn start(
-        binary: &Path,
-        environment: &[(String, String)],
-        interrupt: &Interrupt,
-    ) -> Result<Self, Failure> {
+    pub(crate) fn start(binary: &Path, environment: &Variables, interrupt: &Interrupt) -> Result<Self, Failure> {
         let mut child = Command::new(binary)
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
@@ -99,12 +96,7 @@ impl ChildProcess {
     }
 
     /// Makes and verifies one proof. Returns its sample and, if the proof was refused, the reason.
-    pub(crate) fn prove(
-        &mut self,
-        round: u32,
-        seed: u64,
-        limit: Duration,
-    ) -> Result<(Sample, Option<String>), Failure> {
+    pub(crate) fn prove(&mut self, round: u32, seed: u64, limit: Duration) -> Result<Proved, Failure> {
         match self.ask(&Request::Prove { round, seed }, limit)? {
             Reply::Proved { sample, refusal } => Ok((sample, refusal)),
             other => Err(self.unexpected(other)),
@@ -223,7 +215,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(3600);
 /// Makes `proofs` proofs in a child of its own, outside of a run, and tells the user of each.
 pub(crate) fn prove(
     binary: &Path,
-    environment: &[(String, String)],
+    environment: &Variables,
     (arm, prover, workload): (&str, &str, SizedWorkload),
     proofs: u32,
     interrupt: &Interrupt,

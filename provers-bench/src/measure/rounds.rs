@@ -1,23 +1,59 @@
-//! Rounds in random order, of proofs or of runs of a command. They choose the next arm and end the run. They also say when a turn counts as
-//! hung, and show the user the progress.
+//! Rounds in random order, of proofs or of runs of a command. They choose the next arm and end the run. They also say when a trial counts
+//! as hung, and show the user the progress.
 
 use crate::arms::BASELINE;
-use crate::measure::Interrupt;
+use crate::measure::{Failure, Interrupt};
 use crate::results::record;
-use crate::results::{ArmResult, Ended, Outcome, SampleLog, WorkloadResult, format};
+use crate::results::{ArmResult, Ended, Outcome, Proof, SampleLog, WorkloadResult, format};
+use crate::sample::Sample;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
 use std::io::{IsTerminal, stderr};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// A turn that takes this many times as long as the slowest so far counts as hung.
+/// A trial that takes this many times as long as the slowest so far counts as hung.
 const HANG_FACTOR: u32 = 20;
+
+/// A proof or a run of a command to make: its place in the run, and its input.
+#[derive(Clone, Copy)]
+pub(crate) struct Trial {
+    /// Number of the arm's process, from 0, as in the samples.
+    pub(crate) process: u32,
+    pub(crate) round: u32,
+    pub(crate) order: u32,
+    pub(crate) input: u64,
+}
+
+impl Trial {
+    /// Its sample.
+    pub(crate) fn proof(self, byte_seconds: Option<u64>, sample: Sample) -> Proof {
+        Proof { process: self.process, round: self.round, order: self.order, byte_seconds, sample }
+    }
+
+    /// The outcome of an arm whose trial failed for this reason.
+    pub(crate) fn failed(self, reason: String) -> Outcome {
+        Outcome::Failed { round: self.round, reason }
+    }
+
+    /// The outcome of an arm after `failure`.
+    pub(crate) fn ended_by(self, failure: &Failure) -> Outcome {
+        match failure {
+            Failure::Interrupted => Outcome::Interrupted,
+            // Rounds are numbered across all processes; cold rounds are not, so the reason names the process.
+            failure if self.round == 0 && self.process > 0 => {
+                self.failed(format!("process {}: {failure}", self.process + 1))
+            }
+            failure => self.failed(failure.to_string()),
+        }
+    }
+}
 
 /// An arm and its results.
 pub(crate) struct ArmRunner<A> {
-    /// The things that its turns need.
+    /// The things that its trials need.
     pub(crate) arm: A,
     pub(crate) result: ArmResult,
     /// Proofs or runs planned in total, including those that were made.
@@ -49,7 +85,7 @@ pub(crate) struct Rounds<'a, A> {
     pub(crate) interrupt: &'a Interrupt,
     pub(crate) output: &'a mut Output,
     seed: u64,
-    /// Longest time of a turn; `None` derives it from the turns so far.
+    /// Longest time of a trial; `None` derives it from the trials so far.
     timeout: Option<Duration>,
 }
 
@@ -62,7 +98,7 @@ impl<'a, A> Rounds<'a, A> {
         output: &'a mut Output,
     ) -> Self {
         let runner = |(arm, result): (A, ArmResult)| {
-            let expected = if result.outcome == Outcome::Finished { schedule.turns() } else { 0 };
+            let expected = if result.outcome == Outcome::Finished { schedule.trials() } else { 0 };
             ArmRunner { arm, result, expected, made: 0 }
         };
         let runners: Vec<_> = arms.map(runner).collect();
@@ -79,11 +115,11 @@ impl<'a, A> Rounds<'a, A> {
         }
     }
 
-    /// Runs the processes of all arms, one set after the other: `turns` does it for the set of this number, and returns
+    /// Runs the processes of all arms, one set after the other: `trials` does it for the set of this number, and returns
     /// the reason if the rounds end within it. Fails only if samples cannot be written.
     pub(crate) fn run(
         &mut self,
-        mut turns: impl FnMut(&mut Self, u32) -> anyhow::Result<Option<Ended>>,
+        mut trials: impl FnMut(&mut Self, u32) -> anyhow::Result<Option<Ended>>,
     ) -> anyhow::Result<Ended> {
         let mut process = 0;
         let ended = loop {
@@ -104,20 +140,20 @@ impl<'a, A> Rounds<'a, A> {
                 break Ended::OutOfTime;
             }
             if process >= self.schedule.processes {
-                let turns = self.schedule.turns_of(process);
+                let more = self.schedule.trials_of(process);
                 for runner in self.runners.iter_mut().filter(|runner| runner.takes_part()) {
-                    runner.expected += turns;
-                    self.output.progress.0.inc_length(turns);
+                    runner.expected += more;
+                    self.output.progress.0.inc_length(more);
                 }
             }
-            if let Some(ended) = turns(self, process)? {
+            if let Some(ended) = trials(self, process)? {
                 break ended;
             }
             process += 1;
         };
         for runner in &mut self.runners {
             self.output.progress.expect_fewer(runner.expected - runner.made);
-            // The interrupt can come between two turns. Then an arm has no failed turn, and may still lack rounds.
+            // The interrupt can come between two trials. Then an arm has no failed trial, and may still lack rounds.
             if ended == Ended::Interrupted && runner.takes_part() && runner.made < runner.expected {
                 runner.result.outcome = Outcome::Interrupted;
             }
@@ -137,25 +173,65 @@ impl<'a, A> Rounds<'a, A> {
         order
     }
 
-    /// Longest time of the next turn, which is at least `least` unless the user said otherwise.
+    /// Longest time of the next trial, which is at least `least` unless the user said otherwise.
     pub(crate) fn limit(&self, least: Duration) -> Duration {
         self.timeout.unwrap_or_else(|| limit_after(self.slowest, least))
     }
 
-    /// Logs the arm's samples after the first `before`, which took this many turns.
-    pub(crate) fn keep(
+    /// A trial of every arm for each of these rounds, called `name`. An arm makes its trials one after the other, and all arms have the same
+    /// inputs. `make` makes that of one arm: it adds the samples and returns the time, or says why the arm takes no further part. `point`
+    /// is that of the samples. An interrupt ends the rounds.
+    pub(crate) fn trials(
         &mut self,
-        index: usize,
-        before: usize,
-        turns: u64,
-        (workload, log_rows, threads): (&str, u32, usize),
+        process: u32,
+        rounds: Range<u32>,
+        point: (&str, u32, usize),
+        name: impl Fn(u32) -> String,
+        mut make: impl FnMut(&mut Self, usize, Trial) -> Result<Duration, Outcome>,
     ) -> anyhow::Result<()> {
-        let runner = &mut self.runners[index];
-        for proof in &runner.result.samples[before..] {
-            self.output.samples.append(workload, log_rows, threads, &runner.result.label, proof)?;
+        let inputs: Vec<u64> = rounds.clone().map(|_| self.randomness.random()).collect();
+        let mut times = Vec::new();
+        for (order, index) in (0..).zip(self.order()) {
+            for (round, &input) in rounds.clone().zip(&inputs) {
+                if self.interrupt.is_raised() {
+                    return Ok(());
+                }
+                if !self.runners[index].takes_part() {
+                    break;
+                }
+                let runner = &self.runners[index].result;
+                self.output.progress.begins(&name(round), &runner.label);
+                let (before, begun) = (runner.samples.len(), Instant::now());
+                let made = make(self, index, Trial { process, round, order, input });
+                self.keep(index, before, point)?;
+                match made {
+                    Ok(time) => {
+                        self.slowest = self.slowest.max(begun.elapsed());
+                        let label = &self.runners[index].result.label;
+                        times.push((round, format!("{label} {}", format::time(time.as_nanos() as u64))));
+                    }
+                    Err(outcome) => self.leave(index, outcome),
+                }
+            }
         }
-        runner.made += turns;
-        self.output.progress.0.inc(turns);
+        for round in rounds.filter(|_| !self.interrupt.is_raised()) {
+            let of_round = times.iter().filter(|(of, _)| *of == round).map(|(_, time)| time.as_str());
+            self.output.progress.round_done(&name(round), &of_round.collect::<Vec<_>>().join(", "));
+        }
+        Ok(())
+    }
+
+    /// Logs the arm's samples after the first `before`.
+    pub(crate) fn keep(&mut self, index: usize, before: usize, point: (&str, u32, usize)) -> anyhow::Result<()> {
+        let runner = &mut self.runners[index];
+        let new = &runner.result.samples[before..];
+        for proof in new {
+            self.output.samples.append(point, &runner.result.label, proof)?;
+        }
+        // A run of a command counts once, with any number of intervals.
+        let made = if self.schedule.is_cold_first { new.len() } else { new.len().min(1) } as u64;
+        runner.made += made;
+        self.output.progress.0.inc(made);
         Ok(())
     }
 
@@ -211,12 +287,12 @@ impl Schedule {
         }
     }
 
-    fn turns_of(&self, process: u32) -> u64 {
+    fn trials_of(&self, process: u32) -> u64 {
         u64::from(self.is_cold_first) + u64::from(self.warm_rounds(process))
     }
 
-    /// Turns of an arm that takes part to the end.
-    pub(crate) fn turns(&self) -> u64 {
+    /// Trials of an arm that takes part to the end.
+    pub(crate) fn trials(&self) -> u64 {
         u64::from(self.rounds) + u64::from(self.is_cold_first) * u64::from(self.processes)
     }
 
@@ -242,23 +318,23 @@ impl Schedule {
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// Expects this many turns, each called `noun`.
-    pub(crate) fn new(turns: u64, noun: &str) -> Self {
+    /// Expects this many trials, each called `noun`.
+    pub(crate) fn new(trials: u64, noun: &str) -> Self {
         let is_shown = stderr().is_terminal();
         let target = if is_shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let style = ProgressStyle::with_template(&format!("{{bar:16}} {{pos}}/{{len}} {noun}s  {{wide_msg}}"));
         let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-        Self(ProgressBar::with_draw_target(Some(turns), target).with_style(style))
+        Self(ProgressBar::with_draw_target(Some(trials), target).with_style(style))
     }
 
-    /// A turn begins.
+    /// A trial begins.
     pub(crate) fn begins(&self, what: &str, arm: &str) {
         self.0.set_message(format!("{what}: {arm}{}", self.left()));
     }
 
-    /// This many turns will not be made.
-    fn expect_fewer(&mut self, turns: u64) {
-        self.0.dec_length(turns.min(self.open()));
+    /// This many trials will not be made.
+    fn expect_fewer(&mut self, trials: u64) {
+        self.0.dec_length(trials.min(self.open()));
     }
 
     /// A round ended; `times` lists its times.
@@ -283,12 +359,12 @@ impl Progress {
         self.0.finish_and_clear();
     }
 
-    /// Turns that are still to be made.
+    /// Trials that are still to be made.
     fn open(&self) -> u64 {
         self.0.length().unwrap_or(0).saturating_sub(self.0.position())
     }
 
-    /// The time left at the average pace so far; empty before the first turn and after the last.
+    /// The time left at the average pace so far; empty before the first trial and after the last.
     fn left(&self) -> String {
         let (done, open) = (self.0.position(), self.open());
         if done == 0 || open == 0 {
@@ -322,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_grow_with_the_slowest_turn() {
+    fn waits_grow_with_the_slowest_trial() {
         let limit = |slowest| limit_after(Duration::from_secs(slowest), Duration::from_secs(120)).as_secs();
         assert_eq!((limit(1), limit(30)), (120, 600));
     }

@@ -7,7 +7,7 @@ use crate::arms;
 use crate::measure::{Interrupt, binaries, new_folder, process};
 use crate::plan::{self, Contestant, Size, UsageError, bytes, whole};
 use crate::protocol::profiles::{FILE, FIRST, FOLDER, Profile, TREE, WARM, moves};
-use crate::report;
+use crate::report::{self, Style};
 use crate::results::format;
 use crate::workloads::Prover;
 use anyhow::{Context, bail};
@@ -60,7 +60,7 @@ pub(crate) fn run(provers: &'static [Prover], args: &ProfileArgs) -> anyhow::Res
     let prover = plan::find("prover", &args.prover, provers, |prover| prover.name)?;
     let first = prover.workloads.first().map(|spec| spec.name.to_owned());
     let name = args.workload.clone().or(first).unwrap_or_default();
-    let workload = plan::workloads(prover, &[name], args.log_rows.map_or(Size::Own, Size::LogRows))?[0];
+    let workload = plan::sized(prover, &[name], args.log_rows.map_or(Size::Own, Size::LogRows))?[0];
     let arm = arms::named(ARM).ok_or_else(|| {
         UsageError::Other(
             "this bench was built without its feature profile: `cargo prove-bench profile PROVER` builds it with it"
@@ -122,12 +122,8 @@ fn sites(profile: &Profile) -> String {
             group.site.lifetime.to_string(),
         ]
     });
-    format!("{}\n{}\n", peak(profile), table(["call site", "at the peak", "share", "stage", "lifetime"], rows))
-}
-
-fn table<const N: usize>(headings: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
-    let rows: Vec<_> = [headings.map(str::to_owned)].into_iter().chain(rows).map(Vec::from).collect();
-    report::wrapped(&rows)
+    let table = report::drawn("call site|at the peak|share|stage|lifetime", rows, Style::Terminal);
+    format!("{}\n{table}\n", peak(profile))
 }
 
 /// The peak, in a sentence.
@@ -145,7 +141,7 @@ fn moved(before: &Profile, after: &Profile) -> String {
         let [old, new] = [moved.before_bytes, moved.after_bytes].map(format::mebibytes);
         [moved.site.function(), old, new, format::change(moved.before_bytes, moved.after_bytes)]
     });
-    let table = table(["call site", "before", "after", "change"], rows);
+    let table = report::drawn("call site|before|after|change", rows, Style::Terminal);
     let [old, new] = [before.peak_bytes, after.peak_bytes].map(format::mebibytes);
     let other = after.other_than(before).map_or_else(String::new, |other| format!("{other}\n"));
     format!("\nagainst the earlier profile: the peak was {old}, and is {new}\n{other}{table}\n")

@@ -26,6 +26,7 @@ const PICTURE: &str = ":root{--ink:#1f2328;--soft:#57606a;--rule:#d0d7de;--card:
 pub(super) const STYLE: &str = include_str!("chart.css");
 
 /// A chart. It sets the positions itself.
+#[derive(Default)]
 pub(super) struct Chart {
     pub(super) title: String,
     pub(super) about: String,
@@ -41,7 +42,7 @@ pub(super) struct Chart {
 }
 
 /// A scale with its ticks, and lines of importance.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Axis {
     pub(super) scale: Scale,
     pub(super) ticks: Vec<(f64, String)>,
@@ -91,7 +92,7 @@ impl Axis {
     /// An axis with round ticks, labelled by `name`.
     pub(super) fn round(scale: Scale, name: fn(f64) -> String) -> Self {
         let ticks = scale.ticks().into_iter().map(|tick| (tick, name(tick))).collect();
-        Self { ticks, scale, markers: Vec::new(), title: String::new() }
+        Self { ticks, scale, ..Self::default() }
     }
 
     /// The axis with a line at a value.
@@ -332,7 +333,7 @@ pub(super) fn css() -> String {
 }
 
 /// A range of values, mapped to a range of positions.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scale {
     low: f64,
     high: f64,

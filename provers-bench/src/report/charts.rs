@@ -30,9 +30,9 @@ pub(super) fn time_and_memory(workloads: &[(String, &WorkloadResult)]) -> Option
                 x: ratio.median,
                 y: memory,
                 radius: if look.ours { 5.0 } else { 3.5 },
-                interval: None,
                 name: shown.cloned(),
                 meaning: format!("{name}, {}: time {}, {figure} {memory:.2}", arm.label, format::ratio(&ratio)),
+                ..Point::default()
             };
             Some(Series { label: arm.label.clone(), look, shape: Shape::Dots, points: vec![point] })
         };
@@ -53,7 +53,7 @@ pub(super) fn time_and_memory(workloads: &[(String, &WorkloadResult)]) -> Option
         y,
         legend: true,
         series,
-        spans: Vec::new(),
+        ..Chart::default()
     })
 }
 
@@ -75,8 +75,8 @@ pub(super) fn rounds(workload: &WorkloadResult, palette: &Palette) -> Option<Cha
             y: row(index),
             radius: 4.5,
             interval: ratio.interval,
-            name: None,
             meaning: format!("{}: {}", arm.label, format::ratio(ratio)),
+            ..Point::default()
         };
         let points = ratios.iter().enumerate().map(at).chain([median]).collect();
         Series { label: arm.label.clone(), look: palette.look(&arm.label), shape: Shape::Dots, points }
@@ -97,10 +97,9 @@ pub(super) fn rounds(workload: &WorkloadResult, palette: &Palette) -> Option<Cha
         ),
         size: (SIZE.0, ROW * arms.len() as f64 + 50.0),
         x,
-        y: Axis { scale, ticks, markers: Vec::new(), title: String::new() },
-        legend: false,
+        y: Axis { scale, ticks, ..Axis::default() },
         series,
-        spans: Vec::new(),
+        ..Chart::default()
     })
 }
 

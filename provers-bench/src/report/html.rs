@@ -140,7 +140,8 @@ fn samples(run: &Run) -> Markup {
         thead { tr { @for name in header { th { (name) } } } }
         tbody {
             @for workload in &run.workloads { @for arm in &workload.arms { @for proof in &arm.samples { tr {
-                @let place = columns::place(&workload.workload, workload.log_rows, workload.threads, &arm.label, proof);
+                @let point = (workload.workload.as_str(), workload.log_rows, workload.threads);
+                @let place = columns::place(point, &arm.label, proof);
                 @let counters = proof.sample.counters.iter().map(|(name, value)| format!("{name}={value} "));
                 @for value in place.into_iter().chain(columns::of_proof(proof)).chain(iter::once(counters.collect())) {
                     td { (value) }

@@ -9,7 +9,7 @@ use crate::plan::UsageError;
 use crate::results::{Run, SCHEMA};
 use anyhow::{Context, bail};
 use clap::Args;
-use serde::Deserialize;
+use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ mod text;
 #[cfg(feature = "profile")]
 pub(crate) use profile::faults_page;
 pub(crate) use profile::{profile_page, profile_picture};
-pub(crate) use text::{Style, command, curves, differences, drawn, inert, section, with_advice, words, wrapped};
+pub(crate) use text::{Style, command, curves, differences, drawn, inert, section, with_advice, words};
 
 /// File name of a run's HTML report.
 pub(crate) const REPORT: &str = "report.html";
@@ -134,24 +134,20 @@ fn newest(runs_folder: &Path) -> Option<PathBuf> {
     entries.map(|entry| entry.path()).filter(|folder| folder.join(RESULT).is_file()).max()
 }
 
-/// The part that all schemas share.
-#[derive(Deserialize)]
-struct Header {
-    schema: u32,
-}
-
 /// Reads a run's `result.json`.
 pub(super) fn read_file(path: &Path) -> anyhow::Result<Run> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let not_a_run = || format!("{} is not a run's result", path.display());
-    let Header { schema } = serde_json::from_str(&text).with_context(not_a_run)?;
-    if schema != SCHEMA {
+    let run: Value = serde_json::from_str(&text).with_context(not_a_run)?;
+    // Another schema may parse, and mean something else.
+    let schema = run["schema"].as_u64().with_context(not_a_run)?;
+    if schema != u64::from(SCHEMA) {
         bail!(
             "{} has schema {schema}, this prove-bench reads schema {SCHEMA}: use the prove-bench that made it, or run it again",
             path.display()
         );
     }
-    serde_json::from_str(&text).with_context(not_a_run)
+    serde_json::from_value(run).with_context(not_a_run)
 }
 
 #[cfg(test)]

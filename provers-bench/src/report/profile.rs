@@ -8,10 +8,7 @@ use maud::{Markup, html};
 
 /// The flame graphs are documents of their own, with scripts that zoom. The page itself loads nothing.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-src data:";
-const STYLE: &str = "
-iframe { width: 100%; height: 560px; border: 1px solid var(--rule); border-radius: 6px; }
-td.words { white-space: normal; min-width: 110px; } td.words details { min-width: 300px; }
-td.words details pre { white-space: pre-wrap; overflow-wrap: anywhere; }";
+const STYLE: &str = include_str!("profile.css");
 
 /// The call sites in a table.
 const MAX_SITES: usize = 10;

@@ -9,6 +9,7 @@ use crate::results::{
 use crate::workloads::Concurrent;
 use comfy_table::presets::{ASCII_MARKDOWN, UTF8_FULL_CONDENSED};
 use comfy_table::{CellAlignment, ContentArrangement, Table};
+use std::iter;
 
 /// The legend of a table.
 pub(super) const LEGEND: &str = "Ratios are to the baseline's figure of the same round: the median of the rounds, with its 95% confidence interval (CI). \
@@ -198,14 +199,13 @@ pub(crate) fn curves(run: &Run, style: Style) -> String {
     let of_workload = |points: &[WorkloadResult]| {
         let first = &points[0];
         let title = format!("{} over {axis}: warm time vs {} (95% CI)", first.workload, first.baseline);
-        let header = [axis.to_owned()].into_iter().chain(first.arms.iter().map(|arm| arm.label.clone()));
-        let row = |point: &WorkloadResult| {
+        let arms = first.arms.iter().map(|arm| format!("|{}", arm.label)).collect::<String>();
+        let row = |point: &WorkloadResult| -> Vec<_> {
             let at =
                 if sweep == Sweep::LogRows { format!("2^{} rows", point.log_rows) } else { point.threads.to_string() };
             [at].into_iter().chain(point.arms.iter().map(|arm| ratio_or_time(arm, &point.baseline))).collect()
         };
-        let rows: Vec<_> = [header.collect()].into_iter().chain(points.iter().map(row)).collect();
-        titled(&title, &rows, style)
+        titled(&title, &drawn(&format!("{axis}{arms}"), points.iter().map(row), style), style)
     };
     let curves = run.workloads.chunk_by(|one, next| one.workload == next.workload).map(of_workload);
     let predictions = run.predictions.chunk_by(|one, next| one.workload == next.workload);
@@ -218,7 +218,7 @@ fn prediction(arms: &[Prediction], style: Style) -> String {
     let sizes: Vec<_> = measured.iter().map(|size| format!("2^{size}")).collect();
     let (held_out, fitted) = sizes.split_last().map_or((NONE, String::new()), |(last, rest)| (last, rest.join(", ")));
     let header = format!("allocator|figure|2^{log_rows} rows|interval|error at {held_out}|container");
-    let mut rows: Vec<Vec<_>> = vec![header.split('|').map(str::to_owned).collect()];
+    let mut rows: Vec<Vec<_>> = Vec::new();
     for arm in arms {
         let container = arm.container_bytes.map_or(String::new(), |bytes| format::binary_bytes(bytes as usize));
         let bytes: fn(u64) -> String = format::bytes;
@@ -236,12 +236,12 @@ fn prediction(arms: &[Prediction], style: Style) -> String {
         }
         rows.extend(arm.reason.iter().map(|reason| vec![arm.arm.clone(), format!("none: {}", shortened(reason))]));
     }
-    titled(&format!("{workload} at 2^{log_rows} rows, predicted from {fitted}"), &rows, style)
+    let title = format!("{workload} at 2^{log_rows} rows, predicted from {fitted}");
+    titled(&title, &drawn(&header, rows, style), style)
 }
 
 /// A table below its title.
-fn titled(title: &str, rows: &[Vec<String>], style: Style) -> String {
-    let table = drawn(rows, style);
+fn titled(title: &str, table: &str, style: Style) -> String {
     match style {
         Style::Terminal => format!("{title}\n{table}\n\n"),
         Style::Markdown => format!("\n### {title}\n\n{table}\n"),
@@ -265,7 +265,7 @@ fn table(workload: &WorkloadResult, style: Style) -> String {
         // A terminal that reports 0 columns does not know its width, such as a container's pseudo-terminal before its
         // first resize.
         (Style::Terminal, Some(width)) if width > 0 => fitted(&rows, width),
-        _ => drawn(&rows, style),
+        _ => layout(&rows, style).trim_fmt(),
     }
 }
 
@@ -307,23 +307,26 @@ fn fitted(rows: &[Vec<String>], width: u16) -> String {
     turned.trim_fmt()
 }
 
-/// Draws `rows`, without a final line break; the first row is the header.
-pub(crate) fn drawn(rows: &[Vec<String>], style: Style) -> String {
-    layout(rows, style).trim_fmt()
+/// Draws a table, without a final line break. `|` separates the headings. On a terminal, long cells wrap.
+pub(crate) fn drawn<R: Into<Vec<String>>>(header: &str, rows: impl IntoIterator<Item = R>, style: Style) -> String {
+    table_of(header, rows, style).trim_fmt()
 }
 
 /// Draws rows of words for the terminal: no column is of numbers.
-pub(crate) fn words(rows: &[Vec<String>]) -> String {
-    let mut table = layout(rows, Style::Terminal);
+pub(crate) fn words<R: Into<Vec<String>>>(header: &str, rows: impl IntoIterator<Item = R>) -> String {
+    let mut table = table_of(header, rows, Style::Terminal);
     table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Left));
     table.trim_fmt()
 }
 
-/// Draws rows for the terminal whose first cells may be long: they wrap.
-pub(crate) fn wrapped(rows: &[Vec<String>]) -> String {
-    let mut table = layout(rows, Style::Terminal);
-    table.set_content_arrangement(ContentArrangement::Dynamic);
-    table.trim_fmt()
+fn table_of<R: Into<Vec<String>>>(header: &str, rows: impl IntoIterator<Item = R>, style: Style) -> Table {
+    let header = header.split('|').map(str::to_owned).collect();
+    let rows: Vec<_> = iter::once(header).chain(rows.into_iter().map(Into::into)).collect();
+    let mut table = layout(&rows, style);
+    if style == Style::Terminal {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+    }
+    table
 }
 
 fn layout(rows: &[Vec<String>], style: Style) -> Table {

@@ -147,8 +147,8 @@ const SAMPLES: [SampleColumn; 8] = [
 /// A proof's place in the run.
 pub(crate) const PLACE: [&str; 7] = ["workload", "log_rows", "threads", "arm", "process", "round", "order"];
 
-/// The cells of [`PLACE`].
-pub(crate) fn place(workload: &str, log_rows: u32, threads: usize, arm: &str, proof: &Proof) -> [String; 7] {
+/// The cells of [`PLACE`], of a proof at a point: its workload, its size, its threads.
+pub(crate) fn place((workload, log_rows, threads): (&str, u32, usize), arm: &str, proof: &Proof) -> [String; 7] {
     let [process, round, order] = [proof.process, proof.round, proof.order].map(|number| number.to_string());
     [workload.into(), log_rows.to_string(), threads.to_string(), arm.into(), process, round, order]
 }
@@ -179,15 +179,8 @@ impl SampleLog {
     }
 
     /// Adds a row and flushes it to the kernel.
-    pub(crate) fn append(
-        &mut self,
-        workload: &str,
-        log_rows: u32,
-        threads: usize,
-        arm: &str,
-        proof: &Proof,
-    ) -> anyhow::Result<()> {
-        let place = place(workload, log_rows, threads, arm, proof);
+    pub(crate) fn append(&mut self, point: (&str, u32, usize), arm: &str, proof: &Proof) -> anyhow::Result<()> {
+        let place = place(point, arm, proof);
         let row = [self.run.clone()].into_iter().chain(place).chain(of_proof(proof));
         self.writer.write_record(row).context("cannot write a sample")?;
         self.writer.flush().context("cannot write a sample")

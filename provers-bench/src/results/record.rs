@@ -18,7 +18,7 @@ pub(crate) const SCHEMA: u32 = 2;
 pub(super) const PEAK_LIVE_BYTES: &str = "peak_live_bytes";
 
 /// A whole run.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Run {
     pub(crate) schema: u32,
     /// Name of the run's folder.
@@ -70,7 +70,7 @@ pub(crate) enum Sweep {
 }
 
 /// All arms of one workload at one size, with one number of threads.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct WorkloadResult {
     pub(crate) workload: String,
     pub(crate) about: String,
@@ -109,7 +109,7 @@ pub(crate) enum Ended {
 }
 
 /// One arm of one workload.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct ArmResult {
     /// The arm's name in this run.
     pub(crate) label: String,
@@ -150,10 +150,11 @@ impl RssPoint {
 }
 
 /// How an arm ended.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub(crate) enum Outcome {
     /// It proved in every round, and every proof was accepted.
+    #[default]
     Finished,
     /// It failed in this round, for this reason.
     Failed { round: u32, reason: String },
@@ -173,14 +174,8 @@ impl Run {
             command_line: env::args().collect(),
             seed,
             rounds,
-            threads: 0,
-            concurrent: Concurrent::default(),
-            sweep: None,
-            predictions: Vec::new(),
             machine: Machine::observe(),
-            workloads: Vec::new(),
-            interrupted: false,
-            advice: None,
+            ..Self::default()
         }
     }
 
@@ -200,35 +195,15 @@ impl WorkloadResult {
     /// The result of these arms, with their figures against the arm at `baseline`.
     pub(crate) fn of(mut arms: Vec<ArmResult>, baseline: usize, seed: u64) -> Self {
         summarise(&mut arms, baseline, seed);
-        Self {
-            workload: String::new(),
-            about: String::new(),
-            timed: Timed::Proofs,
-            log_rows: 0,
-            threads: 0,
-            live_peak_bytes: live_peak_bytes(&arms),
-            baseline: arms[baseline].label.clone(),
-            arms,
-            ended: Ended::AllRounds,
-        }
+        let (live_peak_bytes, baseline) = (live_peak_bytes(&arms), arms[baseline].label.clone());
+        Self { live_peak_bytes, baseline, arms, ..Self::default() }
     }
 }
 
 impl ArmResult {
     /// The result of an arm before its first proof.
     pub(crate) fn new(label: &str, arm: &str) -> Self {
-        Self {
-            label: label.into(),
-            arm: arm.into(),
-            outcome: Outcome::Finished,
-            known_to_fail: None,
-            identity: None,
-            summary: None,
-            samples: Vec::new(),
-            alone: Vec::new(),
-            rss_over_time: Vec::new(),
-            stderr: Vec::new(),
-        }
+        Self { label: label.into(), arm: arm.into(), ..Self::default() }
     }
 }
 
