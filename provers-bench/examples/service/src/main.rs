@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! http      requests and answers, /memory, /metrics, the shutdown
-//! service   starts proofs, answers those who wait
+//! service   each request waits for its turn, and makes its proof
 //! queue     which proof may start: no I/O, tested alone
 //! worker    a proof in a process of its own, with a memory budget
 //! prover    the proof itself: replace it by your own
@@ -15,7 +15,6 @@ mod queue;
 mod service;
 mod worker;
 
-use std::process::ExitCode;
 use std::time::Duration;
 use std::{fs, panic, thread};
 
@@ -50,11 +49,7 @@ struct Options {
     #[arg(long, value_name = "MIB")]
     isolate: Option<usize>,
 
-    /// Accept requests that panic, for tests
-    #[arg(long)]
-    allow_faults: bool,
-
-    /// Be a worker of --isolate: read requests from standard input
+    /// Be a worker of --isolate: read a request from standard input
     #[arg(long, hide = true, requires = "isolate")]
     worker: bool,
 }
@@ -82,20 +77,11 @@ fn rss_bytes() -> usize {
     kib_field("/proc/self/status", "VmRSS:").unwrap_or(0)
 }
 
-fn main() -> ExitCode {
+fn main() -> anyhow::Result<()> {
     // One line for each panic, and no backtrace. With RUST_BACKTRACE=1, a prover that panics would read the debug
     // information inside its phase, and the standard library keeps those tens of megabytes for ever.
     panic::set_hook(Box::new(|info| eprintln!("{}: {info}", thread::current().name().unwrap_or("a thread"))));
-    match run(Options::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(options: Options) -> anyhow::Result<()> {
+    let options = Options::parse();
     if options.isolate.is_none() || options.worker {
         // Rayon's threads start here, and not in the phase of the first proof.
         zk_alloc_plonky3::init();

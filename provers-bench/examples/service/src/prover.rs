@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use p3_challenger::DuplexChallenger;
 use p3_commit::ExtensionMmcs;
 use p3_dft::Radix2DitParallel;
@@ -29,6 +29,8 @@ type Pcs = TwoAdicFriPcs<KoalaBear, Radix2DitParallel<KoalaBear>, Mmcs, Challeng
 type Config = StarkConfig<Pcs, Challenge, DuplexChallenger<KoalaBear, Perm, 16, 8>>;
 
 const LOG_BLOWUP: usize = 1;
+/// For tests: the variable with a seed on which the prover panics, while its trace is alive.
+const PANIC_SEED: &str = "PROVING_SERVICE_PANIC_SEED";
 
 /// A request for a proof.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -39,9 +41,6 @@ pub struct Request {
     /// The statement is derived from it.
     #[serde(default)]
     pub seed: u64,
-    /// The prover panics while its trace is alive, for tests.
-    #[serde(default)]
-    pub panic: bool,
 }
 
 impl Request {
@@ -54,16 +53,20 @@ impl Request {
 /// A proof that was made and verified: its figures.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Made {
-    pub proof_bytes: usize,
+    log_rows: u32,
+    seed: u64,
+    proof_bytes: usize,
     /// Keccak-256 of the serialised proof. The same request gives the same proof.
-    pub digest: String,
-    pub proved_ms: u64,
+    digest: String,
+    proved_ms: u64,
     /// The most bytes that were live in the arena at once, without those that were live before. If other proofs ran in
     /// the same process, it counts theirs as well.
     pub peak_bytes: usize,
     /// Bytes that the arena handed out from resident memory, and those that took page faults.
-    pub reused_bytes: u64,
-    pub fresh_bytes: u64,
+    reused_bytes: u64,
+    fresh_bytes: u64,
+    /// Whether no other proof ran in the same process, so that `peak_bytes` is this proof's own.
+    pub is_alone: bool,
 }
 
 /// The configuration that all proofs share, with its caches.
@@ -95,7 +98,7 @@ impl Prover {
             // As many permutations as fit. The generator pads the rows to the next power of two.
             let inputs = (0..(1usize << request.log_rows) / NUM_ROUNDS).map(|_| rng.random()).collect();
             let trace = generate_trace_rows(inputs, LOG_BLOWUP);
-            assert!(!request.panic, "the request asked for this panic");
+            assert!(std::env::var(PANIC_SEED) != Ok(request.seed.to_string()), "the request asked for this panic");
             trace
         };
         let live_before = zk_alloc::stats().live_bytes;
@@ -105,17 +108,19 @@ impl Prover {
         let proved_ms = begun.elapsed().as_millis() as u64;
         verify(&self.0, &KeccakAir {}, &proof, &[]).context("verifying")?;
         let bytes = postcard::to_allocvec(&proof).context("serialising the proof")?;
-        ensure!(!bytes.is_empty(), "the proof is empty");
         let digest: [u8; 32] = Keccak256Hash {}.hash_iter(bytes.iter().copied());
         let (proof_bytes, report) = (bytes.len(), phase.report());
         drop((proof, bytes, phase));
         Ok(Made {
+            log_rows: request.log_rows,
+            seed: request.seed,
             proof_bytes,
             digest: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
             proved_ms,
             peak_bytes: report.peak_live_bytes.saturating_sub(live_before),
             reused_bytes: report.reused_bytes,
             fresh_bytes: report.fresh_bytes,
+            is_alone: true,
         })
     }
 }

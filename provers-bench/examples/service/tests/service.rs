@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +14,8 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use rustix::process::{Pid, Signal, kill_process};
 
 const MIB: f64 = 1048576.0;
-const PANIC: &str = r#"{"log_rows":9,"panic":true}"#;
+const PANIC_SEED: u64 = 13;
+const CANCELLED: &str = r#"service_proofs_total{outcome="cancelled"}"#;
 
 struct Server {
     child: Child,
@@ -23,39 +24,40 @@ struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = (self.child.kill(), self.child.wait());
     }
 }
 
-/// The answer of the service.
-#[derive(Debug)]
+/// The answer of the service, with its head.
 struct Reply {
     status: u16,
-    head: String,
-    body: String,
+    text: String,
 }
 
 impl Reply {
+    /// Reads an answer.
+    fn receive(mut stream: TcpStream) -> Self {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("the service answers");
+        let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        Self { status, text }
+    }
+
     /// The body as JSON; null if it is none.
     fn json(&self) -> serde_json::Value {
-        serde_json::from_str(&self.body).unwrap_or_default()
+        self.text.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str(body).ok()).unwrap_or_default()
     }
 
     #[track_caller]
     fn expect(&self, status: u16, text: &str) {
-        assert!(
-            self.status == status && self.body.contains(text),
-            "{} instead of {status}: {}",
-            self.status,
-            self.body
-        );
+        assert!(self.status == status && self.text.contains(text), "not {status} with {text}: {}", self.text);
     }
 }
 
 fn command(args: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_proving-service"));
-    command.args(["--port", "0", "--allow-faults"]).args(args.split_whitespace()).stdout(Stdio::piped());
+    command.args(["--port", "0"]).args(args.split_whitespace()).stdout(Stdio::piped());
+    command.env("PROVING_SERVICE_PANIC_SEED", PANIC_SEED.to_string());
     // Each thread has a stack, which counts against the budget of a worker.
     command.env("RAYON_NUM_THREADS", "2");
     command
@@ -71,79 +73,59 @@ impl Server {
     }
 
     /// Sends a request, and does not wait for the answer. Dropping the connection cancels it.
-    fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
+    fn send(&self, request: &str, body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(600))).unwrap();
-        let (host, length) = (self.address, body.len());
-        let head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {length}");
-        stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).unwrap();
+        let head = format!("{request} HTTP/1.1\r\nHost: {}\r\nConnection: close", self.address);
+        write!(stream, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
         stream
     }
 
+    fn ask(&self, log_rows: u32, seed: u64) -> TcpStream {
+        self.send("POST /proofs", &format!(r#"{{"log_rows":{log_rows},"seed":{seed}}}"#))
+    }
+
     fn get(&self, path: &str) -> Reply {
-        receive(self.send("GET", path, "")).expect("the service answers")
+        Reply::receive(self.send(&format!("GET {path}"), ""))
     }
 
     fn post(&self, body: &str) -> Reply {
-        receive(self.send("POST", "/proofs", body)).expect("the service answers")
-    }
-
-    fn ask(&self, log_rows: u32) -> TcpStream {
-        self.send("POST", "/proofs", &body(log_rows, 1))
+        Reply::receive(self.send("POST /proofs", body))
     }
 
     fn prove(&self, log_rows: u32, seed: u64) -> Reply {
-        self.post(&body(log_rows, seed))
+        Reply::receive(self.ask(log_rows, seed))
     }
 
-    /// A metric. `label` occurs in its line.
-    fn metric(&self, name: &str, label: &str) -> f64 {
-        let text = self.get("/metrics").body;
-        let is_it = |line: &&str| {
-            line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']) && rest.contains(label))
-        };
-        let value = text.lines().find(is_it).and_then(|line| line.rsplit(' ').next()?.parse().ok());
-        value.unwrap_or_else(|| panic!("no {name} with {label} in\n{text}"))
+    /// A metric, by its name and labels.
+    fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").text;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        value.unwrap_or_else(|| panic!("no {name} in\n{text}"))
+    }
+
+    /// The requests with this outcome.
+    fn proofs(&self, outcome: &str) -> f64 {
+        self.metric(&format!("service_proofs_total{{outcome=\"{outcome}\"}}"))
     }
 
     /// Waits until a metric has a value.
-    fn until(&self, name: &str, label: &str, value: f64) {
+    fn until(&self, name: &str, value: f64) {
         let deadline = Instant::now() + Duration::from_secs(120);
-        while self.metric(name, label) != value {
-            assert!(Instant::now() < deadline, "{name} is {} and not {value}", self.metric(name, label));
+        while self.metric(name) != value {
+            assert!(Instant::now() < deadline, "{name} is {} and not {value}", self.metric(name));
             thread::sleep(Duration::from_millis(5));
         }
     }
 
     /// The requests of a proof that runs and of one that waits.
     fn one_runs_and_one_waits(&self) -> [TcpStream; 2] {
-        let running = self.ask(11);
-        self.until("service_running_proofs", "", 1.0);
-        let waiting = self.ask(9);
-        self.until("service_waiting_proofs", "", 1.0);
+        let running = self.ask(11, 1);
+        self.until("service_running_proofs", 1.0);
+        let waiting = self.ask(9, 1);
+        self.until("service_waiting_proofs", 1.0);
         [running, waiting]
     }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    fn wait(mut self) -> ExitStatus {
-        self.child.wait().unwrap()
-    }
-}
-
-fn body(log_rows: u32, seed: u64) -> String {
-    format!(r#"{{"log_rows":{log_rows},"seed":{seed}}}"#)
-}
-
-/// Reads an answer.
-fn receive(mut stream: TcpStream) -> io::Result<Reply> {
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    let (head, body) = text.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or(io::ErrorKind::InvalidData)?;
-    Ok(Reply { status, head: head.to_ascii_lowercase(), body: body.to_owned() })
 }
 
 /// A proof that is the same each time it is made shows corruption that its own verification would not.
@@ -157,34 +139,25 @@ fn proofs_are_verified_repeatable_and_reported() {
     assert_eq!((&first["log_rows"], &first["is_alone"]), (&9.into(), &true.into()));
     // The second proof finds pages of the first.
     assert!(second["reused_bytes"].as_f64().unwrap() > 2.0 * second["fresh_bytes"].as_f64().unwrap(), "{second}");
-    let page = server.get("/memory").body;
-    assert!(page.contains("learned peaks\n  2^9 ") && page.contains("live in the arena"), "{page}");
-    assert_eq!(server.metric("service_proofs_total", "done"), 3.0);
-    assert!(server.metric("zk_alloc_retained_bytes", "") > 0.0);
-    assert!(server.metric("service_limit_bytes", "") > server.metric("service_rss_bytes", ""));
-}
-
-/// A service that tries what can't fit is killed, with all that it does.
-#[test]
-fn a_size_that_was_never_proved_is_refused_if_it_cannot_fit() {
-    let server = Server::start("--memory-limit 96");
-    server.prove(18, 1).expect(507, "estimated from smaller proofs");
-    assert_eq!(server.metric("service_proofs_total", "rejected"), 1.0);
-    server.prove(9, 1).expect(200, "digest");
+    let page = server.get("/memory").text;
+    assert!(page.contains("largest peak of 2^9 ") && page.contains("service_outside_bytes"), "{page}");
+    assert_eq!(server.proofs("done"), 3.0);
+    assert!(server.metric("zk_alloc_retained_bytes") > 0.0);
+    assert!(server.metric("service_limit_bytes") > server.metric("service_rss_bytes"));
 }
 
 #[test]
 fn bad_requests_are_refused_with_what_is_allowed() {
     let server = Server::start("");
-    for (method, path, body, status, expected) in [
-        ("POST", "/proofs", "{", 400, "send JSON such as"),
-        ("POST", "/proofs", r#"{"seed":1}"#, 422, "missing field `log_rows`"),
-        ("POST", "/proofs", r#"{"log_rows":30}"#, 422, "use 5 to 20"),
-        ("POST", "/proofs", &" ".repeat(5000), 413, "length limit"),
-        ("GET", "/proof", "", 404, "GET /memory"),
+    for (body, status, expected) in [
+        ("{", 400, "send JSON such as"),
+        (r#"{"seed":1}"#, 422, "missing field `log_rows`"),
+        (r#"{"log_rows":30}"#, 422, "use 5 to 20"),
+        (&" ".repeat(5000), 413, "length limit"),
     ] {
-        receive(server.send(method, path, body)).unwrap().expect(status, expected);
+        server.post(body).expect(status, expected);
     }
+    server.get("/proof").expect(404, "GET /memory");
 }
 
 /// A client that goes away must not keep its place. In this process, a running proof is finished and thrown away.
@@ -192,51 +165,51 @@ fn bad_requests_are_refused_with_what_is_allowed() {
 fn a_full_queue_refuses_and_clients_that_go_away_cancel_their_proofs() {
     let server = Server::start("--proofs 1 --queue 1");
     let [running, waiting] = server.one_runs_and_one_waits();
-    let page = server.get("/memory").body;
+    let page = server.get("/memory").text;
     assert!(page.contains("#2 2^9") && page.contains("as many proofs run as may"), "{page}");
     let refused = server.prove(9, 1);
     refused.expect(503, "the queue is full (1 waiting)");
-    assert!(refused.head.contains("retry-after: "), "{}", refused.head);
-    assert_eq!(server.metric("service_proofs_total", "rejected"), 1.0);
+    refused.expect(503, "retry-after: ");
+    assert_eq!(server.proofs("rejected"), 1.0);
     drop(waiting);
-    server.until("service_waiting_proofs", "", 0.0);
+    server.until("service_waiting_proofs", 0.0);
     drop(running);
-    server.until("service_proofs_total", "cancelled", 2.0);
+    server.until(CANCELLED, 2.0);
     server.prove(9, 1).expect(200, "digest");
-    assert_eq!(server.metric("service_proofs_total", "done"), 1.0);
+    assert_eq!(server.proofs("done"), 1.0);
 }
 
 /// A panic unwinds through the phase while the trace is alive. It must cost that request only, and no memory.
 #[test]
 fn a_panic_fails_its_own_request_and_frees_its_memory() {
     let server = Server::start("--proofs 2");
-    for seed in [1, 2] {
-        server.prove(9, seed).expect(200, "digest");
-    }
-    let live = server.metric("zk_alloc_live_bytes", "");
+    (1..=2).for_each(|seed| server.prove(9, seed).expect(200, "digest"));
+    let live = server.metric("zk_alloc_live_bytes");
     for _ in 0..5 {
-        let neighbour = server.ask(9);
-        server.post(PANIC).expect(500, "the request asked for this panic");
-        receive(neighbour).unwrap().expect(200, "digest");
+        let neighbour = server.ask(9, 1);
+        server.prove(9, PANIC_SEED).expect(500, "the request asked for this panic");
+        Reply::receive(neighbour).expect(200, "digest");
     }
-    let now = server.metric("zk_alloc_live_bytes", "");
+    let now = server.metric("zk_alloc_live_bytes");
     assert!(now < live + 0.25 * MIB, "{live} bytes were live, and {now} are after five panics");
-    assert_eq!(server.metric("service_proofs_total", "failed"), 5.0);
+    assert_eq!(server.proofs("failed"), 5.0);
 }
 
-/// The service learns that a proof fits only alone, and must not start two at once, although two slots are free.
+/// A service that tries what can't fit is killed, with all that it does. It learns that a proof fits only alone, and must
+/// not start two at once, although two slots are free.
 #[test]
-fn a_proof_waits_until_its_learned_peak_fits() {
+fn a_proof_waits_until_its_peak_fits_and_one_that_never_fits_is_refused() {
     let server = Server::start("--proofs 2 --memory-limit 96");
-    let first = server.prove(11, 1).json();
-    let peak = first["peak_bytes"].as_f64().unwrap();
+    server.prove(18, 1).expect(507, "estimated from smaller proofs");
+    assert_eq!(server.proofs("rejected"), 1.0);
+    let peak = server.prove(11, 1).json()["peak_bytes"].as_f64().unwrap();
     assert!(peak > 35.0 * MIB && peak < 75.0 * MIB, "the limit of this test is for other peaks than {peak}");
-    let both = [server.ask(11), server.ask(11)];
-    server.until("service_waiting_proofs", "", 1.0);
-    let page = server.get("/memory").body;
+    let both = [server.ask(11, 1), server.ask(11, 1)];
+    server.until("service_waiting_proofs", 1.0);
+    let page = server.get("/memory").text;
     assert!(page.contains("it needs") || !page.contains("#3"), "{page}");
     for stream in both {
-        receive(stream).unwrap().expect(200, r#""is_alone":true"#);
+        Reply::receive(stream).expect(200, r#""is_alone":true"#);
     }
     server.prove(13, 1).expect(507, "estimated from smaller proofs");
 }
@@ -246,12 +219,12 @@ fn a_proof_waits_until_its_learned_peak_fits() {
 fn a_proof_over_its_budget_fails_alone() {
     let server = Server::start("--isolate 128");
     for _ in 0..3 {
-        let neighbour = server.ask(8);
+        let neighbour = server.ask(8, 1);
         server.prove(14, 1).expect(507, "of 128.0 MiB in all");
-        receive(neighbour).unwrap().expect(200, "digest");
+        Reply::receive(neighbour).expect(200, "digest");
     }
-    assert_eq!(server.metric("service_proofs_total", "failed"), 3.0);
-    assert_eq!(server.metric("service_proofs_total", "done"), 3.0);
+    assert_eq!(server.proofs("failed"), 3.0);
+    assert_eq!(server.proofs("done"), 3.0);
 }
 
 /// The request that does not fit comes first, in the middle or at the end of a proof, from any thread. Each time, the
@@ -261,50 +234,48 @@ fn a_worker_over_its_budget_answers_507_wherever_in_the_proof_it_fails() {
     let statuses = [80, 96, 104, 112, 120, 160, 256].map(|budget| {
         let server = Server::start(&format!("--proofs 1 --isolate {budget}"));
         let reply = server.prove(12, 1);
-        assert!([200, 507].contains(&reply.status), "{budget} MiB: {}", reply.body);
+        assert!([200, 507].contains(&reply.status), "{budget} MiB: {}", reply.text);
         reply.status
     });
     assert!(statuses.contains(&200) && statuses.contains(&507), "{statuses:?}");
 }
 
-/// A worker may panic, lose its client, or be killed by the kernel or by an operator. It survives a panic. The worker of a client that
-/// went away is ended, so that its memory and its processor are free at once.
+/// A worker may panic, lose its client, or be killed by the kernel or by an operator. The worker of a client that went
+/// away is ended, so that its memory and its processor are free at once.
 #[test]
-fn a_worker_that_is_lost_is_replaced() {
+fn a_worker_that_is_lost_costs_only_its_proof() {
     let server = Server::start("--proofs 1 --isolate 2048");
-    server.post(PANIC).expect(500, "the request asked for this panic");
+    server.prove(9, PANIC_SEED).expect(500, "the request asked for this panic");
     server.prove(8, 1).expect(200, "digest");
-    assert_eq!(server.metric("service_worker_processes_total", ""), 1.0);
 
-    let running = server.ask(13);
-    server.until("service_running_proofs", "", 1.0);
+    let running = server.ask(13, 1);
+    server.until("service_worker_processes_total", 3.0);
     drop(running);
-    server.until("service_proofs_total", "cancelled", 1.0);
+    server.until(CANCELLED, 1.0);
     server.prove(8, 1).expect(200, "digest");
-    assert_eq!(server.metric("service_worker_processes_total", ""), 2.0);
 
-    let running = server.ask(13);
-    server.until("service_running_proofs", "", 1.0);
+    let running = server.ask(13, 1);
+    server.until("service_worker_processes_total", 5.0);
     let threads = fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap().flatten();
     let children: String = threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap()).collect();
     kill_process(Pid::from_raw(children.trim().parse().unwrap()).unwrap(), Signal::KILL).unwrap();
-    receive(running).unwrap().expect(500, "worker was lost: signal: 9");
+    Reply::receive(running).expect(500, "worker was lost: signal: 9");
     server.prove(8, 1).expect(200, "digest");
 }
 
 #[test]
 fn sigterm_and_ctrl_c_let_running_proofs_finish() {
     for (args, signal) in [("", Signal::TERM), ("", Signal::INT), ("--isolate 1024", Signal::TERM)] {
-        let server = Server::start(&format!("--proofs 1 {args}"));
+        let mut server = Server::start(&format!("--proofs 1 {args}"));
         let [running, waiting] = server.one_runs_and_one_waits();
-        server.signal(signal);
-        receive(waiting).unwrap().expect(503, "shutting down");
+        kill_process(Pid::from_child(&server.child), signal).unwrap();
+        Reply::receive(waiting).expect(503, "shutting down");
         // It takes no more connections, from a moment after the refusal on.
         while TcpStream::connect(server.address).is_ok() {
             thread::sleep(Duration::from_millis(5));
         }
-        receive(running).unwrap().expect(200, "digest");
-        assert_eq!(server.wait().code(), Some(0));
+        Reply::receive(running).expect(200, "digest");
+        assert_eq!(server.child.wait().unwrap().code(), Some(0));
     }
 }
 
@@ -322,69 +293,60 @@ type Digests = Mutex<BTreeMap<(u32, u64), String>>;
 /// Sends one random request, and checks its answer. Returns whether it was a proof.
 fn act(server: &Server, digests: &Digests, rng: &mut SmallRng) -> bool {
     let (log_rows, seed) = (rng.random_range(7..=10), rng.random_range(0..4));
-    match rng.random_range(0..100) {
-        0..70 => {
-            let reply = server.prove(log_rows, seed);
-            assert!(matches!(reply.status, 200 | 503), "{}", reply.body);
-            if reply.status == 200 {
-                let digest = reply.json()["digest"].as_str().unwrap().to_owned();
-                let mut digests = digests.lock().unwrap();
-                let first = digests.entry((log_rows, seed)).or_insert_with(|| digest.clone());
-                assert_eq!(*first, digest, "2^{log_rows}, seed {seed}");
-            }
-            return reply.status == 200;
-        }
+    let (reply, allowed) = match rng.random_range(0..100) {
+        0..70 => (server.prove(log_rows, seed), [200, 503]),
         70..82 => {
-            let stream = server.send("POST", "/proofs", &body(log_rows, seed));
+            let _stream = server.ask(log_rows, seed);
             thread::sleep(Duration::from_millis(rng.random_range(0..200)));
-            drop(stream);
+            return false;
         }
-        82..90 => assert!(matches!(server.post(PANIC).status, 500 | 503)),
+        82..90 => (server.prove(9, PANIC_SEED), [500, 503]),
         // Too large for the limit and for the budget.
-        90..93 => assert!(matches!(server.prove(13, seed).status, 507 | 503)),
-        93..97 => assert_eq!(server.post("{\"log_rows\":").status, 400),
-        _ => assert_eq!(server.get(if rng.random() { "/memory" } else { "/metrics" }).status, 200),
-    }
-    false
+        90..93 => (server.prove(13, seed), [507, 503]),
+        93..97 => (server.post("{\"log_rows\":"), [400; 2]),
+        _ => (server.get(if rng.random() { "/memory" } else { "/metrics" }), [200; 2]),
+    };
+    assert!(allowed.contains(&reply.status), "{}", reply.text);
+    let json = reply.json();
+    let Some(digest) = json["digest"].as_str() else { return false };
+    let mut digests = digests.lock().unwrap();
+    let first = digests.entry((log_rows, seed)).or_insert_with(|| digest.to_owned());
+    assert_eq!(*first, digest, "2^{log_rows}, seed {seed}");
+    true
 }
 
 /// Proofs, cancellations, panics and nonsense for some minutes, in one process and in workers that the kernel holds to their budgets.
 #[test]
 #[ignore = "takes minutes"]
 fn the_service_survives_random_load() {
+    let minutes = std::env::var("SOAK_MINUTES").map_or(0.2, |minutes| minutes.parse().expect("a number"));
     for (args, most_rss_bytes) in [("--memory-limit 120", 120 << 20), ("--isolate 128", 64 << 20)] {
-        soak(args, most_rss_bytes);
+        let mut server = Server::start(args);
+        // The service knows the peak of each size, and has filled its caches.
+        for log_rows in (7..=10).chain(7..=10) {
+            server.prove(log_rows, 0).expect(200, "digest");
+        }
+        let live_before = server.metric("zk_alloc_live_bytes");
+        let (digests, deadline) = (Digests::default(), Instant::now() + Duration::from_secs_f64(minutes * 60.0));
+        let client = &|number| {
+            let mut rng = SmallRng::seed_from_u64(number);
+            let requests = std::iter::repeat_with(|| act(&server, &digests, &mut rng));
+            requests.take_while(|_| Instant::now() < deadline).filter(|is_proof| *is_proof).count()
+        };
+        let proofs: usize = thread::scope(|scope| {
+            let clients = [1, 2, 3, 4].map(|number| scope.spawn(move || client(number)));
+            clients.into_iter().map(|client| client.join().unwrap()).sum()
+        });
+        server.until("service_running_proofs", 0.0);
+        let status = fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+        let peak_rss = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().trim();
+        let rss = peak_rss.trim_end_matches(" kB").parse::<usize>().unwrap() << 10;
+        let live = server.metric("zk_alloc_live_bytes");
+        println!("{args}: {proofs} proofs; {live_before} bytes were live, and {live} are; RSS reached {rss} bytes");
+        assert!(proofs > 0 && server.proofs("done") >= proofs as f64);
+        assert!(live < live_before + MIB, "{live_before} bytes were live, and {live} are");
+        assert!(rss < most_rss_bytes, "RSS reached {rss} bytes");
+        kill_process(Pid::from_child(&server.child), Signal::TERM).unwrap();
+        assert!(server.child.wait().unwrap().success());
     }
-}
-
-fn soak(args: &str, most_rss_bytes: usize) {
-    let minutes = std::env::var("SOAK_MINUTES").unwrap_or_else(|_| "0.2".into());
-    let minutes: f64 = minutes.parse().expect("SOAK_MINUTES in minutes");
-    let server = Server::start(args);
-    // The service knows the peak of each size, and has filled its caches.
-    for log_rows in (7..=10).chain(7..=10) {
-        server.prove(log_rows, 0).expect(200, "digest");
-    }
-    let live_before = server.metric("zk_alloc_live_bytes", "");
-    let (digests, deadline) = (Digests::default(), Instant::now() + Duration::from_secs_f64(minutes * 60.0));
-    let client = &|number| {
-        let mut rng = SmallRng::seed_from_u64(number);
-        let requests = std::iter::repeat_with(|| act(&server, &digests, &mut rng));
-        requests.take_while(|_| Instant::now() < deadline).filter(|is_proof| *is_proof).count()
-    };
-    let proofs: usize = thread::scope(|scope| {
-        let clients = [1, 2, 3, 4].map(|number| scope.spawn(move || client(number)));
-        clients.into_iter().map(|client| client.join().unwrap()).sum()
-    });
-    server.until("service_running_proofs", "", 0.0);
-    let status = fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
-    let peak_rss = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().trim();
-    let rss = peak_rss.trim_end_matches(" kB").parse::<usize>().unwrap() << 10;
-    let live = server.metric("zk_alloc_live_bytes", "");
-    println!("{args}: {proofs} proofs; {live_before} bytes were live, and {live} are; RSS reached {rss} bytes");
-    assert!(proofs > 0 && server.metric("service_proofs_total", "done") >= proofs as f64);
-    assert!(live < live_before + MIB, "{live_before} bytes were live, and {live} are");
-    assert!(rss < most_rss_bytes, "RSS reached {rss} bytes");
-    server.signal(Signal::TERM);
-    assert!(server.wait().success());
 }
