@@ -10,33 +10,25 @@ use provers_bench::{Prover, Workload, WorkloadSpec};
 
 /// The same node twice, shared by the driver and every arm.
 pub static PROVERS: &[Prover] = &[
-    Prover {
-        name: "node",
-        about: "a node with a prover in it",
-        init,
-        workloads: &[WorkloadSpec::new::<InNode<Poseidon2, false>>(
-            "node",
-            "Poseidon2 proofs in a node with messages, a database and short-lived threads",
-            14,
-        )
-        .checked_at(12)],
-    },
-    Prover {
-        name: "node-all",
-        about: "the same node, whose threads all take part in zk-alloc's phases",
-        init,
-        workloads: &[WorkloadSpec::new::<InNode<Poseidon2, true>>(
-            "node-all",
-            "Poseidon2 proofs in a node whose threads all allocate from the arena during a proof",
-            14,
-        )
-        .checked_at(12)],
-    },
+    prover(
+        "node",
+        "a node with a prover in it",
+        &[spec::<false>("node", "Poseidon2 proofs in a node with messages, a database and short-lived threads")],
+    ),
+    prover(
+        "node-all",
+        "the same node, whose threads all take part in zk-alloc's phases",
+        &[spec::<true>("node-all", "Poseidon2 proofs in a node whose threads all take part in a proof's phase")],
+    ),
 ];
 
-/// Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
-fn init() {
-    zk_alloc::pool::build_global();
+const fn prover(name: &'static str, about: &'static str, workloads: &'static [WorkloadSpec]) -> Prover {
+    // Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
+    Prover { name, about, init: || _ = zk_alloc::pool::build_global(), workloads }
+}
+
+const fn spec<const ALL: bool>(name: &'static str, about: &'static str) -> WorkloadSpec {
+    WorkloadSpec::new::<InNode<Poseidon2, ALL>>(name, about, 14).checked_at(12)
 }
 
 /// The prover `P` in a node, which runs from the set-up to the drop.
