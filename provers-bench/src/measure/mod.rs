@@ -2,7 +2,7 @@
 //!
 //! - `mod`: a run and its folder
 //! - `rounds`: rounds in random order, for proofs and for commands
-//! - `lockstep`: proofs: of all arms in a round, alone, or at fixed times
+//! - `lockstep`: the proofs of all arms in a round, alone, or at fixed times
 //! - `process`: requests to one child, and its answers; Ctrl-C
 //! - `binaries`: builds the arms' programs
 
