@@ -1,5 +1,4 @@
 //! The memory that stays resident between phases, and in idle processes.
-#![cfg_attr(test, allow(unsafe_code, reason = "a test forks"))]
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -263,22 +262,15 @@ mod tests {
     #[test]
     fn a_phase_that_began_while_the_last_one_ended_keeps_what_is_freed_in_it() {
         // The limit is one for the process, so a forked child has it to itself.
-        // SAFETY: the child only changes numbers, and exits.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
+        let code = os::forks::in_a_fork(|| {
             gate::phase_began();
             keep_in_phase();
             keep_between_phases(7);
             let in_phase = accounts::retained_limit();
             gate::phase_ended();
             keep_between_phases(7);
-            let code = i32::from((in_phase, accounts::retained_limit()) != (usize::MAX, 7));
-            // SAFETY: ends the child, without destructors.
-            unsafe { libc::_exit(code) };
-        }
-        let mut status = -1;
-        // SAFETY: a child of ours, and a place for the answer.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0);
+            u8::from((in_phase, accounts::retained_limit()) != (usize::MAX, 7))
+        });
+        assert_eq!(code, 0);
     }
 }

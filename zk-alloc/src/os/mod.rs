@@ -35,6 +35,10 @@ mod mapping;
 mod own_thread;
 mod process;
 #[cfg(all(test, target_os = "linux"))]
+#[allow(dead_code, reason = "unit tests use a part")]
+#[path = "../../tests/support/forks.rs"]
+pub(crate) mod forks;
+#[cfg(all(test, target_os = "linux"))]
 #[path = "../../tests/support/seccomp.rs"]
 mod seccomp;
 mod text;

@@ -371,18 +371,11 @@ mod tests {
         let is_known = membarrier_query().contains_command(MembarrierCommand::PrivateExpedited);
         assert_eq!(fence_other_threads(), is_known);
         for error in [libc::EPERM, libc::ENOSYS] {
-            // SAFETY: the child takes no lock, and ends without destructors.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
+            let code = crate::os::forks::in_a_fork(|| {
                 let is_refused = seccomp::refuse(&[libc::SYS_membarrier], Answer::Errno(error));
-                let code = i32::from(!is_refused || fence_other_threads() || fence_other_threads());
-                // SAFETY: ends the child.
-                unsafe { libc::_exit(code) };
-            }
-            let mut status = -1;
-            // SAFETY: a child of ours, and a place for the answer.
-            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-            assert_eq!(status, 0, "error {error}");
+                u8::from(!is_refused || fence_other_threads() || fence_other_threads())
+            });
+            assert_eq!(code, 0, "error {error}");
         }
     }
 

@@ -1,5 +1,5 @@
 //! A thread cache that another thread has claimed when its owner comes to use it.
-#![allow(unsafe_code, reason = "frees memory, and forks")]
+#![allow(unsafe_code, reason = "frees memory")]
 
 use std::ptr::NonNull;
 
@@ -33,20 +33,13 @@ fn a_forked_child_uses_its_cache_though_it_was_claimed_at_the_fork() {
     let Some(arena) = alone() else { return };
     fill_and_claim(arena, os::process_generation());
     let cached = arena::cached_bytes();
-    // SAFETY: the child takes no lock, and ends without destructors.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
+    let code = os::forks::in_a_fork(|| {
         let block = alloc(arena);
         let took_a_cached_one = arena::cached_bytes() < cached;
         free(arena, block);
-        let code = i32::from(!(took_a_cached_one && arena::cached_bytes() == cached));
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(code) };
-    }
-    let mut status = -1;
-    // SAFETY: a child of ours, and a place for the answer.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert_eq!(status, 0);
+        u8::from(!(took_a_cached_one && arena::cached_bytes() == cached))
+    });
+    assert_eq!(code, 0);
 }
 
 /// The claimant is emptying the cache. A thread that cancelled the claim would take the same blocks.

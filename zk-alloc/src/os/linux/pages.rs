@@ -283,7 +283,7 @@ mod tests {
 
     use super::*;
     use crate::os::seccomp::{self, Answer};
-    use crate::os::{Mapping, page_bytes};
+    use crate::os::{Mapping, forks, page_bytes};
 
     const LEN: usize = 1 << 20;
 
@@ -386,18 +386,16 @@ mod tests {
         hole_bytes: usize,
         has_memory: bool,
         check: impl FnOnce(NotMoved, *mut u8) -> bool,
-    ) -> libc::c_int {
+    ) -> i32 {
         let (_from, from) = mapped(LEN, 1);
         let (_to, to) = mapped(LEN, 0);
         from.expose_provenance();
         to.expose_provenance();
-        // SAFETY: the child takes no lock, and ends without destructors.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
+        forks::in_a_fork(|| {
             HOLE_BYTES.store(hole_bytes, Ordering::Relaxed);
             MOVED_BYTES.store(moved_bytes, Ordering::Relaxed);
             // SAFETY: a valid action, and two mappings that only the child uses.
-            let code = unsafe {
+            unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = refuse_with_a_hole as *const () as usize;
                 action.sa_flags = libc::SA_SIGINFO;
@@ -406,18 +404,12 @@ mod tests {
                 let limit = libc::rlimit { rlim_cur: limit, rlim_max: libc::RLIM_INFINITY };
                 libc::setrlimit(libc::RLIMIT_AS, &raw const limit);
                 if !seccomp::refuse(&[libc::SYS_mremap], Answer::Trap) {
-                    libc::_exit(9);
+                    return 9;
                 }
                 let refused = move_pages(from, to, LEN);
-                i32::from(!refused.is_err_and(|refused| check(refused, to)) || !all(from, LEN, 1))
-            };
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(code) };
-        }
-        let mut status = -1;
-        // SAFETY: a child of ours, and a place for the answer.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        status
+                u8::from(!refused.is_err_and(|refused| check(refused, to)) || !all(from, LEN, 1))
+            }
+        })
     }
 
     /// If the hole went unnoticed, the arena would hand out a run with a hole in it.
