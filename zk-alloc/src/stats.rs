@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::arena::{self, Zone};
 use crate::config::{HugePagesOutcome, SettingsInForce};
-use crate::{accounts, arena, pinned};
+use crate::{accounts, pinned};
 
 /// The allocator's counters since the process started. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -178,7 +179,7 @@ pub struct ThreadStats {
 /// ```
 #[must_use]
 pub fn thread_stats() -> ThreadStats {
-    let totals = arena::get().map(arena::Arena::thread_totals).unwrap_or_default();
+    let totals = arena::thread_totals();
     ThreadStats { allocations: totals.allocations, bytes: totals.bytes }
 }
 
@@ -190,20 +191,18 @@ pub(crate) fn live_bytes() -> usize {
 
 /// Adds the arena's counters.
 fn add(stats: &mut Stats, arena: &arena::Arena) {
-    let (blocks, runs) = (arena.block_totals(), arena::run_totals());
+    let (blocks, runs) = (arena.size_classes.totals(), arena::sums().runs);
     (stats.slab_allocations, stats.slab_bytes) = (blocks.allocations, blocks.bytes);
     (stats.run_allocations, stats.run_bytes) = (runs.allocations, runs.bytes);
-    (stats.slabs, stats.slabs_in_use_bytes) = arena.slabs();
-    stats.slab_live_bytes = arena.live_block_bytes();
-    stats.address_space_bytes = arena.address_space_bytes();
+    (stats.slabs, stats.slabs_in_use_bytes) = arena.size_classes.slabs.in_use();
+    stats.slab_live_bytes = arena.size_classes.live_bytes();
+    stats.address_space_bytes = arena.region.len();
     [stats.pinned_bytes, stats.pinned_in_use_bytes, stats.pinned_peak_bytes] = pinned::sizes();
     (stats.resident_bytes, stats.purged_bytes) = (accounts::resident_bytes(), accounts::purged_bytes());
     stats.pressure_purges = arena::purge::pressure_purges();
     stats.huge_pages = Some(arena.config().huge_pages);
     stats.settings = Some(arena.config().settings);
-    for zone in arena.counters() {
-        zone.add_to(stats);
-    }
+    arena.region.zones().iter().for_each(|zone| zone.counters().add_to(stats));
     stats.arena_allocations = stats.slab_allocations + stats.run_allocations;
     stats.arena_bytes = stats.slab_bytes + stats.run_bytes;
 }
@@ -421,12 +420,13 @@ impl ResidentParts {
 #[must_use]
 pub fn resident_parts() -> ResidentParts {
     let Some(arena) = arena::get() else { return ResidentParts::default() };
-    let live_block_bytes = arena.live_block_bytes();
-    let cached_run_bytes = arena.cached_run_bytes();
+    let (zones, size_classes) = (arena.region.zones(), &arena.size_classes);
+    let live_block_bytes = size_classes.live_bytes();
+    let cached_run_bytes = arena::cached_run_bytes();
     let cached_block_bytes = arena::cached_bytes().saturating_sub(cached_run_bytes);
     let live_run_bytes = live_bytes().saturating_sub(live_block_bytes);
-    let slab_bytes = arena.resident_slab_bytes();
-    let prefaulted_bytes = arena.prefaulted_bytes();
+    let slab_bytes = size_classes.slabs.resident_bytes();
+    let prefaulted_bytes: usize = zones.iter().map(Zone::prefaulted_bytes).sum();
     let elsewhere = slab_bytes + live_run_bytes + cached_run_bytes + prefaulted_bytes;
     ResidentParts {
         live_block_bytes,
@@ -435,7 +435,7 @@ pub fn resident_parts() -> ResidentParts {
         free_slab_bytes: slab_bytes.saturating_sub(live_block_bytes + cached_block_bytes),
         free_run_bytes: accounts::resident_bytes().saturating_sub(elsewhere),
         prefaulted_bytes,
-        kernel_bytes: arena.kernel_bytes(),
+        kernel_bytes: zones.iter().map(Zone::kernel_bytes).sum(),
     }
 }
 

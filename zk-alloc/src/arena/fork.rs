@@ -72,7 +72,7 @@ extern "C" fn register() {
             after_fork_in_child(arena);
         });
     }
-    front::exit_key(arena::thread_exits);
+    front::exit_key();
     os::at_fork(before, in_parent, in_child);
 }
 

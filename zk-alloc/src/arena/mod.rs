@@ -21,8 +21,9 @@ use std::mem::MaybeUninit;
 use std::ptr::{NonNull, copy_nonoverlapping};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
-use crate::accounts::{self, Limit, ZoneCounters, resident_bytes};
-use crate::arena::front::{Cache, Totals};
+use crate::accounts::{self, Limit, resident_bytes};
+use crate::arena::front::Cache;
+pub(crate) use crate::arena::front::{cached_run_bytes, sums, thread_totals};
 #[cfg(feature = "c-api")]
 pub use crate::arena::heap::NotFreeable;
 use crate::arena::heap::SizeClasses;
@@ -57,8 +58,8 @@ pub(crate) enum Unserved {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    region: Region,
-    size_classes: SizeClasses,
+    pub(crate) region: Region,
+    pub(crate) size_classes: SizeClasses,
     config: Config,
     #[cfg(feature = "c-api")]
     lengths: Lengths,
@@ -269,7 +270,7 @@ impl Arena {
         let region = unsafe { &(*place).region };
         #[cfg(feature = "c-api")]
         let lengths = Lengths::new(region.zones())?;
-        let size_classes = SizeClasses::new(region.zone(layout::SLABS), thread_exits)?;
+        let size_classes = SizeClasses::new(region.zone(layout::SLABS))?;
         // SAFETY: the caller's.
         unsafe {
             (&raw mut (*place).size_classes).write(size_classes);
@@ -379,7 +380,7 @@ impl Arena {
             Path::Run(runs) => {
                 // The paths of blocks join a cache by themselves.
                 if !front::is_joined() {
-                    self.size_classes.join();
+                    drop(front::join_and_enter());
                 }
                 let elsewhere = || self.alloc_in_other_zone(runs, size, align, contents);
                 self.region.zone(runs).claim(size, align, contents, limit, elsewhere)
@@ -589,58 +590,8 @@ impl Arena {
 
     /// Bytes requested since the process started.
     pub(crate) fn served_bytes(&self) -> u64 {
-        let by_threads = self.block_totals().bytes + front::run_totals().bytes;
-        self.counters().fold(by_threads, |sum, zone| sum + zone.bytes())
-    }
-
-    /// Blocks handed out, and the bytes requested in them, since the process started.
-    pub(crate) fn block_totals(&self) -> Totals {
-        self.size_classes.totals()
-    }
-
-    /// Requests of the calling thread.
-    pub(crate) fn thread_totals(&self) -> Totals {
-        front::thread_totals()
-    }
-
-    /// Bytes of live blocks.
-    pub(crate) fn live_block_bytes(&self) -> usize {
-        self.size_classes.live_bytes()
-    }
-
-    /// Slabs in use, and their bytes.
-    pub(crate) fn slabs(&self) -> (usize, usize) {
-        self.size_classes.slabs()
-    }
-
-    /// Bytes of page runs in thread caches.
-    pub(crate) fn cached_run_bytes(&self) -> usize {
-        front::cached_run_bytes()
-    }
-
-    /// Bytes of the slabs that are resident.
-    pub(crate) fn resident_slab_bytes(&self) -> usize {
-        self.size_classes.resident_slab_bytes()
-    }
-
-    /// Bytes that were prefaulted, and not handed out since.
-    pub(crate) fn prefaulted_bytes(&self) -> usize {
-        self.region.zones().iter().map(Zone::prefaulted_bytes).sum()
-    }
-
-    /// Bytes for which the kernel has pages; `None` if it does not tell.
-    pub(crate) fn kernel_bytes(&self) -> Option<usize> {
-        self.region.zones().iter().map(Zone::kernel_bytes).sum()
-    }
-
-    /// Bytes of address space that the region spans.
-    pub(crate) fn address_space_bytes(&self) -> usize {
-        self.region.len()
-    }
-
-    /// The zones' counters.
-    pub(crate) fn counters(&self) -> impl Iterator<Item = &ZoneCounters> {
-        self.region.zones().iter().map(|zone| zone.counters())
+        let by_threads = self.size_classes.totals().bytes + sums().runs.bytes;
+        self.region.zones().iter().fold(by_threads, |sum, zone| sum + zone.counters().bytes())
     }
 
     /// Frees the runs in thread caches.
@@ -737,14 +688,9 @@ impl Arena {
     }
 }
 
-/// Runs that threads with a cache were handed since the process started.
-pub(crate) fn run_totals() -> Totals {
-    front::run_totals()
-}
-
 /// Bytes of runs and blocks in thread caches.
 pub(crate) fn cached_bytes() -> usize {
-    front::cached_run_bytes() + get().map_or(0, |arena| arena.size_classes.cached_bytes())
+    cached_run_bytes() + get().map_or(0, |arena| arena.size_classes.cached_bytes())
 }
 
 // Address space, and the tables of the zones.

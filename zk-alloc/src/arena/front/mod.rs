@@ -24,7 +24,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{self, AtomicU32, AtomicUsize};
 
 use crate::sync::{AtomicU64, Ordering};
-use crate::{classes, os, tuning};
+use crate::{arena, classes, os, tuning};
 pub(crate) use cache::{
     Cache, Entered, Run, Totals, count_past_cache, count_run, enter, is_joined, put_run, take_run_if, thread_totals,
 };
@@ -34,14 +34,14 @@ pub(crate) use registry::VISITS;
 
 /// As [`enter`], after finding a cache for a thread that has none yet.
 #[cold]
-pub(crate) fn join_and_enter(storage: &CacheStorage) -> Option<Entered<'static>> {
+pub(crate) fn join_and_enter() -> Option<Entered<'static>> {
     let local = local()?;
     if local.state.get() == CacheState::Without {
         let waited = local.waited.get();
         local.waited.set((waited + 1) % tuning::cache_retry_interval() as u16);
         if waited == 0 {
             local.state.set(CacheState::Joining);
-            let found = find(storage);
+            let found = find();
             local.cache.set(found);
             local.state.set(if found.is_some() { CacheState::Joined } else { CacheState::Without });
         }
@@ -52,11 +52,11 @@ pub(crate) fn join_and_enter(storage: &CacheStorage) -> Option<Entered<'static>>
 }
 
 /// A cache without a thread, for this one.
-fn find(storage: &CacheStorage) -> Option<&'static Cache> {
+fn find() -> Option<&'static Cache> {
     // Without its destructor a cache would never be released.
-    let key = exit_key(storage.at_exit())?;
+    let key = exit_key()?;
     let cache = registry::acquire()?;
-    if CacheStorage::init_storage(cache) && os::arm_thread_exit(key, NonNull::from(cache).cast()) {
+    if init_storage(cache) && os::arm_thread_exit(key, NonNull::from(cache).cast()) {
         return Some(cache);
     }
     give_up(cache);
@@ -152,34 +152,21 @@ pub(crate) fn cached_run_bytes_for(pages: usize) -> Option<usize> {
     Some(cached_run_bytes())
 }
 
-/// Runs that threads with a cache were handed since the process started.
-pub(crate) fn run_totals() -> Totals {
-    of_all().runs
-}
-
-/// Blocks that threads took for themselves since the process started, and the bytes of the blocks that they took back into their caches.
-pub(crate) fn block_totals() -> (Totals, u64) {
-    let sums = of_all();
-    (sums.blocks, sums.returned_bytes)
-}
-
 // The key of the C library that tells of exiting threads.
 
 /// The key whose destructor runs when a thread exits, and one; 0 without.
 static EXIT_KEY: AtomicU32 = AtomicU32::new(0);
 
-/// Called on each exiting thread that has a cache, with the address of the cache.
-pub(crate) type AtExit = unsafe extern "C" fn(*mut c_void);
-
-/// The key that has `run` called when a thread exits. The first call makes it; `None` where the system has no key left.
+/// The key that has [`thread_exits`](arena::thread_exits) called when a thread exits. The first call makes it; `None` where the system has no
+/// key left.
 ///
 /// That call should come before the program's: glibc has 32 keys for which it never allocates.
-pub(crate) fn exit_key(run: AtExit) -> Option<u32> {
+pub(crate) fn exit_key() -> Option<u32> {
     let known = EXIT_KEY.load(Ordering::Relaxed);
     if known != 0 {
         return Some(known - 1);
     }
-    let key = os::thread_exit_key(run)?;
+    let key = os::thread_exit_key(arena::thread_exits)?;
     match EXIT_KEY.compare_exchange(0, key + 1, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => Some(key),
         Err(other) => {
@@ -191,43 +178,27 @@ pub(crate) fn exit_key(run: AtExit) -> Option<u32> {
 
 // The memory in which caches keep the addresses of their blocks.
 
-/// The storage for the block addresses of all caches. Each cache gets its part with its first thread.
-#[derive(Debug)]
-pub(crate) struct CacheStorage {
-    at_exit: AtExit,
-}
-
 /// Bytes of one cache's storage, in whole pages of any kernel.
 const STORAGE_BYTES: usize = (classes::PLACES * size_of::<u64>()).next_multiple_of(64 << 10);
 
-impl CacheStorage {
-    pub(crate) fn new(at_exit: AtExit) -> Self {
-        Self { at_exit }
+/// Maps the storage of the caller's cache; `false` if the system refuses memory.
+fn init_storage(cache: &Cache) -> bool {
+    if !cache.blocks().load(Ordering::Relaxed).is_null() {
+        return true;
     }
+    let Ok(mapping) = os::map_zeroed(STORAGE_BYTES).map(os::Mapping::for_table) else { return false };
+    cache.blocks().store(mapping.start().as_ptr().cast(), Ordering::Relaxed);
+    // As the cache, for ever.
+    std::mem::forget(mapping);
+    true
+}
 
-    pub(crate) fn at_exit(&self) -> AtExit {
-        self.at_exit
-    }
-
-    /// Maps the storage of the caller's cache; `false` if the system refuses memory.
-    pub(crate) fn init_storage(cache: &Cache) -> bool {
-        if !cache.blocks().load(Ordering::Relaxed).is_null() {
-            return true;
-        }
-        let Ok(mapping) = os::map_zeroed(STORAGE_BYTES).map(os::Mapping::for_table) else { return false };
-        cache.blocks().store(mapping.start().as_ptr().cast(), Ordering::Relaxed);
-        // As the cache, for ever.
-        std::mem::forget(mapping);
-        true
-    }
-
-    /// Purges the table of an empty cache. For the thread that owns or claims it.
-    pub(crate) fn clear(&self, cache: &Cache) {
-        let blocks = cache.blocks().load(Ordering::Relaxed);
-        if !blocks.is_null() {
-            // SAFETY: the part of this cache, which holds nothing: all of its counts are zero.
-            let _ = unsafe { os::discard(blocks.cast(), STORAGE_BYTES) };
-        }
+/// Purges the storage of an empty cache. For the thread that owns or claims it.
+pub(crate) fn clear_storage(cache: &Cache) {
+    let blocks = cache.blocks().load(Ordering::Relaxed);
+    if !blocks.is_null() {
+        // SAFETY: the part of this cache, which holds nothing: all of its counts are zero.
+        let _ = unsafe { os::discard(blocks.cast(), STORAGE_BYTES) };
     }
 }
 
@@ -291,15 +262,18 @@ impl Claiming {
 
 // Sums over the threads that live, and those that lived.
 
-/// Bytes and calls of all threads, requested and freed, since the process started.
+/// Bytes and calls of all threads with a cache since the process started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
+    /// Runs that they were handed.
     pub(crate) runs: Totals,
+    /// Blocks that they took for themselves.
     pub(crate) blocks: Totals,
+    /// The bytes of the blocks that they took back into their caches.
     pub(crate) returned_bytes: u64,
 }
 
-/// The counts of threads that ended, in the order of [`Sums::of`].
+/// The counts of threads that ended, in the order of [`add_to_former`].
 static FORMER: [atomic::AtomicU64; 5] = [const { atomic::AtomicU64::new(0) }; 5];
 /// How many threads began, and how many ended, to add to these.
 static BEGUN: atomic::AtomicU64 = atomic::AtomicU64::new(0);
@@ -322,7 +296,7 @@ pub(crate) fn add_to_former(cache: &Cache) {
 }
 
 /// The sums now. Approximate while threads allocate.
-pub(crate) fn of_all() -> Sums {
+pub(crate) fn sums() -> Sums {
     let mut attempts = 0;
     loop {
         let ended = ENDED.load(Ordering::SeqCst);

@@ -3,7 +3,6 @@
 
 pub(crate) mod slab;
 
-use std::ffi::c_void;
 #[cfg(feature = "c-api")]
 use std::fmt;
 use std::ops::Range;
@@ -11,10 +10,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::accounts::Limit;
-use crate::arena::front::{self, Cache, CacheStorage, Totals};
+use crate::arena::front::{self, Cache, Totals};
 use crate::arena::heap::slab::SlabTable;
 use crate::arena::pages::bitmap::Table;
-use crate::arena::pages::memory::Allowance;
 use crate::arena::pages::zone::{Shortage, Zone};
 use crate::arena::purge::decay;
 use crate::classes::{self, Class};
@@ -100,8 +98,7 @@ impl ClassTable {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct SizeClasses {
-    slabs: SlabTable,
-    storage: CacheStorage,
+    pub(crate) slabs: SlabTable,
     /// Counters of the blocks that bypass the caches.
     allocations: AtomicU64,
     bytes: AtomicU64,
@@ -109,14 +106,13 @@ pub(crate) struct SizeClasses {
 }
 
 impl SizeClasses {
-    /// Serves blocks from slabs in `zone`. `at_exit` is called on each exiting thread that has a cache.
+    /// Serves blocks from slabs in `zone`.
     ///
     /// # Errors
     /// The system's error, if it grants no memory for the tables.
-    pub(crate) fn new(zone: &Zone, at_exit: unsafe extern "C" fn(*mut c_void)) -> Result<Self, Errno> {
+    pub(crate) fn new(zone: &Zone) -> Result<Self, Errno> {
         Ok(Self {
             slabs: SlabTable::new(zone)?,
-            storage: CacheStorage::new(at_exit),
             allocations: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             returned_bytes: AtomicU64::new(0),
@@ -127,12 +123,6 @@ impl SizeClasses {
     #[inline(always)]
     pub(crate) fn class_at(&self, at: NonNull<u8>) -> Option<Class> {
         self.slabs.classes.at(at.addr().get())
-    }
-
-    /// Finds a cache for this thread, if it has none yet.
-    #[cold]
-    pub(crate) fn join(&self) {
-        drop(front::join_and_enter(&self.storage));
     }
 
     /// Allocates a block.
@@ -147,7 +137,7 @@ impl SizeClasses {
     fn fetch(&self, zone: &Zone, class: Class, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         let mut found = [0; BATCH];
         let most = max_fetch(class.block_bytes(), class.capacity());
-        if let Some(cache) = front::join_and_enter(&self.storage) {
+        if let Some(cache) = front::join_and_enter() {
             // The cache may hold some even so: it is time to tick, or another thread had claimed the cache at the first look, or a signal
             // handler filled it in between.
             if let Some(cached) = take_cached(&cache, class) {
@@ -237,7 +227,7 @@ impl SizeClasses {
 
     #[cold]
     fn bring_back(&self, zone: &Zone, class: Class, block: u64) {
-        if let Some(cache) = front::join_and_enter(&self.storage) {
+        if let Some(cache) = front::join_and_enter() {
             if !cache.push(class, block) {
                 // The older half returns to the slabs: the newer half is still in the processor's caches.
                 self.flush(zone, &cache, class, class.capacity() / 2);
@@ -260,9 +250,15 @@ impl SizeClasses {
         Class::all().filter(|&class| cache.holds(class)).for_each(|class| self.flush(zone, cache, class, 0));
     }
 
-    /// Empties the caches of all threads that are not allocating at this moment.
-    pub(crate) fn empty_caches(&self, zone: &Zone) {
-        front::claim_all(|cache| self.empty(zone, cache));
+    /// Empties the caches of all threads that are not allocating at this moment. If `and_storage` is set, purges the memory in which these
+    /// caches keep the addresses of their blocks. A thread faults it in again when its cache next takes a block.
+    pub(crate) fn empty_caches(&self, zone: &Zone, and_storage: bool) {
+        front::claim_all(|cache| {
+            self.empty(zone, cache);
+            if and_storage {
+                front::clear_storage(cache);
+            }
+        });
     }
 
     /// As [`empty_caches`](Self::empty_caches), for a request of `request_bytes`: empties the caches of some threads, and the next call those
@@ -276,24 +272,9 @@ impl SizeClasses {
         front::visited().div_ceil(caches_of_request(request_bytes)).max(1)
     }
 
-    /// As [`empty_caches`](Self::empty_caches), and purges the memory in which these caches keep the addresses of their blocks. A thread
-    /// faults it in again when its cache next takes a block.
-    pub(crate) fn vacate_caches(&self, zone: &Zone) {
-        front::claim_all(|cache| {
-            self.empty(zone, cache);
-            self.storage.clear(cache);
-        });
-    }
-
-    /// Purges pages of free blocks until the allowance is spent. Returns how many bytes were purged.
-    pub(crate) fn purge(&self, zone: &Zone, allowance: &mut Allowance) -> usize {
-        self.slabs.purge(zone, allowance)
-    }
-
     /// Blocks handed out, and their bytes, since the process started.
     pub(crate) fn totals(&self) -> Totals {
-        let (by_threads, _) = front::block_totals();
-        self.with_others(by_threads)
+        self.with_others(front::sums().blocks)
     }
 
     /// The blocks of threads with a cache, and those of others.
@@ -307,24 +288,14 @@ impl SizeClasses {
     /// Bytes of live blocks. Approximate while threads allocate.
     pub(crate) fn live_bytes(&self) -> usize {
         let returned_by_others = self.returned_bytes.load(Ordering::Relaxed);
-        let (by_threads, returned) = front::block_totals();
+        let sums = front::sums();
         // During the sums, a thread may free a block that another allocated.
-        self.with_others(by_threads).bytes.saturating_sub(returned + returned_by_others) as usize
+        self.with_others(sums.blocks).bytes.saturating_sub(sums.returned_bytes + returned_by_others) as usize
     }
 
     /// Bytes of blocks in thread caches.
     pub(crate) fn cached_bytes(&self) -> usize {
         self.slabs.taken_bytes().saturating_sub(self.live_bytes())
-    }
-
-    /// Bytes of the slabs that are resident.
-    pub(crate) fn resident_slab_bytes(&self) -> usize {
-        self.slabs.resident_bytes()
-    }
-
-    /// Slabs in use, and their bytes.
-    pub(crate) fn slabs(&self) -> (usize, usize) {
-        self.slabs.in_use()
     }
 }
 

@@ -144,7 +144,7 @@ pub(crate) fn purge_by_tick(arena: &Arena, keep_bytes: usize) -> usize {
 pub(crate) fn trim(arena: &Arena, keep_bytes: usize, how: Purge) -> usize {
     if how == Purge::Lazily {
         // Lazily purged memory stays accounted, so the resident size does not tell when to stop.
-        arena.size_classes.empty_caches(arena.slab_zone());
+        arena.size_classes.empty_caches(arena.slab_zone(), false);
         arena.release_cached();
         return trim_zones(arena, &mut Allowance::unlimited(resident_bytes().saturating_sub(keep_bytes)), how);
     }
@@ -152,11 +152,7 @@ pub(crate) fn trim(arena: &Arena, keep_bytes: usize, how: Purge) -> usize {
     arena.release_cached();
     let mut gone = trim_zones(arena, &mut surplus(), Purge::Now);
     if surplus().bytes > 0 {
-        if keep_bytes == 0 {
-            arena.size_classes.vacate_caches(arena.slab_zone());
-        } else {
-            arena.size_classes.empty_caches(arena.slab_zone());
-        }
+        arena.size_classes.empty_caches(arena.slab_zone(), keep_bytes == 0);
         gone += trim_within(arena, &mut surplus(), Purge::Now);
     }
     gone
@@ -165,7 +161,7 @@ pub(crate) fn trim(arena: &Arena, keep_bytes: usize, how: Purge) -> usize {
 /// Purges free pages of slabs, which may free slabs, and free runs.
 fn trim_within(arena: &Arena, allowance: &mut Allowance, how: Purge) -> usize {
     let runs = trim_zones(arena, allowance, how);
-    let pages = arena.size_classes.purge(arena.slab_zone(), allowance);
+    let pages = arena.size_classes.slabs.purge(arena.slab_zone(), allowance);
     runs + pages + if pages > 0 { trim_zones(arena, allowance, how) } else { 0 }
 }
 
