@@ -1,11 +1,9 @@
 //! The words that requests read. They say how many phases are open, and from which size on the arena and the pinned range serve. They say where
 //! that range lies, which observers are told of allocations, and whether slow paths end with a decay tick. Only rare events write them.
-#![allow(unsafe_code, reason = "keeps a function in an atomic")]
 
-use std::mem::transmute;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
+use crate::arena::purge::decay;
 use crate::os::HUGE_PAGE_BYTES;
 
 /// The number of open phases.
@@ -111,20 +109,17 @@ pub(crate) fn is_told(observer: Observer) -> bool {
     OBSERVERS.load(Ordering::Relaxed) & observer as u8 != 0
 }
 
-/// The function that a request runs at the end of a slow path; null while nothing is purged by time.
-static TICK: AtomicPtr<()> = AtomicPtr::new(null_mut());
+/// Whether memory is purged by time.
+static IS_TICKING: AtomicBool = AtomicBool::new(false);
 
-/// Runs a tick of the purging by time, if it is on.
+/// Runs a tick of the purging by time, if it is on and one is due. For the end of a slow path.
 #[inline]
 pub(crate) fn tick() {
-    let tick = TICK.load(Ordering::Acquire);
-    if !tick.is_null() {
-        // SAFETY: `set_tick` stored a function of this type.
-        unsafe { transmute::<*mut (), fn()>(tick)() }
+    if IS_TICKING.load(Ordering::Acquire) {
+        decay::tick_if_due();
     }
 }
 
-/// From now on, [`tick`] runs this function.
-pub(crate) fn set_tick(tick: Option<fn()>) {
-    TICK.store(tick.map_or(null_mut(), |tick| tick as *mut ()), Ordering::Release);
+pub(crate) fn set_ticking(is_on: bool) {
+    IS_TICKING.store(is_on, Ordering::Release);
 }

@@ -92,7 +92,7 @@ fn follow() {
     let by_setting = || arena::get().map_or(Duration::MAX, |arena| arena.config().settings.retain_for.value);
     let window_ns = window_ns(POLICY.load(Ordering::SeqCst), is_resident, by_setting);
     accounts::learn_reuse(is_resident && window_ns != 0);
-    arena::purge::follow(arena::Policy { window_ns, empties: !is_resident });
+    arena::purge::decay::follow(arena::Policy { window_ns, empties: !is_resident });
 }
 
 /// The length of the window under a policy, in nanoseconds; 0 purges nothing by time.

@@ -183,7 +183,7 @@ fn give_all_back(arena: &Arena, is_in_child: bool) {
         // First: a child that another thread forks now must not release the run a second time.
         COUNT.store(index, Ordering::Release);
         if let Some(at) = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(at)) {
-            let zone = arena.region.zone(arena.region.zone_of(at));
+            let zone = arena.zone_at(at);
             // SAFETY: claimed by this thread, or by a thread that this process does not have. The arena exposed the addresses of its
             // region.
             unsafe { zone.stop_withholding(at, bytes, is_in_child) };

@@ -61,8 +61,6 @@ pub(crate) struct Arena {
     pub(crate) region: Region,
     pub(crate) size_classes: SizeClasses,
     config: Config,
-    #[cfg(feature = "c-api")]
-    lengths: Lengths,
 }
 
 struct Global {
@@ -188,7 +186,7 @@ fn open_now() -> Option<&'static Arena> {
 /// The arena and `at`, if `at` lies in memory that the arena has committed.
 #[inline]
 pub(crate) fn of(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
-    near(at).filter(|&(arena, at)| arena.region.zone(arena.region.zone_of(at)).owns(at))
+    near(at).filter(|&(arena, at)| arena.zone_at(at).owns(at))
 }
 
 /// The arena and `at`, if `at` lies in the region. Other mappings may lie there too; [`of`] excludes them.
@@ -252,32 +250,23 @@ impl Arena {
         let region = unsafe { &raw mut (*place).region };
         // SAFETY: the caller's.
         unsafe { Region::find_at(region, config.span_bytes, &layout::zone_specs(config)) }?;
-        // SAFETY: the caller's, and the region was built above.
-        let built = unsafe { Self::build_tables(place) };
-        if built.is_err() {
-            // SAFETY: built above, and only this thread knows it.
-            unsafe { region.drop_in_place() };
-        }
-        built
-    }
-
-    /// Builds the parts that need the region.
-    ///
-    /// # Safety
-    /// As for [`build`](Self::build); the region is built.
-    unsafe fn build_tables(place: *mut Self) -> Result<(), Errno> {
-        // SAFETY: the caller's.
-        let region = unsafe { &(*place).region };
-        #[cfg(feature = "c-api")]
-        let lengths = Lengths::new(region.zones())?;
-        let size_classes = SizeClasses::new(region.zone(layout::SLABS))?;
-        // SAFETY: the caller's.
-        unsafe {
-            (&raw mut (*place).size_classes).write(size_classes);
-            #[cfg(feature = "c-api")]
-            (&raw mut (*place).lengths).write(lengths);
+        // SAFETY: built one line above.
+        match SizeClasses::new(unsafe { (*region).zone(layout::SLABS) }) {
+            // SAFETY: the caller's.
+            Ok(size_classes) => unsafe { (&raw mut (*place).size_classes).write(size_classes) },
+            Err(refused) => {
+                // SAFETY: built above, and only this thread knows it.
+                unsafe { region.drop_in_place() };
+                return Err(refused);
+            }
         }
         Ok(())
+    }
+
+    /// The zone that holds an address of the region.
+    #[inline(always)]
+    fn zone_at(&self, at: NonNull<u8>) -> &Zone {
+        self.region.zone(self.region.zone_of(at))
     }
 
     fn slab_zone(&self) -> &Zone {
@@ -415,7 +404,7 @@ impl Arena {
             // SAFETY: the caller's; memory in the pinned range came from there.
             None if gate::is_pinned(at.as_ptr()) => unsafe { pinned::release(at, size) },
             // SAFETY: the caller's; other memory that is no block is a run of its own.
-            None => unsafe { self.region.zone(self.region.zone_of(at)).release(at, size) },
+            None => unsafe { self.zone_at(at).release(at, size) },
         }
     }
 
@@ -427,7 +416,7 @@ impl Arena {
 
     /// The bytes of the memory at `at`, which serves a request for `size` bytes.
     pub(crate) fn length(&self, at: NonNull<u8>, size: usize) -> usize {
-        let run_bytes = || self.region.zone(self.region.zone_of(at)).run_bytes(size);
+        let run_bytes = || self.zone_at(at).run_bytes(size);
         self.size_classes.class_at(at).map_or_else(run_bytes, Class::block_bytes)
     }
 
@@ -471,7 +460,7 @@ impl Arena {
             unsafe { pinned::resize(at, old_size, new_size) };
         } else if self.size_classes.class_at(at).is_none() {
             // SAFETY: the caller's; other memory that is no block is a run of its own.
-            unsafe { self.region.zone(self.region.zone_of(at)).resize(at, old_size, new_size) };
+            unsafe { self.zone_at(at).resize(at, old_size, new_size) };
         }
     }
 
@@ -507,7 +496,7 @@ impl Arena {
         }
         let (to, is_copied) = new.claim_to_move(new_size, align, len).ok()?;
         #[cfg(feature = "c-api")]
-        if !self.lengths.set(new_runs, new, to, new_size) {
+        if !Lengths::set(new, to, new_size) {
             // SAFETY: claimed above, and given to nobody.
             unsafe { new.release(to, new_size) };
             return None;
@@ -522,7 +511,7 @@ impl Arena {
             if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {
                 new.counters().refused(refused.errno, "move pages", len);
                 #[cfg(feature = "c-api")]
-                self.lengths.take(new_runs, new, to);
+                Lengths::take(new, to);
                 if refused.is_target_whole {
                     // SAFETY: claimed above, and given to nobody.
                     unsafe { new.release(to, new_size) };
@@ -534,7 +523,7 @@ impl Arena {
             new.moved_here(to, len, old, at);
         }
         #[cfg(feature = "c-api")]
-        self.lengths.take(old_runs, old, at);
+        Lengths::take(old, at);
         new.count_request(new_size);
         before_release();
         if is_copied {
@@ -614,13 +603,10 @@ impl Arena {
         contents: Contents,
     ) -> Result<NonNull<u8>, Unserved> {
         let at = self.alloc(size, align, contents)?;
-        if let Path::Run(_) = layout::path(size, align) {
-            let runs = self.region.zone_of(at);
-            if !self.lengths.set(runs, self.region.zone(runs), at, size) {
-                // SAFETY: handed out above, and given to nobody.
-                unsafe { self.dealloc(at, size) };
-                return Err(Unserved::BackingServes);
-            }
+        if matches!(layout::path(size, align), Path::Run(_)) && !Lengths::set(self.zone_at(at), at, size) {
+            // SAFETY: handed out above, and given to nobody.
+            unsafe { self.dealloc(at, size) };
+            return Err(Unserved::BackingServes);
         }
         Ok(at)
     }
@@ -634,10 +620,7 @@ impl Arena {
     pub(crate) fn measure(&self, at: NonNull<u8>) -> Result<usize, NotFreeable> {
         match self.size_classes.class_at(at) {
             Some(class) => self.size_classes.check(class, at).map(|()| class.block_bytes()),
-            None => {
-                let runs = self.region.zone_of(at);
-                self.lengths.get(runs, self.region.zone(runs), at).ok_or(NotFreeable::NoRun)
-            }
+            None => Lengths::get(self.zone_at(at), at).ok_or(NotFreeable::NoRun),
         }
     }
 
@@ -667,9 +650,8 @@ impl Arena {
             unsafe { self.size_classes.dealloc(self.slab_zone(), class, at) };
             return Ok(());
         }
-        let runs = self.region.zone_of(at);
-        let zone = self.region.zone(runs);
-        let bytes = self.lengths.take(runs, zone, at).ok_or(NotFreeable::NoRun)?;
+        let zone = self.zone_at(at);
+        let bytes = Lengths::take(zone, at).ok_or(NotFreeable::NoRun)?;
         // SAFETY: the caller's; memory with a noted length is a run of its own.
         unsafe { zone.release(at, bytes) };
         Ok(())
@@ -681,9 +663,8 @@ impl Arena {
     /// `at` belongs to the caller, and is `size` bytes long by now.
     pub(crate) unsafe fn measured_anew(&self, at: NonNull<u8>, size: usize) {
         if self.size_classes.class_at(at).is_none() {
-            let runs = self.region.zone_of(at);
             // The run's entry has been usable since the run was allocated.
-            self.lengths.set(runs, self.region.zone(runs), at, size);
+            Lengths::set(self.zone_at(at), at, size);
         }
     }
 }

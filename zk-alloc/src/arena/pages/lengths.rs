@@ -8,7 +8,6 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::arena::pages::bitmap::Table;
-use crate::arena::pages::layout::RunKind;
 use crate::arena::pages::zone::Zone;
 use crate::os::Errno;
 
@@ -17,35 +16,25 @@ const COMMIT_PAGES: usize = 16 << 10;
 
 /// The lengths of one zone's runs, in pages.
 #[derive(Debug)]
-struct ZoneLengths {
+pub(crate) struct Lengths {
     pages: Table<AtomicU32>,
     /// How many entries are usable, from the first on. Only grows.
     committed: AtomicUsize,
 }
 
-/// The lengths of all runs, zone by zone in the order of [`RunKind`].
-#[derive(Debug)]
-pub(crate) struct Lengths([ZoneLengths; 3]);
-
 impl Lengths {
-    /// Tables for zones without a run.
+    /// The table of a zone with so many pages, and without a run.
     ///
     /// # Errors
-    /// The system's error, if it grants no address space for the tables.
-    pub(crate) fn new(zones: &[Zone; 3]) -> Result<Self, Errno> {
-        let of = |zone: &Zone| -> Result<ZoneLengths, Errno> {
-            let pages = Table::reserve(zone.capacity_bytes() / zone.page_bytes())?;
-            Ok(ZoneLengths { pages, committed: AtomicUsize::new(0) })
-        };
-        let [aligned, mid, huge] = zones;
-        Ok(Self([of(aligned)?, of(mid)?, of(huge)?]))
+    /// The system's error, if it grants no address space for the table.
+    pub(crate) fn new(pages: usize) -> Result<Self, Errno> {
+        Ok(Self { pages: Table::reserve(pages)?, committed: AtomicUsize::new(0) })
     }
 
     /// Notes the length of a run that the caller owns; `false` if the system has no memory for the entry.
     #[inline]
-    pub(crate) fn set(&self, runs: RunKind, zone: &Zone, at: NonNull<u8>, bytes: usize) -> bool {
-        let lengths = &self.0[runs as usize];
-        let place = zone.index(at);
+    pub(crate) fn set(zone: &Zone, at: NonNull<u8>, bytes: usize) -> bool {
+        let (lengths, place) = (&zone.lengths, zone.index(at));
         if place >= lengths.committed.load(Ordering::Acquire) && !lengths.commit_to(place + 1) {
             return false;
         }
@@ -56,15 +45,15 @@ impl Lengths {
 
     /// The length in bytes of the run at an address; `None` if no run begins there.
     #[inline]
-    pub(crate) fn get(&self, runs: RunKind, zone: &Zone, at: NonNull<u8>) -> Option<usize> {
-        let entry = self.entry(runs, zone, at)?;
+    pub(crate) fn get(zone: &Zone, at: NonNull<u8>) -> Option<usize> {
+        let entry = Self::entry(zone, at)?;
         Some(entry.load(Ordering::Relaxed) as usize * zone.page_bytes()).filter(|&bytes| bytes > 0)
     }
 
     /// As [`get`](Self::get), for a caller that is about to free the run. Clears the entry.
     #[inline]
-    pub(crate) fn take(&self, runs: RunKind, zone: &Zone, at: NonNull<u8>) -> Option<usize> {
-        let entry = self.entry(runs, zone, at)?;
+    pub(crate) fn take(zone: &Zone, at: NonNull<u8>) -> Option<usize> {
+        let entry = Self::entry(zone, at)?;
         let pages = entry.load(Ordering::Relaxed) as usize;
         entry.store(0, Ordering::Relaxed);
         Some(pages * zone.page_bytes()).filter(|&bytes| bytes > 0)
@@ -72,17 +61,14 @@ impl Lengths {
 
     /// The entry of the run at an address; `None` if no run can begin there.
     #[inline]
-    fn entry(&self, runs: RunKind, zone: &Zone, at: NonNull<u8>) -> Option<&'static AtomicU32> {
-        let lengths = &self.0[runs as usize];
-        let place = zone.index(at);
+    fn entry(zone: &Zone, at: NonNull<u8>) -> Option<&'static AtomicU32> {
+        let (lengths, place) = (&zone.lengths, zone.index(at));
         // All zones lie on multiples of their pages, which are powers of two.
         let begins = at.addr().get() & (zone.page_bytes() - 1) == 0;
         let is_usable = begins && place < lengths.committed.load(Ordering::Acquire);
         if is_usable { lengths.pages.all().get(place) } else { None }
     }
-}
 
-impl ZoneLengths {
     #[cold]
     fn commit_to(&self, until: usize) -> bool {
         let before = self.committed.load(Ordering::Acquire);

@@ -18,6 +18,8 @@ use crate::accounts::{self, Limit, ZoneCounters};
 use crate::arena::front::{self, Cache, Run};
 use crate::arena::pages::bitmap::{Bitmap, WORD_BITS};
 use crate::arena::pages::layout::{self, RunUse, ZoneSpec};
+#[cfg(feature = "c-api")]
+use crate::arena::pages::lengths::Lengths;
 use crate::arena::pages::memory::{Allowance, HugePages, Mapped, Obstacle, Purge, Residency, Unmapped, Zeroing};
 use crate::arena::pages::moved::{self, Moved};
 use crate::arena::pages::runs::Runs;
@@ -54,6 +56,8 @@ pub(crate) struct Zone {
     mapped: Mapped,
     moved: Moved,
     huge: HugePages,
+    #[cfg(feature = "c-api")]
+    pub(crate) lengths: Lengths,
     spec: ZoneSpec,
     /// The page below which the next trim continues; 0 to begin at the top.
     trimmed_to: AtomicUsize,
@@ -98,6 +102,8 @@ impl Zone {
             mapped: Mapped::new(ready, claims),
             moved: Moved::new(moved, edges),
             huge: HugePages::new(&spec, forbidden),
+            #[cfg(feature = "c-api")]
+            lengths: Lengths::new(used.len())?,
             spec,
             trimmed_to: AtomicUsize::new(0),
             renewed_to: AtomicUsize::new(0),

@@ -9,11 +9,10 @@
 #![allow(unsafe_code, reason = "a cell that one thread at a time looks at")]
 
 use std::cell::UnsafeCell;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::arena::purge::{Reason, bytes_to_keep};
+use crate::arena::purge::{Reason, bytes_to_keep, run_tick};
 use crate::os::{self, Parking};
 use crate::{gate, tuning};
 
@@ -28,8 +27,6 @@ static WINDOW_NS: AtomicU64 = AtomicU64::new(0);
 static EMPTIES: AtomicBool = AtomicBool::new(false);
 /// When the next tick is due, by [`os::monotonic_ns`].
 static NEXT_TICK_NS: AtomicU64 = AtomicU64::new(0);
-/// The function that a thread of the program calls for a tick.
-static TICK: AtomicPtr<()> = AtomicPtr::new(null_mut());
 
 /// The generation of the process whose background thread ticks; 0 if none does.
 static WATCHED: AtomicU64 = AtomicU64::new(0);
@@ -50,9 +47,8 @@ pub(crate) struct Policy {
     pub(crate) empties: bool,
 }
 
-/// Changes the policy. A thread of the program calls `run` when a tick is due.
-pub(crate) fn follow(policy: Policy, run: fn()) {
-    TICK.store(run as *mut (), Ordering::Relaxed);
+/// Changes the policy. The call neither waits nor allocates.
+pub(crate) fn follow(policy: Policy) {
     EMPTIES.store(policy.empties, Ordering::Relaxed);
     if WINDOW_NS.swap(policy.window_ns, Ordering::SeqCst) == 0 {
         // The ticks of an earlier policy are old.
@@ -61,7 +57,7 @@ pub(crate) fn follow(policy: Policy, run: fn()) {
     NEXT_TICK_NS.store(0, Ordering::Relaxed);
     // Without a window, no request would end the purge that another policy began.
     IS_UNFINISHED.store(false, Ordering::Relaxed);
-    gate::set_tick((policy.window_ns != 0).then_some(tick_if_due));
+    gate::set_ticking(policy.window_ns != 0);
     // The background thread may sleep for the tick of another window.
     wake_background();
 }
@@ -76,10 +72,7 @@ pub(crate) fn tick_if_due() {
     }
     let next = now.saturating_add(tick_ns());
     if NEXT_TICK_NS.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-        let run = TICK.load(Ordering::Relaxed);
-        // SAFETY: `follow` stored a function of this type before it had requests tick, which this one saw with Acquire.
-        let run = unsafe { std::mem::transmute::<*mut (), fn()>(run) };
-        run();
+        run_tick(Caller::Program);
     }
 }
 

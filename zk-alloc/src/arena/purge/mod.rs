@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::accounts::{Limit, resident_bytes};
 use crate::arena::pages::memory::Allowance;
 use crate::arena::pages::zone::Shortage;
-use crate::arena::purge::decay::{Caller, DecayState, HeapSnapshot, Marks, Policy, Verdict};
+use crate::arena::purge::decay::{Caller, DecayState, HeapSnapshot, Marks, Verdict};
 use crate::arena::{Arena, Contents, Purge, cached_bytes, get};
 use crate::{accounts, gate, os, tuning};
 
@@ -209,13 +209,6 @@ fn tick(arena: &Arena, state: &mut DecayState, by: Caller) -> Verdict {
 fn purge_part(arena: &Arena, state: &mut DecayState, keep_bytes: usize) {
     let gone_bytes = purge_by_tick(arena, keep_bytes);
     state.purged_part(keep_bytes, Marks::of(resident_bytes(), accounts::used_bytes(), cached_bytes()), gone_bytes);
-}
-
-/// From now on, free memory is purged by this policy; see `decay`. The call neither waits nor allocates.
-pub(crate) fn follow(policy: Policy) {
-    decay::follow(policy, || {
-        run_tick(Caller::Program);
-    });
 }
 
 /// Runs a tick; `None` without an arena, or while another thread runs one.
