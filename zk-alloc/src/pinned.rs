@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::{fmt, io};
 
 use crate::accounts::Limit;
-use crate::arena::{self, Arena, Bitmap, Contents, Populate, Runs, Shortage, Table};
+use crate::arena::{self, Arena, Bitmap, Contents, Populate, Runs, Shortage, Table, Wanted};
 use crate::config::{self, Settings};
 use crate::os::{self, Errno, HUGE_PAGE_BYTES};
 use crate::sync::AtomicU64;
@@ -84,7 +84,7 @@ pub(crate) fn alloc(arena: &Arena, size: usize, align: usize, contents: Contents
     let range = own().filter(|range| size <= range.bytes)?;
     let (pages, align) = (range.pages(size), range.pages(align));
     let skew = (range.start.addr().get() / range.page_bytes) & (align - 1);
-    let start = range.runs.claim_first_fit(0, pages, align, skew)?;
+    let start = range.runs.claim_first_fit(0, Wanted { n: pages, align, skew })?;
     // SAFETY: a page of the range, so that the offset stays within it.
     let at = unsafe { range.start.add(start * range.page_bytes) };
     let fresh_from = range.came_into_use(start, pages);

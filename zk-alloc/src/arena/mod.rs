@@ -36,7 +36,7 @@ use crate::arena::pages::layout::{self, Path, RunKind, RunUse, ZoneSpec};
 use crate::arena::pages::lengths::Lengths;
 use crate::arena::pages::memory::Density;
 pub(crate) use crate::arena::pages::memory::Purge;
-pub(crate) use crate::arena::pages::runs::Runs;
+pub(crate) use crate::arena::pages::runs::{Runs, Wanted};
 pub(crate) use crate::arena::pages::zone::Contents;
 pub(crate) use crate::arena::pages::zone::{Populate, Shortage, Zone};
 pub(crate) use crate::arena::purge::decay::{Policy, parker, set_watched};

@@ -134,7 +134,7 @@ fn a_freed_run_is_found(interruptions: usize, from: usize, parts: &'static [(usi
     bounded(interruptions, move || {
         let runs = full_zone(BITS / 64);
         let search = |runs: &Runs| {
-            if let Some(start) = runs.claim_noted(from, 15, 1, 0) {
+            if let Some(start) = runs.claim_noted(from, Wanted::anywhere(15)) {
                 runs.release(start, 15);
             }
         };
@@ -146,11 +146,11 @@ fn a_freed_run_is_found(interruptions: usize, from: usize, parts: &'static [(usi
         search(&runs);
         join(freed);
         let first = parts.iter().map(|&(start, _)| start.max(from)).min();
-        let found = runs.claim_noted(from, 15, 1, 0);
+        let found = runs.claim_noted(from, Wanted::anywhere(15));
         assert_eq!(found, first, "a free run was lost");
         found.inspect(|&start| runs.release(start, 15));
         let lowest = parts.iter().map(|&(start, _)| start).min();
-        assert_eq!(runs.claim_noted(0, 15, 1, 0), lowest, "its hint was lost");
+        assert_eq!(runs.claim_noted(0, Wanted::anywhere(15)), lowest, "its hint was lost");
     });
 }
 
@@ -176,9 +176,9 @@ fn a_run_that_two_threads_freed_in_parts_while_a_third_passed_over_it_is_found_a
 fn a_run_of_many_words_that_two_threads_freed_in_parts_is_found_afterwards() {
     bounded(3, || {
         let runs = full_zone(5);
-        assert_eq!(runs.claim_noted(0, 255, 1, 0), None);
+        assert_eq!(runs.claim_noted(0, Wanted::anywhere(255)), None);
         beside_two(&runs, |one| one.release(64, 128), |other| other.release(192, 128), || ());
-        assert_eq!(runs.claim_noted(0, 255, 1, 0), Some(64));
+        assert_eq!(runs.claim_noted(0, Wanted::anywhere(255)), Some(64));
     });
 }
 
@@ -186,9 +186,9 @@ fn a_run_of_many_words_that_two_threads_freed_in_parts_is_found_afterwards() {
 fn a_search_that_overtakes_another_does_not_hide_what_was_freed_between_them() {
     bounded(3, || {
         let runs = full_zone(BITS / 64);
-        let search = |other: &Runs| _ = other.claim_noted(0, 64, 1, 0);
-        let had = beside_two(&runs, search, |other| other.release(0, 16), || runs.claim_noted(0, 15, 1, 0));
-        assert_eq!(had.or_else(|| runs.claim_noted(0, 15, 1, 0)), Some(0));
+        let search = |other: &Runs| _ = other.claim_noted(0, Wanted::anywhere(64));
+        let had = beside_two(&runs, search, |other| other.release(0, 16), || runs.claim_noted(0, Wanted::anywhere(15)));
+        assert_eq!(had.or_else(|| runs.claim_noted(0, Wanted::anywhere(15))), Some(0));
     });
 }
 
@@ -201,8 +201,8 @@ fn a_claim_that_is_given_up_hides_nothing_that_is_free() {
             runs.release(free.start, free.len());
             let gives_up = move |other: &Runs| assert!(!other.try_claim(claimed.0, claimed.1));
             // Claims the free run only if the other thread has set none of its bits at that moment.
-            let had = beside(&runs, gives_up, || runs.claim_noted(0, free.len(), 1, 0));
-            let had = had.or_else(|| runs.claim_noted(0, free.len(), 1, 0));
+            let had = beside(&runs, gives_up, || runs.claim_noted(0, Wanted::anywhere(free.len())));
+            let had = had.or_else(|| runs.claim_noted(0, Wanted::anywhere(free.len())));
             assert_eq!(had, Some(free.start), "a free run was lost");
         });
     }
@@ -341,12 +341,11 @@ fn no_failure_is_remembered_of_a_run_that_was_freed_during_the_search() {
         let bits = Bitmap::new(words(BITS / 64));
         bits.try_claim(0, BITS).expect("all is free");
         let failures = Arc::new(Failures::new());
-        let wanted = |n| Wanted { n, align: 1, skew: 0 };
         // Loom orders values that are stored with SeqCst, but not the initial values.
-        failures.begin(0, wanted(16));
+        failures.begin(0, Wanted::anywhere(16));
         failures.freed(16);
         let search = move |failures: &Failures, n: usize| {
-            let search = failures.begin(0, wanted(n));
+            let search = failures.begin(0, Wanted::anywhere(n));
             if search.is_some() && bits.find_clear_run(0, n, 1, 0).is_none() {
                 search.into_iter().for_each(|search| failures.remember(search));
             }
@@ -356,7 +355,7 @@ fn no_failure_is_remembered_of_a_run_that_was_freed_during_the_search() {
             failures.freed(16);
         };
         beside_two(&failures, free, move |other| search(other, 16), || search(&failures, 15));
-        assert!(failures.begin(0, wanted(16)).is_some(), "a free run would not be found");
-        assert!(failures.begin(0, wanted(15)).is_some(), "a free run would not be found");
+        assert!(failures.begin(0, Wanted::anywhere(16)).is_some(), "a free run would not be found");
+        assert!(failures.begin(0, Wanted::anywhere(15)).is_some(), "a free run would not be found");
     });
 }

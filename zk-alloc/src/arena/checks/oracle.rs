@@ -2,7 +2,7 @@
 use proptest::prelude::*;
 
 use crate::arena::pages::bitmap::{Bitmap, steps};
-use crate::arena::pages::runs::Runs;
+use crate::arena::pages::runs::{Runs, Wanted};
 use crate::sync::AtomicU64;
 
 /// Enough bits for searches across several words, and for a free run of the last class.
@@ -138,7 +138,7 @@ fn zone_step(zone: &Runs, bits: &mut [bool], op: Op) {
             let fits = |&start: &usize| (start + skew) % align == 0 && !bits[start..start + n].contains(&true);
             let places: Vec<usize> = (from..(BITS + 1).saturating_sub(n)).filter(fits).collect();
             let lowest = places.first().copied();
-            let found = zone.claim_first_fit(from, n, align, skew);
+            let found = zone.claim_first_fit(from, Wanted { n, align, skew });
             // If many free runs below are too short, the zone may take a higher place that is sure to fit.
             let misses = lowest.map_or(0, |lowest| free_runs(&bits[from..lowest]));
             if misses < 8 || found.is_none() {
@@ -207,13 +207,13 @@ fn above_many_free_runs_a_run_lies_where_it_fits_for_sure() {
     free_runs.for_each(|start| zone.release(start, RUN_PAGES));
     let fitting = len - 200;
     zone.release(fitting, RUN_PAGES + 1);
-    assert_eq!(zone.claim_first_fit(0, RUN_PAGES + 2, 1, 0), None);
-    assert_eq!(zone.claim_first_fit(0, RUN_PAGES + 1, 1, 0), Some(fitting));
+    assert_eq!(zone.claim_first_fit(0, Wanted::anywhere(RUN_PAGES + 2)), None);
+    assert_eq!(zone.claim_first_fit(0, Wanted::anywhere(RUN_PAGES + 1)), Some(fitting));
     zone.release(fitting, RUN_PAGES + 1);
     let sure = len - 64;
     zone.release(sure, 20);
-    assert_eq!(zone.claim_first_fit(0, RUN_PAGES + 1, 1, 0), Some(sure));
-    assert_eq!(zone.claim_first_fit(0, RUN_PAGES, 1, 0), Some(0));
+    assert_eq!(zone.claim_first_fit(0, Wanted::anywhere(RUN_PAGES + 1)), Some(sure));
+    assert_eq!(zone.claim_first_fit(0, Wanted::anywhere(RUN_PAGES)), Some(0));
 }
 
 /// A zone of so many pages, all of them used.
@@ -248,7 +248,7 @@ fn a_search_visits_a_bounded_number_of_free_runs_of_any_one_length() {
         }
         let room = 4 * n + align;
         zone.release(PAGES - room, room);
-        let (steps, found) = steps_of(|| zone.claim_first_fit(0, n, align, 0));
+        let (steps, found) = steps_of(|| zone.claim_first_fit(0, Wanted { n, align, skew: 0 }));
         assert!(found.is_some());
         assert!(steps <= MAX_STEPS + n / 16, "{steps} words, {n} pages at {align} above {count} runs of {run_pages}");
         let (steps, ()) = steps_of(|| zone.release(found.expect("asserted"), n));
@@ -261,7 +261,7 @@ fn a_search_for_short_aligned_runs_looks_at_a_bounded_number_of_words() {
     let zone = full_zone(PAGES);
     zone.release(0, PAGES);
     for (n, align) in [(1, 8), (2, 8), (7, 16), (1, 512)] {
-        let most = (0..10_000).map(|_| steps_of(|| zone.claim_first_fit(0, n, align, 0).expect("room")).0).max();
+        let most = (0..10_000).map(|_| steps_of(|| zone.claim_first_fit(0, Wanted { n, align, skew: 0 }).expect("room")).0).max();
         assert!(most <= Some(MAX_STEPS), "{most:?} words for {n} pages at {align}");
     }
 }
@@ -285,11 +285,11 @@ fn a_full_zone_is_not_searched_at_each_request() {
     // Freed runs that are too short change nothing.
     let free_short = || zone.release(PAGES / 2, 10);
     for (from, n, align) in [(0, 100, 1), (PAGES / 8, 64, 1), (0, 16, 16), (PAGES / 8, 70, 1)] {
-        let (_, found) = steps_of(|| zone.claim_first_fit(from, n, align, 0));
+        let (_, found) = steps_of(|| zone.claim_first_fit(from, Wanted { n, align, skew: 0 }));
         assert_eq!(found, None);
         free_short();
         for more in 0..10 {
-            let (steps, found) = steps_of(|| zone.claim_first_fit(from, n + more, align, 0));
+            let (steps, found) = steps_of(|| zone.claim_first_fit(from, Wanted { n: n + more, align, skew: 0 }));
             assert_eq!(found, None);
             assert!(steps <= MAX_STEPS, "{steps} words for {} pages in a full zone", n + more);
         }
@@ -297,7 +297,7 @@ fn a_full_zone_is_not_searched_at_each_request() {
     }
     zone.release(PAGES - 128, 50);
     zone.release(PAGES - 128 + 50, 50);
-    assert_eq!(zone.claim_first_fit(0, 100, 1, 0), Some(PAGES - 128));
+    assert_eq!(zone.claim_first_fit(0, Wanted::anywhere(100)), Some(PAGES - 128));
 }
 
 /// Others took these runs, and left hints to them.
@@ -308,7 +308,7 @@ fn a_search_does_not_clear_up_all_superfluous_hints() {
     starts().for_each(|start| zone.release(start, 20));
     starts().for_each(|start| assert!(zone.try_claim(start, 20)));
     zone.release(PAGES - 1000, 1000);
-    let (steps, found) = steps_of(|| zone.claim_first_fit(0, 20, 1, 0));
+    let (steps, found) = steps_of(|| zone.claim_first_fit(0, Wanted::anywhere(20)));
     assert_eq!(found, Some(PAGES - 1000));
     assert!(steps <= MAX_STEPS, "{steps} words");
 }
@@ -321,5 +321,5 @@ fn freeing_a_page_beside_a_long_free_run_reads_few_bitmap_words() {
     assert!(zone.try_claim(middle, 1));
     let (steps, ()) = steps_of(|| zone.release(middle, 1));
     assert!(steps <= 200, "{steps} words");
-    assert_eq!(zone.claim_first_fit(0, PAGES, 1, 0), Some(0));
+    assert_eq!(zone.claim_first_fit(0, Wanted::anywhere(PAGES)), Some(0));
 }

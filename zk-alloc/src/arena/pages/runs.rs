@@ -43,16 +43,16 @@ impl Runs {
         self.used.len()
     }
 
-    /// Claims the lowest free run at or above `from` that begins at an `i` with `(i + skew) % align == 0`.
-    pub(crate) fn claim_first_fit(&self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
-        self.claim_aligned_nearby(from, n, align, skew)
-            .or_else(|| self.claim_noted(from, n, align, skew))
-            .or_else(|| self.claim_anywhere(from, Wanted { n, align, skew }))
+    /// Claims the lowest free run at or above `from` that has what is wanted.
+    pub(crate) fn claim_first_fit(&self, from: usize, wanted: Wanted) -> Option<usize> {
+        self.claim_aligned_nearby(from, wanted)
+            .or_else(|| self.claim_noted(from, wanted))
+            .or_else(|| self.claim_anywhere(from, wanted))
     }
 
     /// As [`claim_first_fit`](Self::claim_first_fit), for runs shorter than their alignment, which is at most a word of the bitmap. Looks at
     /// a few words only. Between such runs lie many free runs that are too short or not aligned, and the index would visit them one by one.
-    fn claim_aligned_nearby(&self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
+    fn claim_aligned_nearby(&self, from: usize, Wanted { n, align, skew }: Wanted) -> Option<usize> {
         if n >= align || align > WORD_BITS || skew != 0 {
             return None;
         }
@@ -80,8 +80,8 @@ impl Runs {
     }
 
     /// As [`claim_first_fit`](Self::claim_first_fit), from the noted free runs.
-    pub(crate) fn claim_noted(&self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
-        self.claim_found(from, n, |from| self.index.lowest(from, Wanted { n, align, skew }))
+    pub(crate) fn claim_noted(&self, from: usize, wanted: Wanted) -> Option<usize> {
+        self.claim_found(from, wanted.n, |from| self.index.lowest(from, wanted))
     }
 
     /// Claims the run that `search` finds, and searches again if another thread was faster.
@@ -100,17 +100,14 @@ impl Runs {
         &self,
         from: usize,
         resident: Bitmap<'static>,
-        n: usize,
-        align: usize,
-        skew: usize,
+        wanted: Wanted,
         beyond: usize,
     ) -> Option<usize> {
-        let wanted = Wanted { n, align, skew };
         let place_in = |start: usize, end: usize| {
             resident.set_runs(start, end - start).find_map(|(start, len)| wanted.place_in(start, start + len))
         };
         let start = self.index.shortest(from, wanted, tuning::max_resident_probes(), beyond, place_in)?;
-        self.try_claim(start, n).then_some(start)
+        self.try_claim(start, wanted.n).then_some(start)
     }
 
     /// Claims exactly `[start, start + n)`, or nothing.
@@ -316,6 +313,11 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
+    /// `n` pages anywhere.
+    pub(crate) const fn anywhere(n: usize) -> Self {
+        Self { n, align: 1, skew: 0 }
+    }
+
     /// The first place at or above `at`.
     fn first_from(self, at: usize) -> usize {
         (at + self.skew).next_multiple_of(self.align) - self.skew

@@ -22,7 +22,7 @@ use crate::arena::pages::layout::{self, RunUse, ZoneSpec};
 use crate::arena::pages::lengths::Lengths;
 use crate::arena::pages::memory::{Allowance, HugePages, Mapped, Obstacle, Purge, Residency, Unmapped, Zeroing};
 use crate::arena::pages::moved::{self, Moved};
-use crate::arena::pages::runs::Runs;
+use crate::arena::pages::runs::{Runs, Wanted};
 use crate::os::{self, Errno, HUGE_PAGE_BYTES, NotMoved};
 use crate::sync::AtomicU64;
 use crate::{gate, helpers, tuning};
@@ -143,25 +143,22 @@ impl Zone {
         limit: Limit,
         elsewhere: impl FnOnce() -> Option<NonNull<u8>>,
     ) -> Result<NonNull<u8>, Shortage> {
-        let pages = self.pages(bytes);
-        let run_use = RunUse::of_run(bytes);
-        let found = self.claim_free(run_use, bytes, align);
-        if found.is_none_or(|start| self.residency.resident(start, pages) < pages) {
+        let (wanted, run_use) = (self.wanted(bytes, align), RunUse::of_run(bytes));
+        let found = self.claim_free(run_use, wanted);
+        if found.is_none_or(|start| self.residency.resident(start, wanted.n) < wanted.n) {
             if let Some(at) = elsewhere() {
-                found.into_iter().for_each(|start| self.runs.release(start, pages));
+                found.into_iter().for_each(|start| self.runs.release(start, wanted.n));
                 return Ok(at);
             }
         }
-        let (align, skew) = self.align_and_skew(bytes, align);
-        let start = self.commit_or_move(found.ok_or(Shortage::Full)?, pages, run_use, align, skew)?;
+        let start = self.commit_or_move(found.ok_or(Shortage::Full)?, run_use, wanted)?;
         self.hand_out(start, bytes, contents, limit)
     }
 
     /// Hands out a run that is free and resident, for a request whose own zone has none.
     pub(crate) fn claim_for_other_zone(&self, bytes: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
-        let (align, skew) = self.align_and_skew(bytes, align);
         // Resident pages are committed.
-        let start = self.claim_resident(RunUse::of_run(bytes), self.pages(bytes), align, skew)?;
+        let start = self.claim_resident(RunUse::of_run(bytes), self.wanted(bytes, align))?;
         self.hand_out(start, bytes, contents, Limit::Peak).ok()
     }
 
@@ -184,15 +181,14 @@ impl Zone {
     /// # Errors
     /// See [`Shortage`].
     pub(crate) fn claim_slab(&self, bytes: usize, limit: Limit) -> Result<(NonNull<u8>, u64), Shortage> {
-        let pages = self.pages(bytes);
-        let start = self.claim_free(RunUse::Slab, bytes, bytes).ok_or(Shortage::Full)?;
-        let (align, skew) = self.align_and_skew(bytes, bytes);
-        let start = self.commit_or_move(start, pages, RunUse::Slab, align, skew)?;
-        if !self.prefault_slab(start, pages, limit) {
-            self.runs.release(start, pages);
+        let wanted = self.wanted(bytes, bytes);
+        let start = self.claim_free(RunUse::Slab, wanted).ok_or(Shortage::Full)?;
+        let start = self.commit_or_move(start, RunUse::Slab, wanted)?;
+        if !self.prefault_slab(start, wanted.n, limit) {
+            self.runs.release(start, wanted.n);
             return Err(Shortage::OverBudget);
         }
-        Ok((self.address(start), self.residency.hand_over(start, pages)))
+        Ok((self.address(start), self.residency.hand_over(start, wanted.n)))
     }
 
     /// Takes back a slab, of whose pages those in `resident` are accounted.
@@ -224,15 +220,9 @@ impl Zone {
 
     /// Claims the lowest run of free pages. Before it hands out what is not resident, it frees the cached runs, and takes any
     /// other place that is.
-    fn claim_free(&self, run_use: RunUse, bytes: usize, align: usize) -> Option<usize> {
-        let (align, skew) = self.align_and_skew(bytes, align);
-        self.claim_aligned(run_use, self.pages(bytes), align, skew)
-    }
-
-    /// As [`claim_free`](Self::claim_free): a run that begins at an `i` with `(i + skew) % align == 0`.
-    fn claim_aligned(&self, run_use: RunUse, pages: usize, align: usize, skew: usize) -> Option<usize> {
-        let from = self.first_of(run_use);
-        let first_fit = || self.first_fit(run_use, from, pages, align, skew);
+    fn claim_free(&self, run_use: RunUse, wanted: Wanted) -> Option<usize> {
+        let (from, pages) = (self.first_of(run_use), wanted.n);
+        let first_fit = || self.first_fit(run_use, from, wanted);
         let is_resident = |start: &usize| self.residency.resident(*start, pages) == pages;
         let release = |start| self.runs.release(start, pages);
         let mut found = first_fit();
@@ -243,7 +233,7 @@ impl Zone {
         if run_use == RunUse::Slab || found.as_ref().is_some_and(is_resident) {
             return found;
         }
-        let elsewhere = self.claim_resident(run_use, pages, align, skew);
+        let elsewhere = self.claim_resident(run_use, wanted);
         if elsewhere.is_some() {
             found.into_iter().for_each(release);
         }
@@ -251,11 +241,11 @@ impl Zone {
     }
 
     /// Claims the lowest run of free pages for a use, at or above `from`.
-    fn first_fit(&self, run_use: RunUse, from: usize, pages: usize, align: usize, skew: usize) -> Option<usize> {
-        let start = self.runs.claim_first_fit(from, pages, align, skew)?;
-        let Some(behind) = self.first_behind_kept(run_use, start, pages) else { return Some(start) };
-        self.runs.release(start, pages);
-        self.runs.claim_first_fit(behind, pages, align, skew)
+    fn first_fit(&self, run_use: RunUse, from: usize, wanted: Wanted) -> Option<usize> {
+        let start = self.runs.claim_first_fit(from, wanted)?;
+        let Some(behind) = self.first_behind_kept(run_use, start, wanted.n) else { return Some(start) };
+        self.runs.release(start, wanted.n);
+        self.runs.claim_first_fit(behind, wanted)
     }
 
     /// If a run lies where a run of its use must not: the first page behind these addresses.
@@ -270,24 +260,24 @@ impl Zone {
         self.pages(layout::kept_from(run_use, self.spec.small_region_bytes)).min(self.runs.len() / 4)
     }
 
-    /// The alignment of a run in pages, and how far the zone's start lies behind a multiple of it.
-    fn align_and_skew(&self, bytes: usize, align: usize) -> (usize, usize) {
+    /// The pages of a run, their alignment, and how far the zone's start lies behind a multiple of that.
+    fn wanted(&self, bytes: usize, align: usize) -> Wanted {
         let align = self.pages(self.spec.run_align(bytes, align)).next_power_of_two();
         let first = self.base.addr().get() >> self.spec.page_bytes.trailing_zeros();
-        (align, first & (align - 1))
+        Wanted { n: self.pages(bytes), align, skew: first & (align - 1) }
     }
 
     /// Claims a run that is free and resident, in the shortest free run that it fits.
-    fn claim_resident(&self, run_use: RunUse, pages: usize, align: usize, skew: usize) -> Option<usize> {
+    fn claim_resident(&self, run_use: RunUse, wanted: Wanted) -> Option<usize> {
         let free_bytes = accounts::resident_bytes().saturating_sub(accounts::used_bytes());
-        if free_bytes < self.bytes(pages) {
+        if free_bytes < self.bytes(wanted.n) {
             return None;
         }
         // Behind a small-object region that shrank, the memory of the first phase's long runs begins where the region ended.
         let (from, beyond) = (self.first_of(RunUse::LongRun), self.pages(self.spec.small_region_bytes));
-        let start = self.runs.claim_resident(from, self.residency.resident_bits(), pages, align, skew, beyond)?;
-        if self.first_behind_kept(run_use, start, pages).is_some() {
-            self.runs.release(start, pages);
+        let start = self.runs.claim_resident(from, self.residency.resident_bits(), wanted, beyond)?;
+        if self.first_behind_kept(run_use, start, wanted.n).is_some() {
+            self.runs.release(start, wanted.n);
             return None;
         }
         Some(start)
@@ -444,15 +434,8 @@ impl Zone {
     /// # Errors
     /// [`Shortage::Full`] if there is none, or if more than [`tuning::max_foreign_probes`] foreign mappings are in the way: the next request
     /// goes on behind them. [`Shortage::Refused`] if the kernel refuses memory.
-    fn commit_or_move(
-        &self,
-        start: usize,
-        pages: usize,
-        run_use: RunUse,
-        align: usize,
-        skew: usize,
-    ) -> Result<usize, Shortage> {
-        let (mut start, mut probes) = (start, 0);
+    fn commit_or_move(&self, mut start: usize, run_use: RunUse, wanted: Wanted) -> Result<usize, Shortage> {
+        let (pages, mut probes) = (wanted.n, 0);
         loop {
             let behind = match self.commit(start, pages) {
                 Ok(()) => return Ok(start),
@@ -471,7 +454,7 @@ impl Zone {
             }
             // Each step leads further up, so the loop ends.
             let from = behind * self.block_pages();
-            start = self.first_fit(run_use, from, pages, align, skew).ok_or(Shortage::Full)?;
+            start = self.first_fit(run_use, from, wanted).ok_or(Shortage::Full)?;
         }
     }
 
@@ -673,8 +656,9 @@ impl Zone {
     /// accounted: 0 if the zone or the cap has no room for them.
     pub(crate) fn populate(&self, run_use: RunUse, bytes: usize, prefault: impl FnOnce(Populate<'_>)) -> usize {
         let pages = self.pages(bytes.min(self.capacity_bytes()));
-        let Some(start) = self.first_fit(run_use, self.first_of(run_use), pages, 1, 0) else { return 0 };
-        let Ok(start) = self.commit_or_move(start, pages, run_use, 1, 0) else { return 0 };
+        let wanted = Wanted::anywhere(pages);
+        let Some(start) = self.first_fit(run_use, self.first_of(run_use), wanted) else { return 0 };
+        let Ok(start) = self.commit_or_move(start, run_use, wanted) else { return 0 };
         if self.make_usable(start, pages, Limit::Cap).is_err() {
             return 0;
         }
@@ -720,11 +704,10 @@ impl Zone {
         align: usize,
         len: usize,
     ) -> Result<(NonNull<u8>, bool), Shortage> {
-        let pages = self.pages(bytes);
+        let wanted = self.wanted(bytes, align);
         let start = self.claim_to_grow_on(bytes, align).ok_or(Shortage::Full)?;
-        let (align, skew) = self.align_and_skew(bytes, align);
-        let start = self.commit_or_move(start, pages, RunUse::of_run(bytes), align, skew)?;
-        let moved = self.pages(len);
+        let start = self.commit_or_move(start, RunUse::of_run(bytes), wanted)?;
+        let (pages, moved) = (wanted.n, self.pages(len));
         let resident = self.residency.resident(start, moved);
         let fresh = self.account(start, pages, Limit::Cap)?;
         // A move replaces the resident pages of the new place. If all are resident, a copy keeps them. Else the place is emptied for the
@@ -759,7 +742,7 @@ impl Zone {
         if with_room.is_some_and(|start| resident(start) == pages) {
             return with_room;
         }
-        let without = self.claim_free(RunUse::of_run(bytes), bytes, align);
+        let without = self.claim_free(RunUse::of_run(bytes), self.wanted(bytes, align));
         let (Some(one), Some(other)) = (with_room, without) else { return with_room.or(without) };
         let (better, worse) = if resident(other) > resident(one) { (other, one) } else { (one, other) };
         self.runs.release(worse, pages);
@@ -774,7 +757,7 @@ impl Zone {
             return None;
         }
         let room = pages.checked_mul(room)?.checked_next_power_of_two()?;
-        let start = self.claim_aligned(RunUse::of_run(bytes), pages, room, 0)?;
+        let start = self.claim_free(RunUse::of_run(bytes), Wanted { n: pages, align: room, skew: 0 })?;
         let is_mappable = self.may_map_to(start + pages);
         if !is_mappable {
             self.runs.release(start, pages);
