@@ -405,20 +405,3 @@ impl fmt::Display for ScratchExhausted {
 }
 
 impl Error for ScratchExhausted {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_say_what_was_asked_what_was_found_and_what_happens_now() {
-        assert_eq!(
-            MemoryRefused { asked_bytes: 4096, errno: 12 }.to_string(),
-            "the system refused 4096 bytes of memory (errno 12); nothing was mapped"
-        );
-        assert_eq!(
-            ScratchExhausted { asked_bytes: 100, align_bytes: 64, left_bytes: 120, capacity_bytes: 4096 }.to_string(),
-            "100 bytes (on a boundary of 64) were asked of a scratch that has 120 of 4096 bytes left; nothing was allocated"
-        );
-    }
-}

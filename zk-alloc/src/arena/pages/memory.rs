@@ -833,23 +833,4 @@ mod tests {
         assert_eq!(mapped.reach(0..4, || 16, || 7, small), Ok(()));
         assert_eq!((mapped.end(), place(&mapped, &kernel, 1, 4)), (4, Some((4, 0))));
     }
-
-    #[test]
-    fn threads_that_grow_at_once_map_each_block_once() {
-        for round in 0..100 {
-            let (mapped, kernel) = (&mapped(1024), &Kernel::new(1024, &[20..25, 200..300]));
-            std::thread::scope(|scope| {
-                for thread in 0..4 {
-                    scope.spawn(move || {
-                        for len in (1..12).cycle().skip(thread + round).take(20) {
-                            let (start, _) = place(mapped, kernel, len, 0).expect("a place");
-                            assert!((start..start + len).all(|block| mapped.is_ready(block)));
-                        }
-                    });
-                }
-            });
-            let map = kernel.0.lock().unwrap();
-            (0..1024).for_each(|block| assert_eq!(mapped.is_ready(block), map[block] == OURS, "{block}"));
-        }
-    }
 }
