@@ -147,23 +147,80 @@ fn map_at(at: *mut u8, len: usize, protection: ProtFlags) -> Result<(), Errno> {
     Err(rustix::io::Errno::EXIST.into())
 }
 
-/// Purges the pages at once. The range reads as zeroes afterwards.
-///
-/// # Safety
-/// The range is committed, and nobody needs its contents.
-pub(crate) unsafe fn discard(at: *mut u8, len: usize) -> Result<(), Errno> {
-    // SAFETY: the caller's: the contents are dead.
-    unsafe { advise(at, len, Advice::LinuxDontNeed) }
+macro_rules! advices {
+    ($($(#[$doc:meta])+ $name:ident: $advice:ident $(, $refused:ident)?;)+) => {$(
+        $(#[$doc])+
+        pub(crate) unsafe fn $name(at: *mut u8, len: usize) -> Result<(), Errno> {
+            // SAFETY: the caller's: it knows the effect on the contents.
+            let advised = unsafe { advise(at, len, Advice::$advice) };
+            $(let advised = $refused(advised);)?
+            advised
+        }
+    )+};
 }
 
-/// Purges the pages lazily: the kernel may take them when it runs short of memory. Until then they keep their contents. A write to a
-/// page cancels this.
-///
-/// # Safety
-/// The range is committed, and nobody needs its contents.
-pub(crate) unsafe fn purge_lazily(at: *mut u8, len: usize) -> Result<(), Errno> {
-    // SAFETY: the caller's: the contents are dead.
-    unless_in_sandbox(|| unsafe { advise(at, len, Advice::LinuxFree) })
+advices! {
+    /// Purges the pages at once. The range reads as zeroes afterwards.
+    ///
+    /// # Safety
+    /// The range is committed, and nobody needs its contents.
+    discard: LinuxDontNeed;
+
+    /// Purges the pages lazily: the kernel may take them when it runs short of memory. Until then they keep their contents. A write to a
+    /// page cancels this.
+    ///
+    /// # Safety
+    /// The range is committed, and nobody needs its contents.
+    purge_lazily: LinuxFree, unless_in_sandbox;
+
+    /// Prefaults the range, writable. No contents change, so that other threads may own parts of the range. Does nothing before Linux
+    /// 5.14, which has no such call, and in a [sandbox](super::is_in_sandbox).
+    ///
+    /// # Safety
+    /// The range is committed.
+    prefault: LinuxPopulateWrite, unless_unknown;
+
+    /// Asks for huge pages in the range.
+    ///
+    /// # Safety
+    /// The range lies within one reservation.
+    advise_huge: LinuxHugepage, unless_in_sandbox;
+
+    /// Forbids huge pages in the range. A kernel that was built without them has nothing to forbid: that is no error.
+    ///
+    /// # Safety
+    /// The range lies within one reservation.
+    forbid_huge: LinuxNoHugepage, unless_unknown;
+
+    /// Leaves the range out of a child of `fork`: nothing is mapped there.
+    ///
+    /// # Safety
+    /// The range lies within one mapping that belongs to the caller, and no child uses it.
+    leave_out_of_children: LinuxDontFork;
+
+    /// Has a child of `fork` inherit a range that was [left out](leave_out_of_children).
+    ///
+    /// # Safety
+    /// As there.
+    hand_to_children: LinuxDoFork;
+
+    /// Leaves the range out of core dumps.
+    ///
+    /// # Safety
+    /// The range lies within one mapping that belongs to the caller.
+    leave_out_of_dumps: LinuxDontDump;
+
+    /// Makes the range read as zeroes in a child of `fork`.
+    ///
+    /// # Safety
+    /// The range lies within one mapping that belongs to the caller, and children can use zeroes.
+    wipe_on_fork: LinuxWipeOnFork;
+
+    /// Has a child of `fork` inherit the range again.
+    ///
+    /// # Safety
+    /// The range is the caller's alone, and none of it was [wiped](wipe_on_fork) for another reason.
+    keep_on_fork: LinuxKeepOnFork;
 }
 
 /// Makes the C library return free memory of its heap to the system.
@@ -205,37 +262,9 @@ pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
     }
 }
 
-/// Prefaults the range, writable. No contents change, so that other threads may own parts of the range. Does nothing before Linux
-/// 5.14, which has no such call, and in a [sandbox](super::is_in_sandbox).
-///
-/// # Safety
-/// The range is committed.
-pub(crate) unsafe fn prefault(at: *mut u8, len: usize) -> Result<(), Errno> {
-    // SAFETY: advice that changes no contents, on a range of ours.
-    unless_unknown(unsafe { advise(at, len, Advice::LinuxPopulateWrite) })
-}
-
-/// Asks for huge pages in the range.
-///
-/// # Safety
-/// The range lies within one reservation.
-pub(crate) unsafe fn advise_huge(at: *mut u8, len: usize) -> Result<(), Errno> {
-    // SAFETY: advice that changes no contents, on a range of ours.
-    unless_in_sandbox(|| unsafe { advise(at, len, Advice::LinuxHugepage) })
-}
-
-/// Forbids huge pages in the range. A kernel that was built without them has nothing to forbid: that is no error.
-///
-/// # Safety
-/// The range lies within one reservation.
-pub(crate) unsafe fn forbid_huge(at: *mut u8, len: usize) -> Result<(), Errno> {
-    // SAFETY: advice that changes no contents, on a range of ours.
-    unless_unknown(unsafe { advise(at, len, Advice::LinuxNoHugepage) })
-}
-
-/// Skips the advice in a [sandbox](super::is_in_sandbox), and counts it as given.
-fn unless_in_sandbox(advise: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
-    if is_in_sandbox() { Ok(()) } else { advise() }
+/// Counts advice as given that [`advise`] skipped in a [sandbox](super::is_in_sandbox).
+fn unless_in_sandbox(advised: Result<(), Errno>) -> Result<(), Errno> {
+    if is_in_sandbox() { Ok(()) } else { advised }
 }
 
 /// Counts advice as given that this kernel does not know, or that a [sandbox](super::is_in_sandbox) rules out.
@@ -261,51 +290,6 @@ pub(crate) unsafe fn unlock(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;
     // SAFETY: changes no contents.
     Ok(unsafe { rustix::mm::munlock(at.cast(), len) }?)
-}
-
-/// Leaves the range out of a child of `fork`: nothing is mapped there.
-///
-/// # Safety
-/// The range lies within one mapping that belongs to the caller, and no child uses it.
-pub(crate) unsafe fn leave_out_of_children(at: *mut u8, len: usize) -> Result<(), Errno> {
-    // SAFETY: changes nothing in this process.
-    unsafe { advise(at, len, Advice::LinuxDontFork) }
-}
-
-/// Has a child of `fork` inherit a range that was [left out](leave_out_of_children).
-///
-/// # Safety
-/// As there.
-pub(crate) unsafe fn hand_to_children(at: *mut u8, len: usize) -> Result<(), Errno> {
-    // SAFETY: changes nothing in this process.
-    unsafe { advise(at, len, Advice::LinuxDoFork) }
-}
-
-/// Leaves the range out of core dumps.
-///
-/// # Safety
-/// The range lies within one mapping that belongs to the caller.
-pub(crate) unsafe fn leave_out_of_dumps(at: *mut u8, len: usize) -> Result<(), Errno> {
-    // SAFETY: advice that changes no contents, on a range of ours.
-    unsafe { advise(at, len, Advice::LinuxDontDump) }
-}
-
-/// Makes the range read as zeroes in a child of `fork`.
-///
-/// # Safety
-/// The range lies within one mapping that belongs to the caller, and children can use zeroes.
-pub(crate) unsafe fn wipe_on_fork(at: *mut u8, len: usize) -> Result<(), Errno> {
-    // SAFETY: changes no contents in this process, on a range of ours.
-    unsafe { advise(at, len, Advice::LinuxWipeOnFork) }
-}
-
-/// Has a child of `fork` inherit the range again.
-///
-/// # Safety
-/// The range is the caller's alone, and none of it was [wiped](wipe_on_fork) for another reason.
-pub(crate) unsafe fn keep_on_fork(at: *mut u8, len: usize) -> Result<(), Errno> {
-    // SAFETY: changes no contents in this process, on a range of ours.
-    unsafe { advise(at, len, Advice::LinuxKeepOnFork) }
 }
 
 /// Gives each advice of the arena once, to a page that nobody uses, and moves that page once. Some tools record the calls of a
