@@ -5,13 +5,9 @@
 use std::mem::transmute;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-#[cfg(feature = "profile")]
-use crate::gate::{self, Observer};
 use crate::os::{self, Errno};
-#[cfg(feature = "profile")]
-use crate::profile;
 use crate::stats::Stats;
-use crate::tuning;
+use crate::{observe, profile, tuning};
 
 // Requests, and the bytes in use.
 
@@ -109,7 +105,7 @@ pub(crate) fn overflowed(bytes: usize) {
 }
 
 /// The counters of one zone.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ZoneCounters {
     allocations: AtomicU64,
     bytes: AtomicU64,
@@ -119,16 +115,6 @@ pub(crate) struct ZoneCounters {
 }
 
 impl ZoneCounters {
-    pub(crate) const fn new() -> Self {
-        Self {
-            allocations: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            fresh_bytes: AtomicU64::new(0),
-            system_calls: AtomicU64::new(0),
-            refusals: AtomicU64::new(0),
-        }
-    }
-
     /// Counts a run that was handed out for a request of `bytes`, to a thread that can't count it itself.
     pub(crate) fn requested(&self, bytes: usize) {
         self.allocations.fetch_add(1, Ordering::Relaxed);
@@ -161,8 +147,7 @@ impl ZoneCounters {
     pub(crate) fn will_fault(&self, bytes: usize) {
         self.fresh_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         reused(bytes);
-        #[cfg(feature = "profile")]
-        if gate::is_told(Observer::Profile) {
+        if observe::is_profiled() {
             profile::fresh(bytes);
         }
     }

@@ -10,7 +10,7 @@ use crate::arena::{self, Contents, Context, Unserved};
 use crate::classes::Class;
 use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
-use crate::{accounts, background, escape, gate, observe, os, pinned, retain, tuning};
+use crate::{accounts, background, escape, gate, observe, os, pinned, profile, retain, tuning};
 
 /// An allocator for provers. While a [phase](crate::phase()) is open, the arena serves requests. Outside of phases, and where the
 /// arena can't serve, a backing allocator does: [`System`], unless the program gives another.
@@ -206,8 +206,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     /// Runs before the first request is served.
     #[cold]
     fn begin(&self, context: Context) {
-        #[cfg(feature = "profile")]
-        crate::profile::start_if_set();
+        profile::start_if_set();
         if context == Context::Normal {
             self.warm_up_backing();
             retain::release_on_signal_if_set();

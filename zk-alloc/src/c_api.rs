@@ -7,13 +7,13 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-pub use crate::arena::NotFreeable;
 use crate::arena::{self, Arena, Contents, Context};
+pub use crate::arena::{NotFreeable, Unserved};
 use crate::classes::Class;
 use crate::config::{self, Settings};
-#[cfg(feature = "profile")]
-use crate::profile;
-use crate::{accounts, background, gate, observe, os, retain, tuning};
+pub use crate::config::{min_bytes_setting, warn_of_settings};
+pub use crate::os::postpone_asking_host;
+use crate::{accounts, background, gate, observe, os, profile, retain, tuning};
 
 /// The alignment of C's allocation functions, in bytes: `alignof(max_align_t)`.
 pub const MIN_ALIGN: usize = 16;
@@ -38,21 +38,6 @@ pub enum Resized {
     To(NonNull<u8>),
     /// The caller must copy it. It has this many bytes where it is.
     Not(usize),
-}
-
-/// What becomes of a request that the arena does not serve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unserved {
-    /// The caller's other allocator serves it.
-    BackingServes,
-    /// It fails: it would exceed `ZK_ALLOC_MAX_BYTES`, and `ZK_ALLOC_MAX_HARD=1` is set.
-    Fails,
-}
-
-/// `ZK_ALLOC_MIN_BYTES`, if it is set to a value that can be used.
-#[must_use]
-pub fn min_bytes_setting() -> Option<usize> {
-    config::min_bytes_setting()
 }
 
 /// The mean distance of samples, in bytes: `ZK_ALLOC_PROFILE_BYTES`, or the default. A warning names a value that can't be used, unless
@@ -89,12 +74,6 @@ pub fn profile_on_signal(write: fn()) {
     profile::on_signal(write);
 }
 
-/// Warns of each setting in the environment that can't be used, unless `is_said` holds for its variable. The arena then warns of none when
-/// it opens.
-pub fn warn_of_settings(is_said: impl Fn(&str) -> bool) {
-    config::warn_before_opening(is_said);
-}
-
 /// Memory of the arena. `first` runs before the first request of the process is served. Its argument says
 /// whether that request comes outside of signal handlers, so that `first` may call the backing allocator.
 ///
@@ -119,43 +98,32 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) 
     let serve = |arena: &'static Arena| arena.alloc_measured(size, align, contents).map(|at| (arena, at));
     let served = match arena() {
         Some(arena) if is_sane => serve(arena),
-        _ => Err(arena::Unserved::BackingServes),
+        _ => Err(Unserved::BackingServes),
     };
     accounts::check_memory_limit();
     match served {
-        Ok((arena, at)) => {
-            allocated(arena, at, size);
-            Ok(at)
-        }
-        Err(arena::Unserved::BackingServes) => {
-            accounts::overflowed(size);
-            Err(Unserved::BackingServes)
-        }
-        Err(arena::Unserved::Fails) => Err(Unserved::Fails),
+        Ok((arena, at)) => allocated(arena, at, size),
+        Err(Unserved::BackingServes) => accounts::overflowed(size),
+        Err(Unserved::Fails) => {}
     }
+    served.map(|(_, at)| at)
 }
 
 /// Tells the profile that the arena serves a request for `size` bytes. The tracing of what outlives its phase is not told: there are
 /// no phases.
 #[inline(always)]
 fn allocated(arena: &Arena, at: NonNull<u8>, size: usize) {
-    #[cfg(feature = "profile")]
     if observe::is_profiled() {
         profile::allocated(at.addr().get(), size, profile::Source::Arena, || arena.length(at, size));
     }
-    #[cfg(not(feature = "profile"))]
-    let _ = (arena, at, size);
 }
 
 /// Tells the profile that memory of the arena is about to be free.
 #[inline(always)]
 fn will_free(at: NonNull<u8>) {
-    #[cfg(feature = "profile")]
     if observe::is_profiled() {
         profile::freed(at.addr().get());
     }
-    #[cfg(not(feature = "profile"))]
-    let _ = at;
 }
 
 /// Tells the profile that an allocation has a new length.
@@ -300,12 +268,6 @@ pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
         }
         resized(arena, at, new_size.max(1));
     }
-}
-
-/// Postpones the questions to the host until the arena opens, or the process [enters a sandbox](enter_sandbox). By default they
-/// are asked when the process starts. Call this before `main`, from a function of priority 104.
-pub fn postpone_asking_host() {
-    os::postpone_asking_host();
 }
 
 /// Prepares for a sandbox that may kill the process. Asks the host for the facts that the arena will need, and from now on makes

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 #[cfg(feature = "c-api")]
 use crate::os::Limits;
-use crate::os::{self, Cut, Host, HostHugePages, Value};
+use crate::os::{self, Host, HostHugePages, Value};
 use crate::sync::WrittenOnce;
 use crate::{gate, tuning};
 
@@ -331,7 +331,7 @@ impl fmt::Display for Warning {
             _ => "the default",
         };
         let Self { variable, value, wanted, used, .. } = self;
-        write!(f, "{variable}={} is not {wanted}; using {instead}, {used}", Cut(value))
+        write!(f, "{variable}={value:?} is not {wanted}; using {instead}, {used}")
     }
 }
 
@@ -585,19 +585,18 @@ fn warn_of_unknown(is_said: impl Fn(&str) -> bool) {
     if is_said(name) {
         return;
     }
-    let (shown, nearest) = (os::Cut(&unknown), os::nearest_variable(name));
-    match nearest {
+    match os::nearest_variable(name) {
         Some(nearest) => {
-            os::warn(format_args!("{shown} is set, but there is no such variable; the nearest is {nearest}"));
+            os::warn(format_args!("{unknown:?} is set, but there is no such variable; the nearest is {nearest}"));
         }
-        None => os::warn(format_args!("{shown} is set, but there is no such variable")),
+        None => os::warn(format_args!("{unknown:?} is set, but there is no such variable")),
     }
 }
 
 /// Warns of each value in the environment that can't be used, and of a variable that nothing reads, unless `is_said` holds for the
-/// variable. [`load`] then warns of none.
+/// variable. The arena then warns of none when it opens.
 #[cfg(feature = "c-api")]
-pub(crate) fn warn_before_opening(is_said: impl Fn(&str) -> bool) {
+pub fn warn_of_settings(is_said: impl Fn(&str) -> bool) {
     HAS_WARNED.store(true, Ordering::Relaxed);
     if !os::is_any_variable() {
         return;
@@ -631,7 +630,8 @@ fn min_bytes(program: &Settings) -> usize {
 
 /// `ZK_ALLOC_MIN_BYTES`, if it is set to a value that can be used.
 #[cfg(feature = "c-api")]
-pub(crate) fn min_bytes_setting() -> Option<usize> {
+#[must_use]
+pub fn min_bytes_setting() -> Option<usize> {
     os::variable(SETTINGS.min_bytes.variable).as_ref().and_then(|said| SETTINGS.min_bytes.usable(said))
 }
 

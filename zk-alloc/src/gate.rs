@@ -81,7 +81,6 @@ pub(crate) enum Observer {
     /// The tracing of what outlives its phase (`escape`).
     Escapes = 1,
     /// The sampling of call sites (`profile`).
-    #[cfg(feature = "profile")]
     Profile = 2,
 }
 

@@ -37,6 +37,9 @@ pub mod pinned;
 pub mod pool;
 #[cfg(feature = "profile")]
 pub mod profile;
+#[cfg(not(feature = "profile"))]
+#[path = "profile/absent.rs"]
+mod profile;
 mod retain;
 mod scratch;
 mod secret;

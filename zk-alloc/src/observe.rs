@@ -4,7 +4,6 @@ use std::ptr::NonNull;
 
 use crate::escape;
 use crate::gate::{Observer, is_told};
-#[cfg(feature = "profile")]
 use crate::profile::{self, Source};
 
 /// The arena served a request for `size` bytes at `at`, with `served_bytes` of its memory.
@@ -19,12 +18,9 @@ fn tell(at: NonNull<u8>, size: usize, served_bytes: impl FnOnce() -> usize) {
     if is_told(Observer::Escapes) {
         escape::allocated(at.addr().get(), size);
     }
-    #[cfg(feature = "profile")]
-    if is_told(Observer::Profile) {
+    if is_profiled() {
         profile::allocated(at.addr().get(), size, Source::Arena, served_bytes);
     }
-    #[cfg(not(feature = "profile"))]
-    drop(served_bytes);
 }
 
 /// As [`allocated`], of a block from the thread's cache. Returns its address, so that this call can be the request's last step.
@@ -42,8 +38,7 @@ pub(crate) fn freed(at: NonNull<u8>) {
     if is_told(Observer::Escapes) {
         escape::freed(at.addr().get());
     }
-    #[cfg(feature = "profile")]
-    if is_told(Observer::Profile) {
+    if is_profiled() {
         profile::freed(at.addr().get());
     }
 }
@@ -51,43 +46,27 @@ pub(crate) fn freed(at: NonNull<u8>) {
 /// Whether an observer may want to be told that the memory at `at` is freed. Called if there is one.
 #[inline(always)]
 pub(crate) fn may_concern(at: *mut u8) -> bool {
-    #[cfg(feature = "profile")]
-    return is_told(Observer::Escapes) || profile::may_hold(at.addr());
-    #[cfg(not(feature = "profile"))]
-    {
-        let _ = at;
-        true
-    }
+    is_told(Observer::Escapes) || profile::may_hold(at.addr())
 }
 
 /// The backing allocator served a request for `size` bytes at `at`, or refused it and returned null.
 #[inline(always)]
 pub(crate) fn backing_allocated(at: *mut u8, size: usize) {
-    #[cfg(feature = "profile")]
     if is_profiled() && !at.is_null() {
         profile::allocated(at.addr(), size, Source::Backing, || size);
     }
-    #[cfg(not(feature = "profile"))]
-    let _ = (at, size);
 }
 
 /// The memory of the backing allocator at `at` is about to be freed.
 #[inline(always)]
 pub(crate) fn backing_freed(at: *mut u8) {
-    #[cfg(feature = "profile")]
     if is_profiled() {
         profile::freed(at.addr());
     }
-    #[cfg(not(feature = "profile"))]
-    let _ = at;
 }
 
 /// Whether the profile is told.
-#[cfg(any(feature = "profile", feature = "c-api"))]
 #[inline(always)]
 pub(crate) fn is_profiled() -> bool {
-    #[cfg(feature = "profile")]
-    return is_told(Observer::Profile);
-    #[cfg(not(feature = "profile"))]
-    false
+    cfg!(feature = "profile") && is_told(Observer::Profile)
 }

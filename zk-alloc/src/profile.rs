@@ -38,7 +38,6 @@
 //! thread takes a sample may wait for ever at its own first sample. The walk needs some KiB of stack, which a coroutine may lack.
 
 mod live;
-mod mapped;
 mod peak;
 mod sampler;
 mod sites;

@@ -47,11 +47,12 @@ use crate::sync::AtomicU64;
 use crate::{escape, gate, pinned, tuning};
 
 /// What becomes of a request that the arena does not serve.
+#[cfg_attr(not(feature = "c-api"), allow(unreachable_pub, reason = "`c_api` has it"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unserved {
+pub enum Unserved {
     /// The backing allocator serves it.
     BackingServes,
-    /// It fails: it would exceed the cap, and the cap is hard.
+    /// It fails: it would exceed the cap (`ZK_ALLOC_MAX_BYTES`), and the cap is hard (`ZK_ALLOC_MAX_HARD=1`).
     Fails,
 }
 

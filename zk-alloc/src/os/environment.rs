@@ -26,8 +26,11 @@ const ELSEWHERE: &[&str] = &[
     "ZK_ALLOC_SOAK_",
 ];
 
-/// Longer than any usable value, and longer than the part of a value that a message shows ([`Cut`](super::Cut)).
+/// Longer than any usable value, and longer than the part of a value that a message shows.
 const HEAD_BYTES: usize = 96;
+
+/// The most characters of a value that a message shows.
+const SHOWN_CHARS: usize = 80;
 
 /// The value of a variable, or the beginning of a value that is too long to be usable.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,22 +62,23 @@ impl Value {
     }
 }
 
-/// Formats the value as the standard library formats an `OsStr`.
+/// Formats the value as the standard library formats an `OsStr`, and cuts it off where it becomes too long for a message.
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hex = |digit: u8| char::from(b"0123456789ABCDEF"[usize::from(digit)]);
+        let text = self.head().utf8_chunks().flat_map(|chunk| {
+            let valid = chunk.valid().chars().flat_map(|char| char.escape_debug().skip(usize::from(char == '\'')));
+            let invalid = chunk.invalid().iter().flat_map(move |byte| ['\\', 'x', hex(byte >> 4), hex(byte & 15)]);
+            valid.chain(invalid)
+        });
         f.write_char('"')?;
-        for chunk in self.head().utf8_chunks() {
-            for char in chunk.valid().chars() {
-                match char {
-                    '\'' => f.write_char(char)?,
-                    _ => write!(f, "{}", char.escape_debug())?,
-                }
+        for (index, char) in text.enumerate() {
+            if index == SHOWN_CHARS {
+                return f.write_str("...");
             }
-            for byte in chunk.invalid() {
-                write!(f, "\\x{byte:02X}")?;
-            }
+            f.write_char(char)?;
         }
-        f.write_str(if self.is_cut { "" } else { "\"" })
+        f.write_str(if self.is_cut { "..." } else { "\"" })
     }
 }
 
@@ -308,6 +312,6 @@ mod tests {
         let whole = Value::new(&[b'9'; HEAD_BYTES]);
         assert_eq!(whole.text(), Some(&*"9".repeat(HEAD_BYTES)));
         let cut = Value::new(&[b'9'; HEAD_BYTES + 1]);
-        assert_eq!((cut.text(), format!("{cut:?}")), (None, format!("\"{}", "9".repeat(HEAD_BYTES))));
+        assert_eq!((cut.text(), format!("{cut:?}")), (None, format!("\"{}...", "9".repeat(SHOWN_CHARS))));
     }
 }

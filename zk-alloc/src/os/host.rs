@@ -32,9 +32,10 @@ static HOST: WrittenOnce<Host> = WrittenOnce::new();
 #[cfg(feature = "c-api")]
 static IS_POSTPONED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
-/// Postpones the read from before `main` to the first use. Called by a function before `main` that runs earlier (priority 104).
+/// Postpones the questions to the host until the arena opens, or the process enters a sandbox. By default they are asked when the process
+/// starts. Call this before `main`, from a function of priority 104.
 #[cfg(feature = "c-api")]
-pub(crate) fn postpone() {
+pub fn postpone() {
     IS_POSTPONED.store(true, std::sync::atomic::Ordering::Relaxed);
 }
 

@@ -3,7 +3,8 @@
 
 use crate::os::{Errno, HUGE_PAGE_BYTES, OCCUPIED, imp};
 use crate::tuning;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A mapping that belongs to this value.
 #[derive(Debug)]
@@ -62,6 +63,47 @@ pub(crate) fn may_map_sparsely(len: usize) -> bool {
         unsafe { imp::count_resident(page.start.as_ptr(), page.len) == Some(0) }
     });
     is_sparse && map_zeroed(len).is_ok()
+}
+
+/// A type of which all-zero bytes are a value.
+///
+/// # Safety
+/// They are, and all changes to a value are atomic.
+pub(crate) unsafe trait AllZero: Sync + 'static {}
+
+/// A value that is mapped when it is first needed, and lasts as long as the process.
+#[cfg_attr(loom, allow(dead_code, reason = "the models have memory of their own"))]
+pub(crate) struct MappedOnce<T>(AtomicPtr<T>);
+
+#[cfg_attr(loom, allow(dead_code, reason = "as above"))]
+impl<T: AllZero> MappedOnce<T> {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(null_mut()))
+    }
+
+    /// The value; `None` before it is mapped.
+    #[inline(always)]
+    pub(crate) fn get(&self) -> Option<&'static T> {
+        // SAFETY: null, or a mapping that is never unmapped. It is long enough, aligned to a page, and all zeroes was a `T`.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Maps the value, unless it is there.
+    ///
+    /// # Errors
+    /// The system's, if it grants no memory.
+    pub(crate) fn map(&self) -> Result<(), Errno> {
+        if self.get().is_some() {
+            return Ok(());
+        }
+        let mapping = map_zeroed(round_up(size_of::<T>(), page_bytes())?)?.for_table();
+        let at = mapping.start().as_ptr().cast();
+        // Another thread may have been faster. Then this mapping is dropped.
+        if self.0.compare_exchange(null_mut(), at, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            std::mem::forget(mapping);
+        }
+        Ok(())
+    }
 }
 
 /// `len`, rounded up to whole pages, and to at least one.
@@ -226,7 +268,7 @@ pub(crate) fn covered(_at: *const u8, len: usize) -> Result<usize, Errno> {
 /// The page size, in bytes: the system's, or a larger one that [`TEST_PAGE_BYTES`] asks for.
 #[cfg(debug_assertions)]
 pub(crate) fn page_bytes() -> usize {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
     static PAGE_BYTES: AtomicUsize = AtomicUsize::new(0);
     match PAGE_BYTES.load(Ordering::Relaxed) {
         0 => {

@@ -30,14 +30,14 @@ mod imp;
 mod imp;
 
 mod environment;
-mod host;
-mod mapping;
-mod own_thread;
-mod process;
 #[cfg(all(test, target_os = "linux"))]
 #[allow(dead_code, reason = "unit tests use a part")]
 #[path = "../../tests/support/forks.rs"]
 pub(crate) mod forks;
+mod host;
+mod mapping;
+mod own_thread;
+mod process;
 #[cfg(all(test, target_os = "linux"))]
 #[path = "../../tests/support/seccomp.rs"]
 mod seccomp;
@@ -51,7 +51,7 @@ mod threads;
 pub(crate) use environment::is_any_variable;
 pub(crate) use environment::{Value, nearest_variable, unknown_variable, variable};
 #[cfg(feature = "c-api")]
-pub(crate) use host::postpone as postpone_asking_host;
+pub use host::postpone as postpone_asking_host;
 #[cfg(all(test, not(loom), target_os = "linux"))]
 pub(crate) use host::set_max_mappings;
 pub(crate) use host::{Host, Limits, host, lockable_bytes, max_mappings};
@@ -68,12 +68,14 @@ pub(crate) use imp::{
 pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, return_key, thread_exit_key};
 pub(crate) use imp::{copy_held, count_resident, move_pages, renew};
 pub(crate) use mapping::{AddressRange, Mapping, map_guarded, map_zeroed, may_map_sparsely, reserve, round_up};
+#[cfg(any(not(loom), feature = "profile"))]
+pub(crate) use mapping::{AllZero, MappedOnce};
 pub(crate) use mapping::{TEST_PAGE_BYTES, page_bytes};
 pub(crate) use own_thread::{OwnThread, Parking};
 pub(crate) use process::{process_generation, refer_to_pin};
-pub(crate) use text::{Cut, enter_sandbox, is_in_sandbox, warn};
 #[cfg(feature = "c-api")]
 pub(crate) use text::{abort, write_line};
+pub(crate) use text::{enter_sandbox, is_in_sandbox, warn};
 #[cfg(all(thread_blocks, feature = "profile"))]
 pub(crate) use thread_block::{PROFILE_BLOCK_BYTES, profile_block};
 #[cfg(thread_blocks)]

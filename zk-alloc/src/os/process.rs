@@ -44,6 +44,13 @@ fn word() -> &'static AtomicU64 {
     unsafe { known.as_ref() }.unwrap_or_else(find)
 }
 
+/// This platform has no such pages.
+#[cfg(not(target_os = "linux"))]
+fn find() -> &'static AtomicU64 {
+    &UNCHANGING
+}
+
+#[cfg(target_os = "linux")]
 #[cold]
 fn find() -> &'static AtomicU64 {
     let page = page::map();
@@ -97,24 +104,6 @@ mod page {
         // Most processes that inherit the preloaded library never open the arena. It takes the page when it opens.
         #[cfg(not(feature = "c-api"))]
         super::process_generation();
-    }
-}
-
-/// This platform has no such pages.
-#[cfg(not(target_os = "linux"))]
-mod page {
-    use std::sync::atomic::AtomicU64;
-
-    pub(super) enum Page {}
-
-    impl Page {
-        pub(super) fn word(&self) -> &'static AtomicU64 {
-            match *self {}
-        }
-    }
-
-    pub(super) fn map() -> Option<Page> {
-        None
     }
 }
 

@@ -50,44 +50,6 @@ pub(crate) fn abort(message: fmt::Arguments<'_>) -> ! {
     std::process::abort()
 }
 
-/// A value whose `Debug` text is cut off where it becomes too long for a message.
-pub(crate) struct Cut<'a, T: ?Sized>(pub(crate) &'a T);
-
-/// The length of text that a message shows before it is cut off, in bytes.
-const CUT_BYTES: usize = 80;
-
-impl<T: fmt::Debug + ?Sized> fmt::Display for Cut<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut head = Head { out: f, room: CUT_BYTES };
-        // The only error is our own: no room is left.
-        match write!(head, "{:?}", self.0) {
-            Err(_) if head.room == 0 => f.write_str("..."),
-            result => result,
-        }
-    }
-}
-
-/// Passes text on until the room is used up, then refuses.
-struct Head<'a, 'b> {
-    out: &'a mut fmt::Formatter<'b>,
-    room: usize,
-}
-
-impl Write for Head<'_, '_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        // The longest beginning that fits and ends between two characters. It may be empty.
-        let end = (0..=self.room.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
-        let part = &text[..end];
-        self.out.write_str(part)?;
-        if part.len() < text.len() {
-            self.room = 0;
-            return Err(fmt::Error);
-        }
-        self.room -= part.len();
-        Ok(())
-    }
-}
-
 // Whether the process is in a sandbox that kills it for an unexpected system call (seccomp).
 //
 // An allowlist for such a process has the calls of glibc's malloc: mmap, munmap, mremap, mprotect, brk, futex, and madvise with

@@ -6,10 +6,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-use super::mapped::{AllZero, Mapped};
 use super::sampler::Noted;
 use super::sites::Index;
-use crate::os::Errno;
+use crate::os::{AllZero, Errno, MappedOnce};
 
 /// Addresses in a bucket, which is a cache line.
 const WAYS: usize = 8;
@@ -22,7 +21,7 @@ const FULL: u8 = u8::MAX;
 /// In place of an address: a thread is writing the slot. No allocation has this address.
 const CLAIMED: usize = 1;
 
-static TABLE: Mapped<Table> = Mapped::new();
+static TABLE: MappedOnce<Table> = MappedOnce::new();
 
 struct Table {
     may_hold: [AtomicU8; COUNTERS],

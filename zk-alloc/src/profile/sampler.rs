@@ -3,9 +3,11 @@
 //! The bytes of all requests form a line on which points are drawn, with exponentially distributed distances (a Poisson process). A
 //! request that covers a point is sampled. A request for `s` bytes is therefore sampled with the probability `p = 1 - exp(-s / mean)`,
 //! and stands for `1 / p` requests of its size. The estimate is unbiased. tcmalloc, jemalloc and Go's runtime sample in this way.
-#![cfg_attr(thread_blocks, allow(unsafe_code, reason = "thread-local memory of our own"))]
+#![allow(unsafe_code, reason = "thread-local memory that is zeroed when its thread begins")]
 
 use std::cell::Cell;
+#[cfg(not(thread_blocks))]
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 #[cfg(thread_blocks)]
@@ -38,7 +40,7 @@ struct Local {
 /// Where a thread is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-#[cfg_attr(thread_blocks, allow(dead_code, reason = "a thread's block is zeroed when it begins"))]
+#[allow(dead_code, reason = "a thread's memory is zeroed when it begins")]
 enum SamplerState {
     Outside = 0,
     /// It notes a sample. A request of a signal handler that interrupts it can't be sampled.
@@ -78,13 +80,8 @@ impl Sampled {
 
 #[cfg(not(thread_blocks))]
 thread_local! {
-    static LOCAL: Local = const {
-        Local {
-            until: [const { Cell::new(0.0) }; 2],
-            random: Cell::new(0),
-            state: Cell::new(SamplerState::Outside),
-        }
-    };
+    // SAFETY: all zeroes is a `Local`.
+    static LOCAL: Local = const { unsafe { MaybeUninit::zeroed().assume_init() } };
 }
 
 /// Runs `f` with this thread's state.

@@ -4,24 +4,25 @@
 //! middle, as in a forked child, leaves a site without addresses.
 #![allow(unsafe_code, reason = "promises that zeroes are a table")]
 
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use super::mapped::{AllZero, Mapped};
 use super::sampler::{COUNT_PARTS, Noted};
 use crate::frames;
-use crate::os::Errno;
+use crate::os::{AllZero, Errno, MappedOnce};
 
 /// The number of sites. Samples of others count for a site without addresses.
 const SITES: usize = 1 << 14;
 /// Slots that are tried for a site.
 const TRIES: usize = 32;
 
-static TABLE: Mapped<Table> = Mapped::new();
+static TABLE: MappedOnce<Table> = MappedOnce::new();
 /// The number of the last note of the peak that was begun, in the upper half. In the lower half the process of which a thread began it,
 /// or 0 when it is complete. A forked child may find its parent's.
 pub(super) static NOTE: AtomicU64 = AtomicU64::new(0);
 /// Stands for all entries before there is a table.
-static NO_ENTRY: Entry = Entry::new();
+// SAFETY: atomics, for which zero is a value.
+static NO_ENTRY: Entry = unsafe { MaybeUninit::zeroed().assume_init() };
 
 struct Table {
     /// The hash of the site in each slot; 0 for none. Sites with equal hashes of 64 bits are taken for one.
@@ -208,10 +209,6 @@ pub(super) fn clear() {
 }
 
 impl Counted {
-    const fn new() -> Self {
-        Self { bytes: AtomicU64::new(0), count: AtomicU64::new(0) }
-    }
-
     fn add(&self, noted: Noted) {
         self.bytes.fetch_add(noted.bytes, Ordering::Relaxed);
         self.count.fetch_add(noted.count, Ordering::Relaxed);
@@ -234,18 +231,6 @@ fn amount(noted: Noted) -> Amount {
 const NOTHING: Noted = Noted { bytes: 0, count: 0 };
 
 impl Entry {
-    const fn new() -> Self {
-        Self {
-            allocated: Counted::new(),
-            live: [const { AtomicI64::new(0) }; 2],
-            peak: AtomicU64::new(0),
-            peak_count: AtomicU64::new(0),
-            fresh_bytes: AtomicU64::new(0),
-            state: AtomicU32::new(0),
-            addresses: [const { AtomicUsize::new(0) }; frames::MAX_FRAMES],
-        }
-    }
-
     fn describe(&self, addresses: &[usize], source: Source, number: u32) {
         for (place, &address) in self.addresses.iter().zip(addresses) {
             place.store(address, Ordering::Relaxed);

@@ -261,7 +261,9 @@ fn a_search_for_short_aligned_runs_looks_at_a_bounded_number_of_words() {
     let zone = full_zone(PAGES);
     zone.release(0, PAGES);
     for (n, align) in [(1, 8), (2, 8), (7, 16), (1, 512)] {
-        let most = (0..10_000).map(|_| steps_of(|| zone.claim_first_fit(0, Wanted { n, align, skew: 0 }).expect("room")).0).max();
+        let most = (0..10_000)
+            .map(|_| steps_of(|| zone.claim_first_fit(0, Wanted { n, align, skew: 0 }).expect("room")).0)
+            .max();
         assert!(most <= Some(MAX_STEPS), "{most:?} words for {n} pages at {align}");
     }
 }

@@ -9,6 +9,8 @@
 
 use std::cell::Cell;
 use std::iter::Sum;
+#[cfg(not(all(loom, thread_blocks)))]
+use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::sync::atomic::AtomicPtr;
@@ -164,24 +166,8 @@ fn add(sum: &AtomicU64, more: u64) {
 impl Cache {
     #[cfg(not(loom))]
     pub(crate) const fn new() -> Self {
-        Self {
-            owned: AtomicU8::new(0),
-            owner_flag: AtomicU8::new(0),
-            remote_claim: AtomicU64::new(0),
-            counts: [const { AtomicU8::new(0) }; classes::TABLE],
-            batch_sizes: [const { AtomicU8::new(0) }; classes::TABLE],
-            blocks: AtomicPtr::new(std::ptr::null_mut()),
-            runs: [const { AtomicU64::new(0) }; RUNS],
-            next_run: AtomicU8::new(0),
-            run_allocations: AtomicU64::new(0),
-            run_bytes: AtomicU64::new(0),
-            block_allocations: AtomicU64::new(0),
-            block_bytes: AtomicU64::new(0),
-            returned_bytes: AtomicU64::new(0),
-            index: AtomicU64::new(0),
-            jumped_allocations: AtomicU64::new(0),
-            claimed_before: AtomicPtr::new(std::ptr::null_mut()),
-        }
+        // SAFETY: integers and pointers, for which zero is a value.
+        unsafe { MaybeUninit::zeroed().assume_init() }
     }
 
     /// A cache of a model, which has no thread yet, but room for blocks.
@@ -526,14 +512,8 @@ pub(crate) enum CacheState {
 
 #[cfg(not(thread_blocks))]
 thread_local! {
-    static LOCAL: Local = const {
-        Local {
-            cache: Cell::new(None),
-            state: Cell::new(CacheState::Without),
-            waited: Cell::new(0),
-            past_cache: Cell::new(Totals { allocations: 0, bytes: 0 }),
-        }
-    };
+    // SAFETY: all zeroes is a `Local` that has no cache yet.
+    static LOCAL: Local = const { unsafe { MaybeUninit::zeroed().assume_init() } };
 }
 
 /// `LOCAL.with(f)` would be a call of its own.

@@ -4,12 +4,11 @@
 //! threads. (A forked child also visits the caches of the threads that it does not have: nobody knows which those are.)
 #![allow(unsafe_code, reason = "lays caches over zeroed memory")]
 
-use std::mem;
-use std::sync::atomic::{AtomicPtr, AtomicUsize};
+use std::sync::atomic::AtomicUsize;
 
 use crate::arena::front::cache::Cache;
 use crate::arena::pages::bitmap::{self, HintSet};
-use crate::os;
+use crate::os::{AllZero, MappedOnce};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Threads beyond that many at once cache nothing. A thread has two mappings, and Linux lets a process have 65,530.
@@ -20,7 +19,10 @@ const CHUNK: usize = 512;
 const WORDS: usize = bitmap::words_for(THREADS);
 
 static FIRST: [Cache; CHUNK] = [const { Cache::new() }; CHUNK];
-static MORE: [AtomicPtr<Cache>; THREADS / CHUNK - 1] = [const { AtomicPtr::new(std::ptr::null_mut()) }; _];
+static MORE: [MappedOnce<[Cache; CHUNK]>; THREADS / CHUNK - 1] = [const { MappedOnce::new() }; _];
+// SAFETY: atomics, for which zero is a value.
+unsafe impl AllZero for [Cache; CHUNK] {}
+
 /// No cache at or above this index ever had a thread.
 static FRONTIER: AtomicUsize = AtomicUsize::new(0);
 /// Below the frontier: the caches that may have no thread.
@@ -42,26 +44,14 @@ fn visited() -> HintSet {
 /// A cache below the frontier.
 fn at(index: usize) -> &'static Cache {
     let Some(chunk) = (index / CHUNK).checked_sub(1) else { return &FIRST[index] };
-    // Acquire pairs with the Release of `has_memory`.
-    let caches = MORE[chunk].load(Ordering::Acquire);
-    // SAFETY: a chunk is mapped before the frontier reaches it, and lasts for ever.
-    unsafe { &*caches.add(index % CHUNK) }
+    // SAFETY: a chunk is mapped before the frontier reaches it.
+    let caches = unsafe { MORE[chunk].get().unwrap_unchecked() };
+    &caches[index % CHUNK]
 }
 
 /// Maps the chunk of a cache, if that is not done; `false` where the system has no memory.
 fn has_memory(index: usize) -> bool {
-    let Some(chunk) = (index / CHUNK).checked_sub(1) else { return true };
-    let place = &MORE[chunk];
-    if !place.load(Ordering::Relaxed).is_null() {
-        return true;
-    }
-    let Ok(mapping) = os::map_zeroed(CHUNK * size_of::<Cache>()).map(os::Mapping::for_table) else { return false };
-    let caches = mapping.start().as_ptr().cast();
-    // Another thread may be faster. Then this mapping goes again.
-    if place.compare_exchange(std::ptr::null_mut(), caches, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        mem::forget(mapping);
-    }
-    true
+    (index / CHUNK).checked_sub(1).is_none_or(|chunk| MORE[chunk].map().is_ok())
 }
 
 /// Makes the calling thread the owner of the lowest cache without a thread, which walks visit from now on.

@@ -100,7 +100,7 @@ impl Residency {
         dirty: Bitmap<'static>,
         zeroing: Zeroing,
     ) -> Self {
-        Self { base, page_shift, resident, dirty, zeroing, counters: ZoneCounters::new() }
+        Self { base, page_shift, resident, dirty, zeroing, counters: ZoneCounters::default() }
     }
 
     pub(crate) fn bytes(&self, pages: usize) -> usize {
