@@ -41,14 +41,10 @@ pub(crate) struct Value {
 }
 
 impl Value {
-    pub(crate) const fn new(value: &[u8]) -> Self {
+    pub(crate) fn new(value: &[u8]) -> Self {
         let mut bytes = [0; HEAD_BYTES];
-        let len = if value.len() < HEAD_BYTES { value.len() } else { HEAD_BYTES };
-        let mut at = 0;
-        while at < len {
-            bytes[at] = value[at];
-            at += 1;
-        }
+        let len = value.len().min(HEAD_BYTES);
+        bytes[..len].copy_from_slice(&value[..len]);
         Self { bytes, len: len as u8, is_cut: len < value.len() }
     }
 

@@ -73,20 +73,6 @@ pub(crate) fn host() -> Host {
     HOST.get().or_else(take_now).copied().unwrap_or_else(ask)
 }
 
-/// The bytes that this process may lock in memory now (`RLIMIT_MEMLOCK`); 0 if the system does not tell.
-#[allow(unsafe_code, reason = "asks the C library")]
-pub(crate) fn lockable_bytes() -> usize {
-    #[cfg(unix)]
-    {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: a place for the answer.
-        unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
-        usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
-    }
-    #[cfg(not(unix))]
-    0
-}
-
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code, reason = "runs before main")]
 mod hook {

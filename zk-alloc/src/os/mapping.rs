@@ -1,10 +1,14 @@
 //! Memory mapped from the kernel, and unmapped when its owner is dropped.
 #![allow(unsafe_code, reason = "unmaps memory")]
 
+#[cfg(unix)]
+use super::posix::real_page_bytes;
 use crate::os::{Errno, HUGE_PAGE_BYTES, OCCUPIED, imp};
 use crate::tuning;
+#[cfg(not(unix))]
+use imp::real_page_bytes;
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// A mapping that belongs to this value.
 #[derive(Debug)]
@@ -249,33 +253,19 @@ impl AddressRange {
 /// The variable that makes pages larger, in builds with debug assertions.
 pub(crate) const TEST_PAGE_BYTES: &str = "ZK_ALLOC_TEST_PAGE_BYTES";
 
-/// The page size, in bytes.
-
-#[inline]
-#[cfg(not(debug_assertions))]
-pub(crate) fn page_bytes() -> usize {
-    imp::real_page_bytes()
-}
-
-/// The bytes from `at` on that a call with length `len` covers: whole pages. Returns `len`, because the kernel rounds up by itself.
-#[inline]
-#[cfg(not(debug_assertions))]
-#[cfg_attr(not(unix), allow(dead_code, reason = "no such calls there"))]
-pub(crate) fn covered(_at: *const u8, len: usize) -> Result<usize, Errno> {
-    Ok(len)
-}
-
 /// The page size, in bytes: the system's, or a larger one that [`TEST_PAGE_BYTES`] asks for.
-#[cfg(debug_assertions)]
+#[inline]
 pub(crate) fn page_bytes() -> usize {
-    use std::sync::atomic::AtomicUsize;
     static PAGE_BYTES: AtomicUsize = AtomicUsize::new(0);
+    if !cfg!(debug_assertions) {
+        return real_page_bytes();
+    }
     match PAGE_BYTES.load(Ordering::Relaxed) {
         0 => {
             let value = super::variable(TEST_PAGE_BYTES);
             let wanted = value.and_then(|value| value.text()?.parse().ok());
             let larger = wanted.filter(|bytes| matches!(bytes, 16_384 | 65_536)).unwrap_or(0);
-            let chosen = larger.max(imp::real_page_bytes());
+            let chosen = larger.max(real_page_bytes());
             PAGE_BYTES.store(chosen, Ordering::Relaxed);
             chosen
         }
@@ -283,14 +273,18 @@ pub(crate) fn page_bytes() -> usize {
     }
 }
 
-/// The bytes from `at` on that a call with length `len` covers: whole pages.
+/// The bytes from `at` on that a call with length `len` covers: whole pages. Without debug assertions it is `len`, because the kernel rounds
+/// up by itself.
 ///
 /// # Errors
 /// As the kernel's, if `at` is not on a page boundary.
-#[cfg(debug_assertions)]
+#[inline]
 #[cfg_attr(not(unix), allow(dead_code, reason = "no such calls there"))]
 pub(crate) fn covered(at: *const u8, len: usize) -> Result<usize, Errno> {
     const EINVAL: i32 = 22;
+    if !cfg!(debug_assertions) {
+        return Ok(len);
+    }
     let page = page_bytes();
     if at.addr() % page != 0 {
         return Err(Errno(EINVAL));
@@ -322,7 +316,7 @@ mod tests {
         };
         let page = page_bytes();
         let larger = wanted.text().unwrap().parse().ok().filter(|bytes| [16_384, 65_536].contains(bytes));
-        assert_eq!(page, larger.unwrap_or(imp::real_page_bytes()));
+        assert_eq!(page, larger.unwrap_or(real_page_bytes()));
         let mapping = os::map_zeroed(3 * page + 1).unwrap();
         let at = mapping.start().as_ptr();
         assert!(at.addr().is_multiple_of(page));

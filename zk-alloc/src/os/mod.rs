@@ -37,6 +37,8 @@ pub(crate) mod forks;
 mod host;
 mod mapping;
 mod own_thread;
+#[cfg(unix)]
+mod posix;
 mod process;
 #[cfg(all(test, target_os = "linux"))]
 #[path = "../../tests/support/seccomp.rs"]
@@ -54,24 +56,26 @@ pub(crate) use environment::{Value, nearest_variable, unknown_variable, variable
 pub use host::postpone as postpone_asking_host;
 #[cfg(all(test, not(loom), target_os = "linux"))]
 pub(crate) use host::set_max_mappings;
-pub(crate) use host::{Host, Limits, host, lockable_bytes, max_mappings};
+pub(crate) use host::{Host, Limits, host, max_mappings};
 #[cfg(unix)]
 pub(crate) use imp::keep_on_fork;
-#[cfg(all(not(unix), feature = "profile"))]
-pub(crate) use imp::may_be_on_signal_stack;
 pub(crate) use imp::{
-    advise_huge, coarse_ns, commit, discard, extend, forbid_huge, hand_to_children, leave_out_of_children,
-    leave_out_of_dumps, lock, minor_faults, missing_memory, monotonic_ns, populate, prefault, purge_lazily, trim_heap,
-    unlock, wipe_on_fork,
+    advise_huge, commit, copy_held, count_resident, discard, extend, forbid_huge, hand_to_children,
+    leave_out_of_children, leave_out_of_dumps, minor_faults, missing_memory, move_pages, populate, prefault,
+    purge_lazily, renew, trim_heap, wipe_on_fork,
 };
 #[cfg(not(unix))]
-pub(crate) use imp::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, return_key, thread_exit_key};
-pub(crate) use imp::{copy_held, count_resident, move_pages, renew};
+pub(crate) use imp::{
+    arm_thread_exit, coarse_ns, fence_other_threads, lock, lockable_bytes, may_be_in_signal_handler,
+    may_be_on_signal_stack, monotonic_ns, on_signal, return_key, signal_number, thread_exit_key, unlock,
+};
 pub(crate) use mapping::{AddressRange, Mapping, map_guarded, map_zeroed, may_map_sparsely, reserve, round_up};
 #[cfg(any(not(loom), feature = "profile"))]
 pub(crate) use mapping::{AllZero, MappedOnce};
 pub(crate) use mapping::{TEST_PAGE_BYTES, page_bytes};
 pub(crate) use own_thread::{OwnThread, Parking};
+#[cfg(unix)]
+pub(crate) use posix::{coarse_ns, lock, lockable_bytes, monotonic_ns, unlock};
 pub(crate) use process::{process_generation, refer_to_pin};
 #[cfg(feature = "c-api")]
 pub(crate) use text::{abort, write_line};
@@ -83,23 +87,10 @@ pub(crate) use thread_block::{THREAD_BLOCK_BYTES, thread_block};
 #[cfg(all(unix, feature = "profile"))]
 pub(crate) use threads::may_be_on_signal_stack;
 #[cfg(unix)]
-pub(crate) use threads::{Signals, at_fork, thread_id};
-#[cfg(unix)]
-pub(crate) use threads::{arm_thread_exit, fence_other_threads, may_be_in_signal_handler, return_key, thread_exit_key};
-#[cfg(unix)]
-pub(crate) use threads::{on_signal, signal_number};
-
-/// No signal can be handled here.
-#[cfg(not(unix))]
-pub(crate) fn signal_number(_text: &str) -> Option<i32> {
-    None
-}
-
-/// No signal can be handled here.
-#[cfg(not(unix))]
-pub(crate) fn on_signal(_number: i32, _run: fn()) -> bool {
-    false
-}
+pub(crate) use threads::{
+    Signals, arm_thread_exit, at_fork, fence_other_threads, may_be_in_signal_handler, on_signal, return_key,
+    signal_number, thread_exit_key, thread_id,
+};
 
 /// An error number of the operating system, as in `errno`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

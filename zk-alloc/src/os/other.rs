@@ -84,8 +84,18 @@ pub(crate) fn fence_other_threads() -> bool {
     false
 }
 
+/// No signal can be handled here.
+pub(crate) fn signal_number(_text: &str) -> Option<i32> {
+    None
+}
+
+/// No signal can be handled here.
+pub(crate) fn on_signal(_number: i32, _run: fn()) -> bool {
+    false
+}
+
 /// There are no signal handlers.
-#[cfg(feature = "profile")]
+#[cfg_attr(not(feature = "profile"), allow(dead_code, reason = "only the sampling asks"))]
 pub(crate) fn may_be_on_signal_stack() -> bool {
     false
 }
@@ -99,6 +109,11 @@ pub(crate) fn may_be_in_signal_handler() -> bool {
 pub(crate) fn limits() -> Limits {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     Limits { threads, memory_bytes: 0, is_memory_grouped: false }
+}
+
+/// Unknown on this platform.
+pub(crate) fn lockable_bytes() -> usize {
+    0
 }
 
 /// Unknown on this platform.

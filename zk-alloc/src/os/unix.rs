@@ -7,6 +7,7 @@ pub(crate) use super::absent::{
     copy_held, count_resident, host_huge_pages, max_mappings, missing_memory, move_pages, renew, trim_heap,
 };
 use super::mapping::covered;
+use super::posix::touch;
 use super::{Errno, Limits};
 
 /// The error of a call that these systems lack, or have no advice in common for.
@@ -27,14 +28,8 @@ fn checked(result: libc::c_int) -> Result<(), Errno> {
 /// Whether the platform has pages that no access may touch.
 pub(super) const HAS_GUARDS: bool = true;
 
-/// The machine's page size.
-pub(super) fn real_page_bytes() -> usize {
-    // SAFETY: only reads a number from the system.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(MAX_PAGE_BYTES)
-}
-
-/// The largest page size of any system, used if this one does not tell its own.
-const MAX_PAGE_BYTES: usize = 64 << 10;
+/// The clock of [`coarse_ns`](super::coarse_ns): these systems have no coarser one in common.
+pub(super) const COARSE_CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
 
 fn map(len: usize, protection: libc::c_int) -> Result<NonNull<u8>, Errno> {
     // SAFETY: a new private mapping at an address of the kernel's choice overlaps nothing.
@@ -152,30 +147,9 @@ pub(crate) unsafe fn purge_lazily(at: *mut u8, len: usize) -> Result<(), Errno> 
 pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;
     // The smallest page size of any system: touching a page twice does no harm.
-    for offset in (0..len).step_by(4096) {
-        let page = at.wrapping_add(offset);
-        // SAFETY: a byte of the range, which is readable and writable, and the caller's alone.
-        unsafe { page.write_volatile(page.read_volatile()) };
-    }
+    // SAFETY: the caller's.
+    unsafe { touch(at, len, 4096) };
     Ok(())
-}
-
-/// Faults the range in, and locks it in memory, so that it is never written to swap.
-///
-/// # Safety
-/// The range is committed, and lies within one mapping that belongs to the caller.
-pub(crate) unsafe fn lock(at: *mut u8, len: usize) -> Result<(), Errno> {
-    // SAFETY: changes no contents, on a range of ours.
-    checked(unsafe { libc::mlock(at.cast(), len) })
-}
-
-/// Unlocks a range that [`lock`] locked.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn unlock(at: *mut u8, len: usize) -> Result<(), Errno> {
-    // SAFETY: changes no contents.
-    checked(unsafe { libc::munlock(at.cast(), len) })
 }
 
 /// The running processors, and the machine's memory.
@@ -197,19 +171,6 @@ pub(crate) fn minor_faults() -> u64 {
         usage.assume_init()
     };
     u64::try_from(usage.ru_minflt).unwrap_or(0)
-}
-
-/// Nanoseconds of a clock that only goes forward.
-pub(crate) fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a place for the time. If the system had no such clock, the time would stand still.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
-}
-
-/// As [`monotonic_ns`]: these systems have no coarser clock in common.
-pub(crate) fn coarse_ns() -> u64 {
-    monotonic_ns()
 }
 
 fn memory_bytes() -> usize {

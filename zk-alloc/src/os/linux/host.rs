@@ -1,5 +1,5 @@
 //! Facts about the host and the control groups of this process, read without allocating.
-#![allow(unsafe_code, reason = "asks for the time and the processors, and lays buffers over mapped memory")]
+#![allow(unsafe_code, reason = "asks for the processors, and lays buffers over mapped memory")]
 
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -52,24 +52,6 @@ pub(crate) fn minor_faults() -> u64 {
     let text = read_small(c"/proc/self/stat", &mut buffer);
     let after_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
     after_name.split_ascii_whitespace().nth(7).and_then(|field| field.parse().ok()).unwrap_or(0)
-}
-
-/// Nanoseconds of a clock that only goes forward.
-pub(crate) fn monotonic_ns() -> u64 {
-    read_ns(libc::CLOCK_MONOTONIC)
-}
-
-/// As [`monotonic_ns`], but up to a few milliseconds behind, and as cheap as a few loads. It reads no counter of the processor, and
-/// makes no system call.
-pub(crate) fn coarse_ns() -> u64 {
-    read_ns(libc::CLOCK_MONOTONIC_COARSE)
-}
-
-fn read_ns(clock: libc::clockid_t) -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a place for the time. If the system had no such clock, the time would stand still.
-    unsafe { libc::clock_gettime(clock, &raw mut now) };
-    (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
 }
 
 /// The beginning of a file, as much as the buffer holds; empty if it cannot be read.

@@ -9,10 +9,11 @@ use std::ptr::{NonNull, null_mut};
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-pub(crate) use host::{coarse_ns, host_huge_pages, limits, max_mappings, minor_faults, missing_memory, monotonic_ns};
+pub(crate) use host::{host_huge_pages, limits, max_mappings, minor_faults, missing_memory};
 pub(crate) use pages::{copy_held, count_resident, move_pages, renew};
 
 use super::mapping::{covered, page_bytes};
+use super::posix::{real_page_bytes, touch};
 use super::{Errno, HostHugePages, is_in_sandbox};
 
 impl From<rustix::io::Errno> for Errno {
@@ -24,11 +25,8 @@ impl From<rustix::io::Errno> for Errno {
 /// Whether the platform has pages that no access may touch.
 pub(super) const HAS_GUARDS: bool = true;
 
-/// The machine's page size. The C library knows it; rustix may allocate to find it.
-pub(super) fn real_page_bytes() -> usize {
-    // SAFETY: only reads a number, which the C library has from the start.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
-}
+/// The clock of [`coarse_ns`](super::coarse_ns).
+pub(super) const COARSE_CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC_COARSE;
 
 /// Calls a function of the C library that returns -1 if it fails, and keeps this thread's `errno`. The program may free memory
 /// between a failed call of its own and its look at `errno`.
@@ -251,11 +249,8 @@ pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
         // Before Linux 5.14, or in a sandbox: touch each page, without changing its contents. Not after other errors: a touch of a
         // page that the kernel could not prefault (no memory, broken memory) would kill the process.
         Err(refused) if refused == rustix::io::Errno::INVAL.into() => {
-            for offset in (0..len).step_by(real_page_bytes()) {
-                let page = at.wrapping_add(offset);
-                // SAFETY: a byte of the range, which is readable and writable, and the caller's alone.
-                unsafe { page.write_volatile(page.read_volatile()) };
-            }
+            // SAFETY: the caller's.
+            unsafe { touch(at, len, real_page_bytes()) };
             Ok(())
         }
         other => other,
@@ -270,26 +265,6 @@ fn unless_in_sandbox(advised: Result<(), Errno>) -> Result<(), Errno> {
 /// Counts advice as given that this kernel does not know, or that a [sandbox](super::is_in_sandbox) rules out.
 fn unless_unknown(advised: Result<(), Errno>) -> Result<(), Errno> {
     if advised == Err(rustix::io::Errno::INVAL.into()) { Ok(()) } else { advised }
-}
-
-/// Faults the range in, and locks it in memory, so that it is never written to swap.
-///
-/// # Safety
-/// The range is committed, and lies within one mapping that belongs to the caller.
-pub(crate) unsafe fn lock(at: *mut u8, len: usize) -> Result<(), Errno> {
-    let len = covered(at, len)?;
-    // SAFETY: changes no contents, on a range of ours.
-    Ok(unsafe { rustix::mm::mlock(at.cast(), len) }?)
-}
-
-/// Unlocks a range that [`lock`] locked.
-///
-/// # Safety
-/// None is needed; the platforms share one signature.
-pub(crate) unsafe fn unlock(at: *mut u8, len: usize) -> Result<(), Errno> {
-    let len = covered(at, len)?;
-    // SAFETY: changes no contents.
-    Ok(unsafe { rustix::mm::munlock(at.cast(), len) }?)
 }
 
 /// Gives each advice of the arena once, to a page that nobody uses, and moves that page once. Some tools record the calls of a

@@ -9,8 +9,9 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
 
-use super::{PRIVATE, commit, keeping_errno, real_page_bytes};
+use super::{PRIVATE, commit, keeping_errno};
 use crate::os::mapping::{covered, page_bytes};
+use crate::os::posix::real_page_bytes;
 use crate::os::{self, NotMoved, is_in_sandbox, map_zeroed};
 
 /// rustix has this flag in its Linux backend only, and Miri takes the one of the C library.
