@@ -105,16 +105,12 @@ fn places(describe: fn(&Frames) -> String) -> Vec<Escaped> {
             alive.extend(of_window.map(|made| (made.frames, made.bytes)));
         }
         // The lock is released here, because the rest takes its time.
-        let mut by_frames = BTreeMap::<Frames, (usize, usize)>::new();
-        for (frames, bytes) in alive {
-            let place = by_frames.entry(frames).or_default();
-            *place = (place.0 + 1, place.1 + bytes);
-        }
+        alive.sort_unstable();
         // Calls on one line are one place.
         let mut places = BTreeMap::<String, (usize, usize)>::new();
-        for (frames, (allocations, bytes)) in by_frames {
-            let place = places.entry(describe(&frames)).or_default();
-            *place = (place.0 + allocations, place.1 + bytes);
+        for alike in alive.chunk_by(|(one, _), (other, _)| one == other) {
+            let place = places.entry(describe(&alike[0].0)).or_default();
+            *place = (place.0 + alike.len(), place.1 + alike.iter().map(|(_, bytes)| bytes).sum::<usize>());
         }
         let mut places: Vec<_> = places
             .into_iter()

@@ -224,27 +224,16 @@ impl fmt::Display for Stats {
         line(f, "slabs", self.slab_allocations, self.slab_bytes)?;
         line(f, "page runs", self.run_allocations, self.run_bytes)?;
         line(f, "fallback", self.overflow_allocations, self.overflow_bytes)?;
-        writeln!(
-            f,
-            "live now {}, at most {}; {} slabs of {} in all, {} of them alive",
-            Mib(self.live_bytes as u64),
-            Mib(self.peak_live_bytes as u64),
-            self.slabs,
-            Mib(self.slabs_in_use_bytes as u64),
-            Mib(self.slab_live_bytes as u64)
-        )?;
-        writeln!(
-            f,
-            "handed out or retained {} of {} of address space; {} were fresh, {} purged",
-            Mib(self.resident_bytes as u64),
-            Mib(self.address_space_bytes as u64),
-            Mib(self.fresh_bytes),
-            Mib(self.purged_bytes)
-        )?;
+        let mib = |bytes: usize| Mib(bytes as u64);
+        let (live, peak, slabs) = (mib(self.live_bytes), mib(self.peak_live_bytes), mib(self.slabs_in_use_bytes));
+        write!(f, "live now {live}, at most {peak}; {} slabs of {slabs} in all, ", self.slabs)?;
+        writeln!(f, "{} of them alive", mib(self.slab_live_bytes))?;
+        let (resident, space) = (mib(self.resident_bytes), mib(self.address_space_bytes));
+        write!(f, "handed out or retained {resident} of {space} of address space; ")?;
+        writeln!(f, "{} were fresh, {} purged", Mib(self.fresh_bytes), Mib(self.purged_bytes))?;
         if self.pinned_bytes > 0 {
-            let [pinned, in_use, peak] =
-                [self.pinned_bytes, self.pinned_in_use_bytes, self.pinned_peak_bytes].map(|bytes| Mib(bytes as u64));
-            writeln!(f, "pinned {pinned} of them, {in_use} in use, at most {peak}")?;
+            let (in_use, peak) = (mib(self.pinned_in_use_bytes), mib(self.pinned_peak_bytes));
+            writeln!(f, "pinned {} of them, {in_use} in use, at most {peak}", mib(self.pinned_bytes))?;
         }
         write!(f, "{} phases, {} system calls, {} of them refused", self.phases, self.system_calls, self.refusals)?;
         self.huge_pages.map_or(Ok(()), |huge_pages| write!(f, "; huge pages: {huge_pages}"))?;
@@ -342,23 +331,13 @@ impl PhaseReport {
 
 impl fmt::Display for PhaseReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "phase of {:.3} s, {} minor faults, {} system calls",
-            self.wall.as_secs_f64(),
-            self.minor_faults,
-            self.system_calls
-        )?;
+        let (wall_s, minor_faults, calls) = (self.wall.as_secs_f64(), self.minor_faults, self.system_calls);
+        writeln!(f, "phase of {wall_s:.3} s, {minor_faults} minor faults, {calls} system calls")?;
         writeln!(f, "  slabs      {:>9} allocations {}", self.slab_allocations, Mib(self.slab_bytes))?;
         writeln!(f, "  page runs  {:>9} allocations {}", self.run_allocations, Mib(self.run_bytes))?;
         writeln!(f, "  fallback   {:>9} allocations {}", self.overflow_allocations, Mib(self.overflow_bytes))?;
-        writeln!(
-            f,
-            "  reused {}, fresh {}, at most {} live at once",
-            Mib(self.reused_bytes),
-            Mib(self.fresh_bytes),
-            Mib(self.peak_live_bytes as u64)
-        )?;
+        let (reused, fresh) = (Mib(self.reused_bytes), Mib(self.fresh_bytes));
+        writeln!(f, "  reused {reused}, fresh {fresh}, at most {} live at once", Mib(self.peak_live_bytes as u64))?;
         write!(f, "  outliving the phase: {}", Mib(self.escaped_bytes as u64))
     }
 }

@@ -152,7 +152,7 @@ fn withhold_free_runs(arena: &Arena) {
         };
         zone.free_runs(min_bytes, |run| {
             if COUNT.load(Ordering::Relaxed) < RUNS && !IS_REFUSED.load(Ordering::Relaxed) {
-                zone.claim_parts(run, min_bytes, &mut withhold);
+                zone.claim_to_withhold(run, min_bytes, &mut withhold);
             }
         });
     }

@@ -216,22 +216,10 @@ impl<'a> Bitmap<'a> {
 
     /// The lowest set bit in `[at, end)`.
     pub(crate) fn next_set(self, at: usize, end: usize) -> Option<usize> {
-        if at >= end {
-            return None;
-        }
-        let words = &self.words[at / WORD_BITS..(end - 1) / WORD_BITS + 1];
-        let mut unwanted = low_bits(at % WORD_BITS);
-        words
-            .iter()
-            .enumerate()
-            .find_map(|(word, bits)| {
-                #[cfg(all(test, not(loom)))]
-                steps::count();
-                let set = bits.load(Ordering::SeqCst) & !unwanted;
-                unwanted = 0;
-                (set != 0).then(|| (at / WORD_BITS + word) * WORD_BITS + set.trailing_zeros() as usize)
-            })
-            .filter(|&set| set < end)
+        masks(at, end.saturating_sub(at)).find_map(|(word, mask)| {
+            let set = self.words[word].load(Ordering::SeqCst) & mask;
+            (set != 0).then(|| word * WORD_BITS + set.trailing_zeros() as usize)
+        })
     }
 
     /// The highest set bit in `[start, start + n)`. The search for a run continues behind it, so that each word is read about once.

@@ -71,7 +71,7 @@ impl Runs {
         }
         let search = self.failures.begin(from, wanted)?;
         let found = self
-            .claim_found(from, n, |from| self.index.lowest_past_hints(from, wanted))
+            .claim_found(from, n, |from| self.index.lowest(from, wanted, usize::MAX))
             .or_else(|| self.claim_found(from, n, scan));
         if found.is_none() {
             self.failures.remember(search);
@@ -81,7 +81,7 @@ impl Runs {
 
     /// As [`claim_first_fit`](Self::claim_first_fit), from the noted free runs.
     pub(crate) fn claim_noted(&self, from: usize, wanted: Wanted) -> Option<usize> {
-        self.claim_found(from, wanted.n, |from| self.index.lowest(from, wanted))
+        self.claim_found(from, wanted.n, |from| self.index.lowest(from, wanted, tuning::max_probes_per_bin()))
     }
 
     /// Claims the run that `search` finds, and searches again if another thread was faster.
@@ -329,21 +329,9 @@ impl Wanted {
     }
 }
 
-/// What a search visits of each class before it takes a longer one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Visits {
-    /// FreeRunIndex that are too short.
-    too_short: usize,
-    /// Hints that stand for no free run.
-    hints: usize,
-}
-
-impl Visits {
-    /// The bounds of a search.
-    fn usual(class: usize) -> Self {
-        let too_short = if class < COARSE { tuning::max_probes_per_bin() } else { tuning::max_long_probes_per_bin() };
-        Self { too_short, hints: tuning::max_probes_per_bin() }
-    }
+/// The free runs of a class that a search finds too short before it takes a longer one.
+fn max_too_short(class: usize) -> usize {
+    if class < COARSE { tuning::max_probes_per_bin() } else { tuning::max_long_probes_per_bin() }
 }
 
 /// The set of the words that have set bits. Those before are the classes'.
@@ -583,17 +571,9 @@ impl FreeRunIndex {
         (from > 0).then(|| (from, self.end_of(from, reach))).filter(|&(start, end)| start < end)
     }
 
-    /// The lowest place for a request at or above `from`, among the free runs that [`Visits::usual`] allows to visit.
-    pub(crate) fn lowest(&self, from: usize, wanted: Wanted) -> Option<usize> {
-        self.lowest_within(from, wanted, Visits::usual)
-    }
-
-    /// As [`lowest`](Self::lowest), past any number of superfluous hints. Each costs one search a look.
-    pub(crate) fn lowest_past_hints(&self, from: usize, wanted: Wanted) -> Option<usize> {
-        self.lowest_within(from, wanted, |class| Visits { hints: usize::MAX, ..Visits::usual(class) })
-    }
-
-    fn lowest_within(&self, from: usize, wanted: Wanted, visits: impl Fn(usize) -> Visits) -> Option<usize> {
+    /// The lowest place for a request at or above `from`, among the free runs that [`max_too_short`] allows to visit. Passes over at most
+    /// `max_hints` hints of each class that stand for no free run.
+    fn lowest(&self, from: usize, wanted: Wanted, max_hints: usize) -> Option<usize> {
         #[cfg(loom)]
         if self.is_off {
             return None;
@@ -605,8 +585,8 @@ impl FreeRunIndex {
         let mut lowest = usize::MAX;
         for class in self.classes_from(class_of(wanted.n)) {
             let mut at = from;
-            let Visits { too_short, mut hints } = visits(class);
-            for _ in 0..too_short {
+            let mut hints = max_hints;
+            for _ in 0..max_too_short(class) {
                 let Some((start, end)) = self.first(class, at, lowest, reach, &mut hints) else { break };
                 if let Some(place) = wanted.place_in(start, end) {
                     lowest = lowest.min(place);
@@ -638,7 +618,7 @@ impl FreeRunIndex {
         let mut left = max_visits;
         'search: for class in self.classes_from(class_of(wanted.n)) {
             let mut at = from;
-            let mut hints = Visits::usual(class).hints;
+            let mut hints = tuning::max_probes_per_bin();
             while let Some((start, end)) = self.first(class, at, usize::MAX, reach, &mut hints) {
                 if left == 0 {
                     break 'search;

@@ -625,15 +625,10 @@ impl Zone {
             claimed
         };
         // The prefaulted pages join the caller's. The huge page brings all of the block.
-        for page in (block.start..own.start).rev().filter(&mut claim) {
+        for page in (block.start..own.start).rev().chain(own.end..block.end).filter(&mut claim) {
             if page + 1 == paged.start {
                 paged.start = page;
-            } else {
-                self.runs.release(page, 1);
-            }
-        }
-        for page in (own.end..block.end).filter(&mut claim) {
-            if page == paged.end {
+            } else if page == paged.end {
                 paged.end = page + 1;
             } else {
                 self.runs.release(page, 1);
@@ -931,15 +926,25 @@ impl Zone {
 
     /// Purges the free pages of `[start, start + len)`, at once if no page is used.
     fn trim_run(&self, start: usize, len: usize, how: Purge) -> usize {
-        if !self.runs.try_claim(start, len) {
-            if len == 1 {
-                return 0;
-            }
-            let half = len / 2;
-            return self.trim_run(start, half, how) + self.trim_run(start + half, len - half, how);
+        let mut gone = 0;
+        // SAFETY: this thread owns the part, which is committed, as is all memory that the callers look at.
+        self.claim_parts(start, len, 1, &mut |start, len| gone += unsafe { self.purge_and_free(start, len, how) });
+        gone
+    }
+
+    /// Claims those parts of a run that are free and have at least `min_pages`, and calls `claimed` with each of them. The caller owns
+    /// them from then on.
+    fn claim_parts(&self, start: usize, len: usize, min_pages: usize, claimed: &mut impl FnMut(usize, usize)) {
+        if len < min_pages {
+            return;
         }
-        // SAFETY: this thread owns the run since the claim above. The run is committed, as is all memory that the callers look at.
-        unsafe { self.purge_and_free(start, len, how) }
+        if self.runs.try_claim(start, len) {
+            claimed(start, len);
+        } else if len > 1 {
+            let half = len / 2;
+            self.claim_parts(start, half, min_pages, claimed);
+            self.claim_parts(start + half, len - half, min_pages, claimed);
+        }
     }
 
     /// Purges the caller's pages, and frees them. If they go at once, fresh mappings replace those that moves left there, where that makes
@@ -1056,23 +1061,14 @@ impl Zone {
 
     /// Claims those parts of a run that are free and have at least `min_bytes`, and calls `claimed` with each of them. The caller owns
     /// them from then on.
-    pub(crate) fn claim_parts(
+    pub(crate) fn claim_to_withhold(
         &self,
         run: Range<usize>,
         min_bytes: usize,
         claimed: &mut impl FnMut(NonNull<u8>, usize),
     ) {
-        let (start, len) = (run.start, run.len());
-        if self.bytes(len) < min_bytes.max(1) {
-            return;
-        }
-        if self.runs.try_claim(start, len) {
-            claimed(self.address(start), self.bytes(len));
-        } else if len > 1 {
-            let half = start + len / 2;
-            self.claim_parts(start..half, min_bytes, claimed);
-            self.claim_parts(half..start + len, min_bytes, claimed);
-        }
+        let mut claimed = |start: usize, len: usize| claimed(self.address(start), self.bytes(len));
+        self.claim_parts(run.start, run.len(), self.pages(min_bytes.max(1)), &mut claimed);
     }
 
     /// Has a forked child read zeroes in a range, instead of inheriting it.
