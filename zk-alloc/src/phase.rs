@@ -147,13 +147,24 @@ impl Begun {
     }
 
     fn report(&self) -> PhaseReport {
-        PhaseReport::between(
-            &self.before,
-            &stats::stats(),
-            self.at.elapsed(),
-            accounts::window_peak_bytes(),
-            os::minor_faults().saturating_sub(self.minor_faults),
-        )
+        let (before, after) = (&self.before, stats::stats());
+        let fresh_bytes = after.fresh_bytes - before.fresh_bytes;
+        PhaseReport {
+            wall: self.at.elapsed(),
+            slab_allocations: after.slab_allocations - before.slab_allocations,
+            slab_bytes: after.slab_bytes - before.slab_bytes,
+            run_allocations: after.run_allocations - before.run_allocations,
+            run_bytes: after.run_bytes - before.run_bytes,
+            // The user may have reset these two since the phase began.
+            overflow_allocations: after.overflow_allocations.saturating_sub(before.overflow_allocations),
+            overflow_bytes: after.overflow_bytes.saturating_sub(before.overflow_bytes),
+            fresh_bytes,
+            reused_bytes: (after.arena_bytes - before.arena_bytes).saturating_sub(fresh_bytes),
+            peak_live_bytes: accounts::window_peak_bytes(),
+            minor_faults: os::minor_faults().saturating_sub(self.minor_faults),
+            system_calls: after.system_calls - before.system_calls,
+            escaped_bytes: after.live_bytes.saturating_sub(before.live_bytes),
+        }
     }
 }
 

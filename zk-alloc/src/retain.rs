@@ -56,18 +56,14 @@ static POLICY: AtomicU64 = AtomicU64::new(DEFAULT);
 /// ```
 pub fn set_retain(retain: Retain) {
     let bytes = |bytes: u64| BYTES | bytes.min(!TAG_MASK);
-    let policy = match retain {
-        Retain::Always => bytes(u64::MAX),
-        Retain::Bytes(limit) => bytes(limit as u64),
-        Retain::For(idle) => FOR_NS | u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX).min(!TAG_MASK),
-        Retain::Never => bytes(0),
+    let (policy, kept_bytes) = match retain {
+        Retain::Always => (bytes(u64::MAX), usize::MAX),
+        Retain::Bytes(limit) => (bytes(limit as u64), limit),
+        Retain::For(idle) => (FOR_NS | u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX).min(!TAG_MASK), 0),
+        Retain::Never => (bytes(0), 0),
     };
     POLICY.store(policy, Ordering::SeqCst);
-    accounts::set_kept(match retain {
-        Retain::Always => usize::MAX,
-        Retain::Bytes(limit) => limit,
-        Retain::For(_) | Retain::Never => 0,
-    });
+    accounts::set_kept(kept_bytes);
     follow();
     background::start_if_set();
 }

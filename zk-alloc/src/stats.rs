@@ -278,32 +278,6 @@ pub struct PhaseReport {
 }
 
 impl PhaseReport {
-    pub(crate) fn between(
-        before: &Stats,
-        after: &Stats,
-        wall: Duration,
-        peak_live_bytes: usize,
-        minor_faults: u64,
-    ) -> Self {
-        let fresh_bytes = after.fresh_bytes - before.fresh_bytes;
-        Self {
-            wall,
-            slab_allocations: after.slab_allocations - before.slab_allocations,
-            slab_bytes: after.slab_bytes - before.slab_bytes,
-            run_allocations: after.run_allocations - before.run_allocations,
-            run_bytes: after.run_bytes - before.run_bytes,
-            // The user may have reset these two since the phase began.
-            overflow_allocations: after.overflow_allocations.saturating_sub(before.overflow_allocations),
-            overflow_bytes: after.overflow_bytes.saturating_sub(before.overflow_bytes),
-            fresh_bytes,
-            reused_bytes: (after.arena_bytes - before.arena_bytes).saturating_sub(fresh_bytes),
-            peak_live_bytes,
-            minor_faults,
-            system_calls: after.system_calls - before.system_calls,
-            escaped_bytes: after.live_bytes.saturating_sub(before.live_bytes),
-        }
-    }
-
     /// The share of the phase's bytes that were resident already, from 0 to 1; `None` if the arena served none.
     #[must_use]
     pub fn hit_rate(&self) -> Option<f64> {

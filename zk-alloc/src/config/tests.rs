@@ -59,13 +59,9 @@ fn every_setting_of_the_table_is_tested() {
 }
 
 #[test]
-fn good_values_are_taken() {
-    assert_eq!(set("ZK_ALLOC_MIN_BYTES", "4096").min_bytes.value, 4096);
+fn numbers_of_bytes_may_have_a_unit() {
+    assert_eq!(["4096", "64k", "2G", "512Mi"].map(parse_bytes), [4096, 64 << 10, 2 << 30, 512 << 20].map(Some));
     assert_eq!(set("ZK_ALLOC_MIN_BYTES", " 64k ").min_bytes.value, 64 << 10);
-    assert_eq!(set("ZK_ALLOC_RETAIN_BYTES", "2G").retain_bytes.value, 2 << 30);
-    assert_eq!(set("ZK_ALLOC_RETAIN_BYTES", "512Mi").retain_bytes.value, 512 << 20);
-    assert_eq!(set("ZK_ALLOC_SLAB_GB", "8").thread_capacity_bytes.value, 8 << 30);
-    assert_eq!(set("ZK_ALLOC_THP", "never").huge_pages.value, HugePages::Never);
 }
 
 /// The environment, else the program, else the default; and what is in force says which.

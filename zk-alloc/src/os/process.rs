@@ -54,7 +54,8 @@ fn find() -> &'static AtomicU64 {
 #[cold]
 fn find() -> &'static AtomicU64 {
     let page = page::map();
-    let found = page.as_ref().map_or(&UNCHANGING, |page| page.word());
+    // SAFETY: zeroed, aligned to a page, and only reached as an atomic; the page is forgotten before the word is handed out.
+    let found = page.as_ref().map_or(&UNCHANGING, |page| unsafe { page.start().cast::<AtomicU64>().as_ref() });
     let at = std::ptr::from_ref(found).cast_mut();
     match WORD.compare_exchange(std::ptr::null_mut(), at, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
@@ -71,27 +72,17 @@ fn find() -> &'static AtomicU64 {
 #[cfg(target_os = "linux")]
 mod page {
     use std::hint::black_box;
-    use std::sync::atomic::AtomicU64;
 
     use crate::os::{self, Mapping};
 
-    pub(super) struct Page(Mapping);
-
-    impl Page {
-        pub(super) fn word(&self) -> &'static AtomicU64 {
-            // SAFETY: zeroed, aligned to a page, and only reached as an atomic; the page is forgotten before the word is handed out.
-            unsafe { self.0.start().cast::<AtomicU64>().as_ref() }
-        }
-    }
-
     /// A page that the kernel clears in a forked child; `None` if the system has no such page.
-    pub(super) fn map() -> Option<Page> {
+    pub(super) fn map() -> Option<Mapping> {
         // The linker keeps a static that code refers to.
         black_box(&BEFORE_MAIN);
         let mapping = os::map_zeroed(os::page_bytes()).ok()?;
         // SAFETY: the mapping made above. A child finds 0 there, which is the purpose of the page.
         unsafe { os::wipe_on_fork(mapping.start().as_ptr(), mapping.len()) }.ok()?;
-        Some(Page(mapping))
+        Some(mapping)
     }
 
     // Runs before `main`, so that the page exists before memory is short, or a filter of system calls is in force.

@@ -117,18 +117,17 @@ pub(super) fn remove(at: usize) -> Option<(Index, Noted)> {
 /// Forgets all allocations.
 pub(super) fn clear() {
     let Some(table) = TABLE.get() else { return };
-    table
-        .may_hold
-        .iter()
-        .filter(|counter| counter.load(Ordering::Relaxed) != 0)
-        .for_each(|counter| counter.store(0, Ordering::Relaxed));
+    // Each is looked at first, so that memory that was never touched stays so.
+    for counter in table.may_hold.iter().filter(|counter| counter.load(Ordering::Relaxed) != 0) {
+        counter.store(0, Ordering::Relaxed);
+    }
     let slots = table.addresses.iter().flat_map(|bucket| &bucket.0);
-    slots.filter(|slot| slot.load(Ordering::Relaxed) != 0).for_each(|slot| slot.store(0, Ordering::Relaxed));
-    table
-        .is_spilled
-        .iter()
-        .filter(|spilled| spilled.load(Ordering::Relaxed))
-        .for_each(|spilled| spilled.store(false, Ordering::Relaxed));
+    for slot in slots.filter(|slot| slot.load(Ordering::Relaxed) != 0) {
+        slot.store(0, Ordering::Relaxed);
+    }
+    for spilled in table.is_spilled.iter().filter(|spilled| spilled.load(Ordering::Relaxed)) {
+        spilled.store(false, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]

@@ -161,22 +161,6 @@ mod tests {
         assert_eq!(place(BASE, 8, 4096, usize::MAX, 1), None);
     }
 
-    /// A block that is not the last may shrink, but its lost bytes are not handed out. Those of the last block are handed out
-    /// again.
-    #[test]
-    fn only_the_last_claim_grows_or_frees_its_tail() {
-        let bump = Bump::with_capacity(4096).unwrap();
-        let (first, last) = (bump.claim(64, 64).unwrap(), bump.claim(64, 64).unwrap());
-        assert!(!bump.resize(first, 64, 65));
-        assert!(bump.resize(first, 64, 1));
-        assert_eq!(bump.used_bytes(), 128);
-        assert!(bump.resize(last, 64, bump.capacity_bytes() - 64));
-        assert!(!bump.resize(last, bump.capacity_bytes() - 64, bump.capacity_bytes() - 63));
-        assert!(bump.resize(last, bump.capacity_bytes() - 64, 0));
-        assert_eq!(bump.used_bytes(), 64);
-        assert_eq!(bump.claim(1, 1).unwrap(), last);
-    }
-
     /// Zeroing is left out for bytes that still hold the kernel's zeroes. Bytes that were freed, by whatever path, may hold
     /// something else.
     #[test]

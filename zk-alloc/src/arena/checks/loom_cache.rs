@@ -123,16 +123,11 @@ fn without_a_fence_only_the_own_cache_is_emptied() {
             let own = &other.caches[1];
             assert!(own.try_acquire());
             other.put(own, 3);
-            other.claiming.claim_all(
-                other.caches.iter(),
-                PROCESS,
-                Some(own),
-                || false,
-                |cache| {
-                    assert!(std::ptr::eq(cache, own));
-                    other.empty(cache);
-                },
-            );
+            let empty = |cache: &Cache| {
+                assert!(std::ptr::eq(cache, own));
+                other.empty(cache);
+            };
+            other.claiming.claim_all(other.caches.iter(), PROCESS, Some(own), || false, empty);
             assert_eq!(other.gone.load(Ordering::Relaxed), 1);
             other.exit(own);
         };

@@ -80,7 +80,7 @@ impl Slabs {
         found.truncate(taken);
         assert!(!found.is_empty());
         for &block in &found {
-            assert_eq!(self.table.classes.at(block), Some(class), "a block of another class");
+            assert_eq!(self.table.class_at(block), Some(class), "a block of another class");
             self.write(class, block);
             // SAFETY: the block was taken above, and is committed.
             unsafe { self.at(block).write(block) };
@@ -96,7 +96,7 @@ impl Slabs {
     /// Puts blocks back, and checks that nobody else wrote to them.
     fn put(&self, class: Class, blocks: &[usize]) {
         for &block in blocks {
-            assert_eq!(self.table.classes.at(block), Some(class), "the slab is gone");
+            assert_eq!(self.table.class_at(block), Some(class), "the slab is gone");
             // SAFETY: the caller owns the block, which is committed.
             assert_eq!(unsafe { self.at(block).read() }, block, "the block's contents are gone");
             self.write(class, block);
@@ -193,14 +193,11 @@ fn what_is_taken_from_a_slab_while_another_thread_retires_it_keeps_it() {
 fn becomes_another_class(interruptions: usize, from: fn() -> Class, to: fn() -> Class) {
     with_slabs(interruptions, 1, move |slabs| {
         let last = slabs.take(from(), 1);
-        beside(
-            slabs,
-            move |other| other.pass(from()),
-            || {
-                slabs.put(from(), &last);
-                slabs.pass(to());
-            },
-        );
+        let own = || {
+            slabs.put(from(), &last);
+            slabs.pass(to());
+        };
+        beside(slabs, move |other| other.pass(from()), own);
     });
 }
 
@@ -221,14 +218,11 @@ fn retiring_becomes_another_class(interruptions: usize, from: fn() -> Class, to:
         // One block is in the slab's first word, the other in its last. Each completes its word.
         let (first, last) = (blocks[0], blocks[64]);
         slabs.put(from(), &blocks[1..64]);
-        beside(
-            slabs,
-            move |other| other.put(from(), &[first]),
-            || {
-                slabs.put(from(), &[last]);
-                slabs.pass(to());
-            },
-        );
+        let own = || {
+            slabs.put(from(), &[last]);
+            slabs.pass(to());
+        };
+        beside(slabs, move |other| other.put(from(), &[first]), own);
     });
 }
 
@@ -248,14 +242,11 @@ fn retiring_a_slab_that_was_reused_for_the_same_class_loses_no_block() {
 fn retiring_a_slab_that_was_reused_for_a_smaller_class_loses_no_block() {
     with_slabs(3, 1, |slabs| {
         let last = slabs.take(long(), 1);
-        beside(
-            slabs,
-            move |other| other.put(long(), &last),
-            || {
-                slabs.pass(long());
-                slabs.pass(short());
-            },
-        );
+        let own = || {
+            slabs.pass(long());
+            slabs.pass(short());
+        };
+        beside(slabs, move |other| other.put(long(), &last), own);
     });
 }
 
@@ -264,18 +255,15 @@ fn retiring_a_slab_that_was_reused_for_a_smaller_class_loses_no_block() {
 fn retiring_spares_a_slab_that_was_reused_for_a_smaller_class_and_has_a_live_block() {
     with_slabs(3, 1, |slabs| {
         let last = slabs.take(long(), 1);
-        beside(
-            slabs,
-            move |other| other.put(long(), &last),
-            || {
-                slabs.pass(long());
-                if let Ok(first) = slabs.try_take(short(), 64) {
-                    let second = slabs.try_take(short(), 1);
-                    slabs.put(short(), &first);
-                    second.into_iter().for_each(|block| slabs.put(short(), &block));
-                }
-            },
-        );
+        let own = || {
+            slabs.pass(long());
+            if let Ok(first) = slabs.try_take(short(), 64) {
+                let second = slabs.try_take(short(), 1);
+                slabs.put(short(), &first);
+                second.into_iter().for_each(|block| slabs.put(short(), &block));
+            }
+        };
+        beside(slabs, move |other| other.put(long(), &last), own);
     });
 }
 

@@ -10,33 +10,13 @@ const BITS: usize = 20 * 64;
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    ClaimFirstFit {
-        from: usize,
-        n: usize,
-        align: usize,
-        skew: usize,
-    },
-    TryClaim {
-        start: usize,
-        n: usize,
-    },
+    ClaimFirstFit(usize, Wanted),
+    TryClaim(usize, usize),
     /// Releases the first `n` bits of a run of set bits, or the whole run if it is shorter.
-    Release {
-        which: usize,
-        n: usize,
-    },
-    Set {
-        start: usize,
-        n: usize,
-    },
-    Clear {
-        start: usize,
-        n: usize,
-    },
-    Look {
-        start: usize,
-        n: usize,
-    },
+    Release(usize, usize),
+    Set(usize, usize),
+    Clear(usize, usize),
+    Look(usize, usize),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -44,13 +24,13 @@ fn op() -> impl Strategy<Value = Op> {
     let range = move || (0..BITS, short()).prop_map(|(start, n)| (start, n.min(BITS - start)));
     prop_oneof![
         6 => (prop_oneof![Just(0), 0..BITS], short(), 0..8u32, 0..256usize).prop_map(|(from, n, log2, skew)| {
-            Op::ClaimFirstFit { from, n, align: 1 << log2, skew: skew & ((1 << log2) - 1) }
+            Op::ClaimFirstFit(from, Wanted { n, align: 1 << log2, skew: skew & ((1 << log2) - 1) })
         }),
-        4 => (0..BITS, short()).prop_map(|(start, n)| Op::TryClaim { start, n }),
-        6 => (any::<usize>(), short()).prop_map(|(which, n)| Op::Release { which, n }),
-        1 => range().prop_map(|(start, n)| Op::Set { start, n }),
-        1 => range().prop_map(|(start, n)| Op::Clear { start, n }),
-        3 => range().prop_map(|(start, n)| Op::Look { start, n }),
+        4 => (0..BITS, short()).prop_map(|(start, n)| Op::TryClaim(start, n)),
+        6 => (any::<usize>(), short()).prop_map(|(which, n)| Op::Release(which, n)),
+        1 => range().prop_map(|(start, n)| Op::Set(start, n)),
+        1 => range().prop_map(|(start, n)| Op::Clear(start, n)),
+        3 => range().prop_map(|(start, n)| Op::Look(start, n)),
     ]
 }
 
@@ -71,40 +51,50 @@ fn free_runs(bits: &[bool]) -> usize {
     runs(&free, 0, free.len()).len()
 }
 
+/// Where a claim fits.
+fn places(bits: &[bool], from: usize, Wanted { n, align, skew }: Wanted) -> impl Iterator<Item = usize> {
+    let fits = move |&start: &usize| (start + skew) % align == 0 && !bits[start..start + n].contains(&true);
+    (from..(BITS + 1).saturating_sub(n)).filter(fits)
+}
+
+/// What [`Op::Release`] releases.
+fn released(bits: &mut [bool], which: usize, n: usize) -> Option<(usize, usize)> {
+    let runs = runs(bits, 0, BITS);
+    let &(start, len) = runs.get(which % runs.len().max(1))?;
+    bits[start..start + n.min(len)].fill(false);
+    Some((start, n.min(len)))
+}
+
 fn step(bitmap: Bitmap<'_>, bits: &mut [bool], op: Op) {
     match op {
-        Op::ClaimFirstFit { from, n, align, skew } => {
-            let fits = |&start: &usize| (start + skew) % align == 0 && !bits[start..start + n].contains(&true);
-            let expected = (from..(BITS + 1).saturating_sub(n)).find(fits);
+        Op::ClaimFirstFit(from, wanted) => {
+            let Wanted { n, align, skew } = wanted;
+            let expected = places(bits, from, wanted).next();
             assert_eq!(bitmap.find_clear_run(from, n, align, skew), expected);
             expected.inspect(|&start| assert_eq!(bitmap.try_claim(start, n), Ok(())));
             expected.inspect(|&start| bits[start..start + n].fill(true));
         }
-        Op::TryClaim { start, n } => match bitmap.try_claim(start, n) {
+        Op::TryClaim(start, n) => match bitmap.try_claim(start, n) {
             Ok(()) => {
                 assert!(!bits[start..start + n].contains(&true));
                 bits[start..start + n].fill(true);
             }
             Err(taken) => assert!(if start + n > BITS { taken == BITS } else { taken < start + n && bits[taken] }),
         },
-        Op::Release { which, n } => {
-            let runs = runs(bits, 0, BITS);
-            if let Some(&(start, len)) = runs.get(which % runs.len().max(1)) {
-                bitmap.release(start, n.min(len));
-                bits[start..start + n.min(len)].fill(false);
-            }
+        Op::Release(which, n) => {
+            released(bits, which, n).into_iter().for_each(|(start, n)| bitmap.release(start, n));
         }
-        Op::Set { start, n } => {
+        Op::Set(start, n) => {
             let clear = bits[start..start + n].iter().filter(|&&bit| !bit).count();
             assert_eq!(bitmap.set(start, n), clear);
             bits[start..start + n].fill(true);
         }
-        Op::Clear { start, n } => {
+        Op::Clear(start, n) => {
             let set = bits[start..start + n].iter().filter(|&&bit| bit).count();
             assert_eq!(bitmap.clear(start, n), set);
             bits[start..start + n].fill(false);
         }
-        Op::Look { start, n } => {
+        Op::Look(start, n) => {
             assert_eq!(bitmap.set_runs(start, n).collect::<Vec<_>>(), runs(bits, start, n));
             assert_eq!(bitmap.count(start, n), bits[start..start + n].iter().filter(|&&bit| bit).count());
             assert_eq!(bitmap.count_with(bitmap, start, n), bitmap.count(start, n));
@@ -124,21 +114,21 @@ fn zone_op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => (prop_oneof![Just(0), 0..BITS], length(), 0..3u32, 0..64usize).prop_map(|(from, n, log2, skew)| {
             let align = 1 << (3 * log2);
-            Op::ClaimFirstFit { from, n, align, skew: skew % align }
+            Op::ClaimFirstFit(from, Wanted { n, align, skew: skew % align })
         }),
-        1 => (0..BITS, length()).prop_map(|(start, n)| Op::TryClaim { start, n }),
-        4 => (any::<usize>(), length()).prop_map(|(which, n)| Op::Release { which, n }),
+        1 => (0..BITS, length()).prop_map(|(start, n)| Op::TryClaim(start, n)),
+        4 => (any::<usize>(), length()).prop_map(|(which, n)| Op::Release(which, n)),
     ]
 }
 
 /// As [`step`], for a zone that searches its index of free runs.
 fn zone_step(zone: &Runs, bits: &mut [bool], op: Op) {
     match op {
-        Op::ClaimFirstFit { from, n, align, skew } => {
-            let fits = |&start: &usize| (start + skew) % align == 0 && !bits[start..start + n].contains(&true);
-            let places: Vec<usize> = (from..(BITS + 1).saturating_sub(n)).filter(fits).collect();
+        Op::ClaimFirstFit(from, wanted) => {
+            let n = wanted.n;
+            let places: Vec<usize> = places(bits, from, wanted).collect();
             let lowest = places.first().copied();
-            let found = zone.claim_first_fit(from, Wanted { n, align, skew });
+            let found = zone.claim_first_fit(from, wanted);
             // If many free runs below are too short, the zone may take a higher place that is sure to fit.
             let misses = lowest.map_or(0, |lowest| free_runs(&bits[from..lowest]));
             if misses < 8 || found.is_none() {
@@ -147,21 +137,17 @@ fn zone_step(zone: &Runs, bits: &mut [bool], op: Op) {
             assert!(found.is_none_or(|found| places.contains(&found)));
             found.inspect(|&start| bits[start..start + n].fill(true));
         }
-        Op::TryClaim { start, n } => {
+        Op::TryClaim(start, n) => {
             let is_free = start + n <= BITS && !bits[start..start + n].contains(&true);
             assert_eq!(zone.try_claim(start, n), is_free);
             if is_free {
                 bits[start..start + n].fill(true);
             }
         }
-        Op::Release { which, n } => {
-            let runs = runs(bits, 0, BITS);
-            if let Some(&(start, len)) = runs.get(which % runs.len().max(1)) {
-                zone.release(start, n.min(len));
-                bits[start..start + n.min(len)].fill(false);
-            }
+        Op::Release(which, n) => {
+            released(bits, which, n).into_iter().for_each(|(start, n)| zone.release(start, n));
         }
-        Op::Set { .. } | Op::Clear { .. } | Op::Look { .. } => unreachable!("not among a zone's operations"),
+        Op::Set(..) | Op::Clear(..) | Op::Look(..) => unreachable!("not among a zone's operations"),
     }
 }
 
@@ -184,8 +170,7 @@ proptest! {
         is_taken in any::<bool>(),
         ops in prop::collection::vec(zone_op(), 1..60),
     ) {
-        let words: &'static [AtomicU64] = Box::leak((0..Bitmap::words_for(BITS)).map(|_| AtomicU64::new(0)).collect());
-        let zone = Runs::new(Bitmap::new(words)).expect("memory");
+        let zone = Runs::new(bitmap(BITS, 0)).expect("memory");
         let mut bits = vec![is_taken; BITS];
         prop_assert!(!is_taken || zone.try_claim(0, BITS));
         for op in ops {
@@ -200,9 +185,7 @@ proptest! {
 fn above_many_free_runs_a_run_lies_where_it_fits_for_sure() {
     const RUN_PAGES: usize = 14;
     let len = 64 * 400;
-    let words: &'static [AtomicU64] = Box::leak((0..Bitmap::words_for(len)).map(|_| AtomicU64::new(0)).collect());
-    let zone = Runs::new(Bitmap::new(words)).expect("memory");
-    assert!(zone.try_claim(0, len));
+    let zone = full_zone(len);
     let free_runs = (0..len / 64 - 10).flat_map(|word| [64 * word, 64 * word + 32]);
     free_runs.for_each(|start| zone.release(start, RUN_PAGES));
     let fitting = len - 200;
@@ -216,10 +199,14 @@ fn above_many_free_runs_a_run_lies_where_it_fits_for_sure() {
     assert_eq!(zone.claim_first_fit(0, Wanted::anywhere(RUN_PAGES)), Some(0));
 }
 
+/// So many bits, in words that all have this value.
+fn bitmap(bits: usize, word: u64) -> Bitmap<'static> {
+    Bitmap::new(Box::leak((0..Bitmap::words_for(bits)).map(|_| AtomicU64::new(word)).collect()))
+}
+
 /// A zone of so many pages, all of them used.
 fn full_zone(pages: usize) -> Runs {
-    let words: &'static [AtomicU64] = Box::leak((0..pages / 64).map(|_| AtomicU64::new(0)).collect());
-    let zone = Runs::new(Bitmap::new(words)).expect("memory");
+    let zone = Runs::new(bitmap(pages, 0)).expect("memory");
     assert!(zone.try_claim(0, pages));
     zone
 }
@@ -271,10 +258,7 @@ fn a_search_for_short_aligned_runs_looks_at_a_bounded_number_of_words() {
 /// A request purges a few MiB of free memory, however much lies in one run.
 #[test]
 fn a_part_of_a_free_run_is_found_without_reading_the_rest_of_the_run() {
-    let bits = |fill: u64| -> Bitmap<'static> {
-        Bitmap::new(Box::leak((0..PAGES / 64).map(|_| AtomicU64::new(fill)).collect()))
-    };
-    let (resident, used) = (bits(u64::MAX), bits(0));
+    let (resident, used) = (bitmap(PAGES, u64::MAX), bitmap(PAGES, 0));
     let (steps, found) = steps_of(|| resident.last_run_without(used, 0, PAGES, 1024));
     assert_eq!(found, Some((PAGES - 1024, 1024)));
     assert!(steps <= 1024 / 64 + 1, "{steps} words");

@@ -5,19 +5,16 @@ pub(crate) mod slab;
 
 #[cfg(feature = "c-api")]
 use std::fmt;
-use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::accounts::Limit;
 use crate::arena::front::{self, Cache, Totals};
 use crate::arena::heap::slab::SlabTable;
-use crate::arena::pages::bitmap::Table;
 use crate::arena::pages::zone::{Shortage, Zone};
 use crate::arena::purge::decay;
-use crate::classes::{self, Class};
+use crate::classes::Class;
 use crate::os::Errno;
-use crate::sync::AtomicU8;
 use crate::{gate, tuning};
 
 /// Room for the blocks that a thread fetches at once.
@@ -61,40 +58,6 @@ impl fmt::Display for NotFreeable {
     }
 }
 
-/// The unit of the tables: the smallest slab.
-pub(crate) const UNIT_BYTES: usize = classes::MIN_SLAB_BYTES;
-
-/// Which memory is a block, and of which class.
-#[derive(Debug)]
-pub(crate) struct ClassTable {
-    /// The zone's first address.
-    base: usize,
-    /// The number of the class, in every unit of a slab; 0 where no slab lies.
-    numbers: Table<AtomicU8>,
-}
-
-impl ClassTable {
-    pub(crate) fn new(zone: &Zone, units: usize) -> Result<Self, Errno> {
-        Ok(Self { base: zone.base().addr().get(), numbers: Table::new(units)? })
-    }
-
-    /// The class of the block at an address of the zone; `None` where no slab lies.
-    #[inline(always)]
-    pub(crate) fn at(&self, address: usize) -> Option<Class> {
-        // The caller owns the memory at the address, so its class can't change. The class was visible when the memory was handed out.
-        let number = self.numbers.all().get(address.wrapping_sub(self.base) / UNIT_BYTES)?;
-        Class::from_number(number.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn of(&self, unit: usize) -> Option<Class> {
-        Class::from_number(self.numbers.all()[unit].load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn set(&self, units: Range<usize>, number: u8) {
-        self.numbers.all()[units].iter().for_each(|unit| unit.store(number, Ordering::Relaxed));
-    }
-}
-
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct SizeClasses {
@@ -122,7 +85,7 @@ impl SizeClasses {
     /// The class of the block at an address, if it is one.
     #[inline(always)]
     pub(crate) fn class_at(&self, at: NonNull<u8>) -> Option<Class> {
-        self.slabs.classes.at(at.addr().get())
+        self.slabs.class_at(at.addr().get())
     }
 
     /// Allocates a block.

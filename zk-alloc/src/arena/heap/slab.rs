@@ -11,19 +11,21 @@
 //! pages, and [`SlabTable::purge`] purges the others.
 #![allow(unsafe_code, reason = "computes addresses of slabs, purges memory")]
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{self, AtomicUsize};
 
 use crate::accounts::{self, Limit};
-use crate::arena::heap::{ClassTable, UNIT_BYTES};
 use crate::arena::pages::bitmap::{HintSets, Table, WORD_BITS, low_bits};
 use crate::arena::pages::layout;
 use crate::arena::pages::memory::Allowance;
 use crate::arena::pages::zone::{Shortage, Zone};
 use crate::classes::{self, Class, MAX_WORDS};
 use crate::os::{self, Errno};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU8, AtomicU64, Ordering};
 
+/// The unit of the tables: the smallest slab.
+const UNIT_BYTES: usize = classes::MIN_SLAB_BYTES;
 /// Bitmaps are committed for this many units at once.
 const COMMIT_UNITS: usize = 2048;
 /// The hint set of the slabs in which a block was freed since their last purge. No class has this number.
@@ -37,7 +39,8 @@ const SLAB_WORDS: usize = 16;
 pub(crate) struct SlabTable {
     base: usize,
     units: usize,
-    pub(crate) classes: ClassTable,
+    /// The number of the class, in every unit of a slab; 0 where no slab lies.
+    classes: Table<AtomicU8>,
     /// Which pages of a slab are accounted, at the slab's first unit. Each bit stands for [`page_bytes`](Self::page_bytes) bytes.
     present: Table<AtomicU64>,
     /// Which blocks of a slab are free; all zeroes where no slab lies. The table is ordered by word of the bitmap, then by the slab's first
@@ -73,7 +76,7 @@ impl SlabTable {
         Ok(Self {
             base: zone.base().addr().get(),
             units,
-            classes: ClassTable::new(zone, units)?,
+            classes: Table::new(units)?,
             present: Table::new(units)?,
             free: Table::reserve(units * MAX_WORDS)?,
             free_committed: AtomicUsize::new(0),
@@ -129,8 +132,20 @@ impl SlabTable {
             && self.class(unit) == Some(class)
     }
 
+    /// The class of the block at an address of the zone; `None` where no slab lies.
+    #[inline(always)]
+    pub(crate) fn class_at(&self, address: usize) -> Option<Class> {
+        // The caller owns the memory at the address, so its class can't change. The class was visible when the memory was handed out.
+        let number = self.classes.all().get(address.wrapping_sub(self.base) / UNIT_BYTES)?;
+        Class::from_number(number.load(Ordering::Relaxed))
+    }
+
     fn class(&self, unit: usize) -> Option<Class> {
-        self.classes.of(unit)
+        Class::from_number(self.classes.all()[unit].load(Ordering::Relaxed))
+    }
+
+    fn set_class(&self, units: Range<usize>, number: u8) {
+        self.classes.all()[units].iter().for_each(|unit| unit.store(number, Ordering::Relaxed));
     }
 
     /// As [`take`](Self::take), from a slab that may have free blocks. It may have another class by now, or be no slab any more.
@@ -186,7 +201,7 @@ impl SlabTable {
         self.slabs.fetch_add(1, atomic::Ordering::Relaxed);
         self.in_use_bytes.fetch_add(slab_bytes, atomic::Ordering::Relaxed);
         self.present.all()[unit].store(resident, Ordering::Relaxed);
-        self.classes.set(unit..unit + units, class.number());
+        self.set_class(unit..unit + units, class.number());
         // This thread owns all blocks. It frees those that it does not want, and other threads may take them.
         let wanted = lowest(class.full_word(0), found.len());
         let blocks = Blocks { unit, word: 0, mask: wanted };
@@ -337,7 +352,7 @@ impl SlabTable {
     fn retire(&self, zone: &Zone, unit: usize, class: Class) {
         let slab_bytes = class.slab_bytes();
         let units = slab_bytes / UNIT_BYTES;
-        self.classes.set(unit..unit + units, 0);
+        self.set_class(unit..unit + units, 0);
         self.hints.set(class.number() as usize).clear(unit);
         self.slabs.fetch_sub(1, atomic::Ordering::Relaxed);
         self.in_use_bytes.fetch_sub(slab_bytes, atomic::Ordering::Relaxed);

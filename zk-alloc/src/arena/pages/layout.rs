@@ -95,7 +95,9 @@ impl HugeAdvice {
 /// The parameters of a zone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ZoneSpec {
-    /// A power of two, at most a huge page, and at least a page of the running kernel.
+    /// A power of two, at most a huge page, and at least a page of the running kernel. A page is the unit of a zone's bitmaps. It is small
+    /// against the zone's smallest run, so that little is wasted and the account is exact. It is large enough that the bits of the longest
+    /// runs are a few hundred words.
     pub(crate) page_bytes: usize,
     pub(crate) huge: HugeAdvice,
     /// The [small-object region](crate::arena::pages::layout) during the first phase, in bytes.
@@ -113,15 +115,6 @@ pub(crate) struct ZoneSpec {
     pub(crate) is_cached: bool,
 }
 
-/// A page is the unit of a zone's bitmaps. It is small against the zone's smallest run, so that little is wasted and the account
-/// is exact. It is large enough that the bits of the longest runs are a few hundred words.
-pub(crate) const fn page_bytes(runs: RunKind) -> usize {
-    match runs {
-        RunKind::Aligned | RunKind::Mid => 4 << 10,
-        RunKind::Huge => 256 << 10,
-    }
-}
-
 /// The parameters of the zones, in the order of [`RunKind`]. Slabs come first in their zone.
 pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
     let huge = HugeAdvice::of(config.huge_pages);
@@ -136,7 +129,7 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
             RunKind::Huge => 0,
         };
         ZoneSpec {
-            page_bytes: page_bytes(runs).max(os::page_bytes()),
+            page_bytes: os::page_bytes().max(if runs == RunKind::Huge { 256 << 10 } else { 4 << 10 }),
             huge,
             small_region_bytes,
             small_pages_bytes,
