@@ -4,6 +4,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
+use crate::arena::purge::rhythm::RHYTHM;
 use crate::arena::{self, Purge};
 use crate::background;
 use crate::config::{self, Origin, Settings};
@@ -88,7 +89,7 @@ fn follow() {
     let by_setting = || arena::get().map_or(Duration::MAX, |arena| arena.config().settings.retain_for.value);
     let window_ns = window_ns(POLICY.load(Ordering::SeqCst), is_resident, by_setting);
     accounts::learn_reuse(is_resident && window_ns != 0);
-    arena::purge::decay::follow(arena::Policy { window_ns, empties: !is_resident });
+    arena::purge::decay::follow(window_ns, !is_resident);
 }
 
 /// The length of the window under a policy, in nanoseconds; 0 purges nothing by time.
@@ -105,7 +106,7 @@ fn window_ns(policy: u64, is_resident: bool, by_setting: impl FnOnce() -> Durati
 
 /// The first open phase begins.
 pub(crate) fn first_phase_began() {
-    arena::purge::rhythm::phases_begin();
+    RHYTHM.begin(os::coarse_ns());
     keep_in_phase();
 }
 
@@ -132,7 +133,7 @@ pub(crate) fn last_phase_ended() {
     // The next phase may begin on other threads.
     arena.release_cached();
     let policy = POLICY.load(Ordering::Relaxed);
-    let is_kept_over_pause = arena::purge::rhythm::phases_end();
+    let is_kept_over_pause = RHYTHM.end(os::coarse_ns());
     let by_setting = arena.config().settings.retain_bytes;
     let keep = match policy & TAG_MASK {
         BYTES => usize::try_from(policy & !TAG_MASK).unwrap_or(usize::MAX),

@@ -39,7 +39,7 @@ pub(crate) use crate::arena::pages::memory::Purge;
 pub(crate) use crate::arena::pages::runs::{Runs, Wanted};
 pub(crate) use crate::arena::pages::zone::Contents;
 pub(crate) use crate::arena::pages::zone::{Populate, Shortage, Zone};
-pub(crate) use crate::arena::purge::decay::{Policy, parker, set_watched};
+pub(crate) use crate::arena::purge::decay::{parker, set_watched};
 use crate::classes::{self, Class};
 use crate::config::{self, Config, Settings};
 use crate::os::{self, AddressRange, Errno, Mapping};

@@ -85,9 +85,6 @@ struct Values {
     known: [Option<Value>; VARIABLES.len()],
     /// The name of the first variable that looks like one of ours and is none.
     unknown: Option<Value>,
-    /// Whether there is any of either.
-    #[cfg_attr(not(unix), allow(dead_code, reason = "only the C interface asks"))]
-    is_any: bool,
 }
 
 impl Values {
@@ -98,10 +95,8 @@ impl Values {
         let found = VARIABLES.iter().zip(&mut self.known).find_map(|(name, value)| Some((value, value_of(name)?)));
         if let Some((value, bytes)) = found {
             value.get_or_insert_with(|| Value::new(bytes));
-            self.is_any = true;
         } else if let Some(name) = unknown_name(entry) {
             self.unknown.get_or_insert_with(|| Value::new(name));
-            self.is_any = true;
         }
     }
 }
@@ -127,7 +122,7 @@ pub(crate) fn variable(name: &str) -> Option<Value> {
 /// Whether any variable is set that looks like one of ours.
 #[cfg(feature = "c-api")]
 pub(crate) fn is_any_variable() -> bool {
-    snapshot().is_some_and(|values| values.is_any)
+    snapshot().is_some_and(|values| values.known.iter().chain([&values.unknown]).any(Option::is_some))
 }
 
 /// The name of a variable that looks like one of ours and that no part of the allocator reads, if the process was started with one.
@@ -206,7 +201,7 @@ mod hook {
 
     /// Copies the values of [`VARIABLES`] from the C library's list.
     fn copied() -> Values {
-        let mut values = Values { known: [None; VARIABLES.len()], unknown: None, is_any: false };
+        let mut values = Values { known: [None; VARIABLES.len()], unknown: None };
         let mut at = environ();
         while !at.is_null() {
             // SAFETY: the list ends with a null pointer, where the loop stops. It is the list at the start of the process, when no
@@ -252,11 +247,7 @@ mod hook {
     pub(super) fn take() {
         let value = |name| std::env::var_os(name).map(|found| Value::new(found.as_encoded_bytes()));
         // To list all variables would allocate.
-        SNAPSHOT.write(|| Values {
-            known: std::array::from_fn(|index| value(VARIABLES[index])),
-            unknown: None,
-            is_any: true,
-        });
+        SNAPSHOT.write(|| Values { known: std::array::from_fn(|index| value(VARIABLES[index])), unknown: None });
     }
 }
 

@@ -5,7 +5,7 @@
 #![allow(unsafe_code, reason = "promises that zeroes are a table")]
 
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::sampler::{COUNT_PARTS, Noted};
 use crate::frames;
@@ -86,7 +86,7 @@ impl Site {
 pub(super) struct Entry {
     allocated: Counted,
     /// Below 0 if sampling was started again between an allocation and its free.
-    live: [AtomicI64; 2],
+    live: Counted,
     /// The bytes at the peak, with the number of the last note in which this site is: one word, so that a note is never half written.
     peak: AtomicU64,
     peak_count: AtomicU64,
@@ -96,7 +96,7 @@ pub(super) struct Entry {
     addresses: [AtomicUsize; frames::MAX_FRAMES],
 }
 
-/// An [`Amount`], with the count in parts.
+/// An [`Amount`], with the count in parts. Wraps around below 0.
 struct Counted {
     bytes: AtomicU64,
     count: AtomicU64,
@@ -214,13 +214,20 @@ impl Counted {
         self.count.fetch_add(noted.count, Ordering::Relaxed);
     }
 
+    fn subtract(&self, noted: Noted) {
+        self.bytes.fetch_sub(noted.bytes, Ordering::Relaxed);
+        self.count.fetch_sub(noted.count, Ordering::Relaxed);
+    }
+
     fn set(&self, noted: Noted) {
         self.bytes.store(noted.bytes, Ordering::Relaxed);
         self.count.store(noted.count, Ordering::Relaxed);
     }
 
-    fn amount(&self) -> Amount {
-        amount(Noted { bytes: self.bytes.load(Ordering::Relaxed), count: self.count.load(Ordering::Relaxed) })
+    /// The sums; 0 where one is below.
+    fn noted(&self) -> Noted {
+        let sum = |sum: &AtomicU64| (sum.load(Ordering::Relaxed) as i64).max(0) as u64;
+        Noted { bytes: sum(&self.bytes), count: sum(&self.count) }
     }
 }
 
@@ -245,21 +252,19 @@ impl Entry {
         self.allocated.set(NOTHING);
         self.peak.store(0, Ordering::Relaxed);
         self.peak_count.store(0, Ordering::Relaxed);
-        self.live.iter().for_each(|live| live.store(0, Ordering::Relaxed));
+        self.live.set(NOTHING);
         self.fresh_bytes.store(0, Ordering::Relaxed);
     }
 
     /// Counts an allocation that stays alive.
     pub(super) fn born(&self, noted: Noted) {
         self.allocated.add(noted);
-        self.live[0].fetch_add(noted.bytes as i64, Ordering::Relaxed);
-        self.live[1].fetch_add(noted.count as i64, Ordering::Relaxed);
+        self.live.add(noted);
     }
 
     /// Counts a free.
     pub(super) fn died(&self, noted: Noted) {
-        self.live[0].fetch_sub(noted.bytes as i64, Ordering::Relaxed);
-        self.live[1].fetch_sub(noted.count as i64, Ordering::Relaxed);
+        self.live.subtract(noted);
     }
 
     /// Counts fresh bytes.
@@ -267,17 +272,12 @@ impl Entry {
         self.fresh_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    fn live(&self) -> Noted {
-        let [bytes, count] = [0, 1].map(|i| u64::try_from(self.live[i].load(Ordering::Relaxed)).unwrap_or(0));
-        Noted { bytes, count }
-    }
-
     /// Notes the live bytes as those of the peak, unless a thread did so before for the note with this number. Returns them.
     pub(super) fn note_peak(&self, number: u32) -> u64 {
         // Read before the live bytes. A thread that changes the site notes it first, or finds it noted. So they are from before the
         // change.
         let peak = self.peak.load(Ordering::Acquire);
-        let live = self.live();
+        let live = self.live.noted();
         let noted = Tagged::new(number, live.bytes).0;
         let is_due = Tagged(peak).is_before(number);
         if is_due && self.peak.compare_exchange(peak, noted, Ordering::AcqRel, Ordering::Acquire).is_ok() {
@@ -301,8 +301,8 @@ impl Entry {
         Site {
             addresses: addresses.iter().map(|address| address.load(Ordering::Relaxed)).collect(),
             source: if state % 2 == 1 { Source::Backing } else { Source::Arena },
-            allocated: self.allocated.amount(),
-            live: amount(self.live()),
+            allocated: amount(self.allocated.noted()),
+            live: amount(self.live.noted()),
             peak: amount(Noted {
                 bytes: Tagged(self.peak.load(Ordering::Relaxed)).bytes(),
                 count: self.peak_count.load(Ordering::Relaxed),

@@ -36,18 +36,15 @@ const LENGTH_BITS: u32 = 19;
 
 impl Run {
     /// `None` for what is no whole number of pages, or too long.
-    pub(crate) const fn new(address: usize, bytes: usize) -> Option<Self> {
+    pub(crate) fn new(address: usize, bytes: usize) -> Option<Self> {
         const PAGE_BYTES: usize = 1 << PAGE_SHIFT;
         let (page, pages) = (address as u64 >> PAGE_SHIFT, bytes as u64 >> PAGE_SHIFT);
         let fits = address % PAGE_BYTES == 0 && bytes % PAGE_BYTES == 0;
         if fits && pages < 1 << LENGTH_BITS { Self::of(page << LENGTH_BITS | pages) } else { None }
     }
 
-    pub(crate) const fn of(word: u64) -> Option<Self> {
-        match NonZeroU64::new(word) {
-            Some(word) => Some(Self(word)),
-            None => None,
-        }
+    pub(crate) fn of(word: u64) -> Option<Self> {
+        NonZeroU64::new(word).map(Self)
     }
 
     pub(crate) const fn word(self) -> u64 {
@@ -94,7 +91,8 @@ pub(crate) struct Cache {
     /// The size of the next refill's batch in blocks, by class, less one. It grows with each, so that a thread that needs one block does
     /// not hold sixteen.
     batch_sizes: [AtomicU8; classes::TABLE],
-    blocks: AtomicPtr<Blocks>,
+    /// Where the addresses of its blocks lie; null before its first thread.
+    pub(super) blocks: AtomicPtr<Blocks>,
     /// The cached runs; zero is none.
     runs: [AtomicU64; RUNS],
     /// The place of the next run: that of the run that was taken last, or the one after the run that was put in last.
@@ -110,8 +108,8 @@ pub(crate) struct Cache {
     index: AtomicU64,
     /// What `block_allocations` counts too many.
     jumped_allocations: AtomicU64,
-    /// The cache that the same thread claimed before this one.
-    claimed_before: AtomicPtr<Cache>,
+    /// The cache that the same thread claimed before this one. For that thread only.
+    pub(super) claimed_before: AtomicPtr<Cache>,
 }
 
 /// The cache's own thread is in there until this is dropped.
@@ -218,11 +216,6 @@ impl Cache {
 
     pub(crate) fn index(&self) -> usize {
         self.index.load(Ordering::Relaxed) as usize
-    }
-
-    /// The cache that the claimant of this one claimed before. For that thread only.
-    pub(crate) fn claimed_before(&self) -> &AtomicPtr<Self> {
-        &self.claimed_before
     }
 
     /// Leaves the cache to the next thread: hands it to `empty`, has the exiting owner `forget` it, and only then `give_up` makes it another
@@ -432,11 +425,6 @@ impl Cache {
             [&self.run_allocations, &self.run_bytes, &self.block_allocations, &self.block_bytes, &self.returned_bytes];
         self.jumped_allocations.store(0, Ordering::Relaxed);
         counts.into_iter().for_each(|count| count.store(0, Ordering::Relaxed));
-    }
-
-    /// Where the addresses of its blocks lie; null before its first thread.
-    pub(crate) fn blocks(&self) -> &AtomicPtr<Blocks> {
-        &self.blocks
     }
 
     /// Takes out a run of this length that `fits`, and looks first at those that were put in last. Only for the owner.

@@ -183,11 +183,11 @@ const STORAGE_BYTES: usize = (classes::PLACES * size_of::<u64>()).next_multiple_
 
 /// Maps the storage of the caller's cache; `false` if the system refuses memory.
 fn init_storage(cache: &Cache) -> bool {
-    if !cache.blocks().load(Ordering::Relaxed).is_null() {
+    if !cache.blocks.load(Ordering::Relaxed).is_null() {
         return true;
     }
     let Ok(mapping) = os::map_zeroed(STORAGE_BYTES).map(os::Mapping::for_table) else { return false };
-    cache.blocks().store(mapping.start().as_ptr().cast(), Ordering::Relaxed);
+    cache.blocks.store(mapping.start().as_ptr().cast(), Ordering::Relaxed);
     // As the cache, for ever.
     std::mem::forget(mapping);
     true
@@ -195,7 +195,7 @@ fn init_storage(cache: &Cache) -> bool {
 
 /// Purges the storage of an empty cache. For the thread that owns or claims it.
 pub(crate) fn clear_storage(cache: &Cache) {
-    let blocks = cache.blocks().load(Ordering::Relaxed);
+    let blocks = cache.blocks.load(Ordering::Relaxed);
     if !blocks.is_null() {
         // SAFETY: the part of this cache, which holds nothing: all of its counts are zero.
         let _ = unsafe { os::discard(blocks.cast(), STORAGE_BYTES) };
@@ -241,7 +241,7 @@ impl Claiming {
         let mut others = 0;
         for cache in caches.filter(|cache| cache.has_blocks()) {
             if cache.claim(by) {
-                cache.claimed_before().store(last.cast_mut(), Ordering::Relaxed);
+                cache.claimed_before.store(last.cast_mut(), Ordering::Relaxed);
                 last = cache;
                 others += usize::from(!is_own(cache));
             }
@@ -250,7 +250,7 @@ impl Claiming {
         let fenced = others == 0 || fence();
         // SAFETY: null, or one of `caches`, which live for `'a`. Only this thread links the caches that it claimed.
         while let Some(cache) = unsafe { last.as_ref::<'a>() } {
-            last = cache.claimed_before().load(Ordering::Relaxed);
+            last = cache.claimed_before.load(Ordering::Relaxed);
             if (fenced || is_own(cache)) && !cache.is_in_use() {
                 empty(cache);
             }

@@ -25,21 +25,14 @@ unsafe impl AllZero for [Cache; CHUNK] {}
 
 /// No cache at or above this index ever had a thread.
 static FRONTIER: AtomicUsize = AtomicUsize::new(0);
+static WORDS_OF_SETS: [[AtomicU64; WORDS]; 2] = [const { [const { AtomicU64::new(0) }; WORDS] }; 2];
 /// Below the frontier: the caches that may have no thread.
-static VACANT: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+static VACANT: HintSet = HintSet::new(&WORDS_OF_SETS[0], THREADS);
 /// The caches that walks visit, and their number.
-static VISITED: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+static VISITED: HintSet = HintSet::new(&WORDS_OF_SETS[1], THREADS);
 static VISITED_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Where the next walk over a part of the caches begins.
 static ROVER: AtomicUsize = AtomicUsize::new(0);
-
-fn vacant() -> HintSet {
-    HintSet::new(&VACANT, THREADS)
-}
-
-fn visited() -> HintSet {
-    HintSet::new(&VISITED, THREADS)
-}
 
 /// A cache below the frontier.
 fn at(index: usize) -> &'static Cache {
@@ -60,8 +53,8 @@ pub(crate) fn acquire() -> Option<&'static Cache> {
     let cache = at(index);
     cache.set_index(index);
     // Only the owner changes the mark. The last one left it if there was something left in the cache.
-    if visited().first(index) != Some(index) {
-        visited().set(index);
+    if VISITED.first(index) != Some(index) {
+        VISITED.set(index);
         VISITED_COUNT.fetch_add(1, Ordering::Relaxed);
     }
     Some(cache)
@@ -71,15 +64,15 @@ pub(crate) fn acquire() -> Option<&'static Cache> {
 fn acquire_former() -> Option<usize> {
     let mut from = 0;
     loop {
-        let index = vacant().first(from)?;
+        let index = VACANT.first(from)?;
         let is_acquired = at(index).try_acquire();
-        vacant().clear(index);
+        VACANT.clear(index);
         if is_acquired {
             return Some(index);
         }
         // It may have been given up before the hint was cleared.
         if !at(index).is_owned() {
-            vacant().set(index);
+            VACANT.set(index);
         }
         from = index + 1;
     }
@@ -101,14 +94,14 @@ fn acquire_new() -> Option<usize> {
 /// Has walks visit the caller's cache no more, if it is empty. Nothing puts anything into it any more.
 pub(crate) fn leave_out(cache: &Cache) {
     if cache.is_empty() {
-        visited().clear(cache.index());
+        VISITED.clear(cache.index());
         VISITED_COUNT.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Marks a released cache as vacant, so that a new thread can acquire it.
 pub(crate) fn mark_vacant(index: usize) {
-    vacant().set(index);
+    VACANT.set(index);
 }
 
 /// How many caches a walk visits.
@@ -120,7 +113,7 @@ pub(crate) fn count() -> usize {
 pub(crate) fn all() -> impl Iterator<Item = &'static Cache> + Clone {
     let mut from = 0;
     std::iter::from_fn(move || {
-        let index = visited().first(from)?;
+        let index = VISITED.first(from)?;
         from = index + 1;
         Some(visit(index))
     })
@@ -132,7 +125,7 @@ pub(crate) fn some(most: usize) -> impl Iterator<Item = &'static Cache> {
     std::iter::from_fn(move || {
         left = left.checked_sub(1)?;
         let from = ROVER.load(Ordering::Relaxed);
-        let index = visited().first(from).or_else(|| visited().first(0))?;
+        let index = VISITED.first(from).or_else(|| VISITED.first(0))?;
         ROVER.store((index + 1) % THREADS, Ordering::Relaxed);
         Some(visit(index))
     })

@@ -490,23 +490,18 @@ impl HintSet {
 
     /// The lowest index at or above `from`.
     pub(crate) fn first(self, from: usize) -> Option<usize> {
-        let tops = self.levels.words_at(LEVELS - 1);
-        self.first_at(0, from).or_else(|| {
-            // The word of `from` has no more. The search goes up until a later word has a bit, and down again.
-            let mut at = from / WORD_BITS + 1;
-            for depth in 1..LEVELS {
-                if let Some(found) = self.first_at(depth, at) {
-                    return self.descend(depth, found);
-                }
-                at = at / WORD_BITS + 1;
+        let mut at = from;
+        for depth in 0..LEVELS {
+            if let Some(found) = self.first_at(depth, at) {
+                return self.descend(depth, found);
             }
-            // The highest level has no summary.
-            (at..tops).find_map(|word| {
-                let bits = self.word(LEVELS - 1, word).load(Ordering::SeqCst);
-                (bits != 0)
-                    .then(|| self.descend(LEVELS - 1, word * WORD_BITS + bits.trailing_zeros() as usize))
-                    .flatten()
-            })
+            // The word has no more. The search goes up until a later word has a bit, and down again.
+            at = at / WORD_BITS + 1;
+        }
+        // The highest level has no summary.
+        (at..self.levels.words_at(LEVELS - 1)).find_map(|word| {
+            let found = self.first_at(LEVELS - 1, word * WORD_BITS)?;
+            self.descend(LEVELS - 1, found)
         })
     }
 

@@ -210,19 +210,15 @@ mod tests {
         assert_eq!(after(Some(400 * MIB), 6 * MIB), 6 * MIB);
         assert_eq!(after(Some(40 * MIB), 6 * MIB), 5 * MIB);
         assert_eq!(after(Some(40 * MIB), 0), 0);
+        assert_eq!([RunUse::Slab, RunUse::ShortRun].map(|run_use| kept_from(run_use, 6 * MIB)), [0, 0]);
     }
 
     #[test]
     fn long_runs_leave_a_quarter_of_their_range_to_slabs() {
+        assert_eq!((RunUse::of_run(MIB), RunUse::of_run(64 << 10)), (RunUse::LongRun, RunUse::ShortRun));
         assert_eq!(kept_from_long_runs(6 * MIB, 64 * MIB), 48 * MIB..64 * MIB);
         assert_eq!(kept_from_long_runs(6 * MIB, 1 << 40), 48 << 30..64 << 30);
         assert!(kept_from_long_runs(0, 64 * MIB).is_empty(), "other zones have no slabs");
-    }
-
-    #[test]
-    fn only_long_runs_keep_out() {
-        assert_eq!([RunUse::Slab, RunUse::ShortRun].map(|run_use| kept_from(run_use, 6 * MIB)), [0, 0]);
-        assert_eq!((RunUse::of_run(MIB), RunUse::of_run(64 << 10)), (RunUse::LongRun, RunUse::ShortRun));
     }
 
     #[test]

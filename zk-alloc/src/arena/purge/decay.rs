@@ -38,26 +38,18 @@ pub(crate) const TICKS: usize = 8;
 /// Windows that count while a process is busy. A proof may take longer than a window, and reach its peak for a moment only.
 const WINDOWS: usize = 8;
 
-/// The rule by which free memory is purged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Policy {
-    /// The length of the window, in nanoseconds; 0 purges nothing.
-    pub(crate) window_ns: u64,
-    /// Whether a process that idled for a window purges all free memory. This is set if phases say when the process works.
-    pub(crate) empties: bool,
-}
-
-/// Changes the policy. The call neither waits nor allocates.
-pub(crate) fn follow(policy: Policy) {
-    EMPTIES.store(policy.empties, Ordering::Relaxed);
-    if WINDOW_NS.swap(policy.window_ns, Ordering::SeqCst) == 0 {
+/// Changes the rule by which free memory is purged. A window of `window_ns` nanoseconds counts; 0 purges nothing. If `empties` is set, a
+/// process that idled for a window purges all free memory: phases say when it works. The call neither waits nor allocates.
+pub(crate) fn follow(window_ns: u64, empties: bool) {
+    EMPTIES.store(empties, Ordering::Relaxed);
+    if WINDOW_NS.swap(window_ns, Ordering::SeqCst) == 0 {
         // The ticks of an earlier policy are old.
         let _ = with_state(|state| *state = DecayState::new());
     }
     NEXT_TICK_NS.store(0, Ordering::Relaxed);
     // Without a window, no request would end the purge that another policy began.
     IS_UNFINISHED.store(false, Ordering::Relaxed);
-    gate::set_ticking(policy.window_ns != 0);
+    gate::set_ticking(window_ns != 0);
     // The background thread may sleep for the tick of another window.
     wake_background();
 }
@@ -303,7 +295,7 @@ pub(crate) enum Caller {
 /// When it needs less, or idles, the surplus may be purged. `decay` decides which thread ticks, and when.
 #[derive(Debug)]
 pub(crate) struct Window {
-    ticks: [Tick; TICKS],
+    ticks: [Seen; TICKS],
     next: usize,
     /// The peaks of the windows before.
     before: [usize; WINDOWS],
@@ -314,17 +306,10 @@ pub(crate) struct Window {
     has_paused: bool,
 }
 
-/// The facts of one tick.
-#[derive(Clone, Copy, Debug)]
-struct Tick {
-    live_bytes: usize,
-    served_bytes: u64,
-}
-
 impl Window {
     /// A window of a busy process with this live size at each tick.
     pub(crate) const fn new(live_bytes: usize) -> Self {
-        let tick = Tick { live_bytes, served_bytes: u64::MAX / TICKS as u64 };
+        let tick = Seen { live_bytes, live_now_bytes: live_bytes, served_bytes: u64::MAX / TICKS as u64 };
         Self { ticks: [tick; TICKS], next: 0, before: [0; WINDOWS], next_before: 0, missed: 0, has_paused: false }
     }
 
@@ -368,8 +353,7 @@ impl Window {
     }
 
     fn push(&mut self, seen: Seen) {
-        let Seen { live_bytes, served_bytes, .. } = seen;
-        self.ticks[self.next] = Tick { live_bytes, served_bytes };
+        self.ticks[self.next] = seen;
         self.next = (self.next + 1) % TICKS;
         if self.next == 0 {
             self.before[self.next_before] = self.high();
@@ -381,7 +365,7 @@ impl Window {
         self.ticks.iter().map(|tick| tick.live_bytes).max().unwrap_or(0)
     }
 
-    fn last(&self) -> Tick {
+    fn last(&self) -> Seen {
         self.ticks[(self.next + TICKS - 1) % TICKS]
     }
 

@@ -6,12 +6,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{os, tuning};
+use crate::tuning;
 
-/// The times are those of [`os::coarse_ns`]; 0 if there was none yet. Threads that begin and end phases at once may mix up two pauses. This
+/// The times are those of [`coarse_ns`](crate::os::coarse_ns); 0 if there was none yet. Threads that begin and end phases at once may mix up two pauses. This
 /// costs page faults, or memory over one pause.
 #[derive(Debug)]
-struct Rhythm {
+pub(crate) struct Rhythm {
     /// When no phase was open any more.
     ended_ns: AtomicU64,
     /// When the first open phase began.
@@ -20,14 +20,15 @@ struct Rhythm {
     pauses_ns: [AtomicU64; 2],
 }
 
-static RHYTHM: Rhythm = Rhythm::new();
+pub(crate) static RHYTHM: Rhythm = Rhythm::new();
 
 impl Rhythm {
     const fn new() -> Self {
         Self { ended_ns: AtomicU64::new(0), began_ns: AtomicU64::new(0), pauses_ns: [const { AtomicU64::new(0) }; 2] }
     }
 
-    fn begin(&self, now_ns: u64) {
+    /// The first open phase begins.
+    pub(crate) fn begin(&self, now_ns: u64) {
         let ended_ns = self.ended_ns.load(Ordering::Relaxed);
         if ended_ns > 0 {
             let last_ns = self.pauses_ns[0].swap(now_ns.saturating_sub(ended_ns), Ordering::Relaxed);
@@ -36,22 +37,13 @@ impl Rhythm {
         self.began_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    fn end(&self, now_ns: u64) -> bool {
+    /// The last open phase ends. Returns whether free memory stays resident.
+    pub(crate) fn end(&self, now_ns: u64) -> bool {
         self.ended_ns.store(now_ns, Ordering::Relaxed);
         let open_ns = now_ns.saturating_sub(self.began_ns.load(Ordering::Relaxed));
         let short_ns = open_ns.max(tuning::min_pause_ms() as u64 * 1_000_000);
         self.pauses_ns.iter().any(|pause_ns| pause_ns.load(Ordering::Relaxed) <= short_ns)
     }
-}
-
-/// The first open phase begins.
-pub(crate) fn phases_begin() {
-    RHYTHM.begin(os::coarse_ns());
-}
-
-/// The last open phase ends. Returns whether free memory stays resident.
-pub(crate) fn phases_end() -> bool {
-    RHYTHM.end(os::coarse_ns())
 }
 
 #[cfg(test)]
@@ -72,25 +64,16 @@ mod tests {
     }
 
     #[test]
-    fn proofs_without_pauses_keep_their_memory() {
-        assert_eq!(stays(&[(1_000, 0); 5]), [true; 5]);
-        assert_eq!(stays(&[(10_000, 9_000); 5]), [true; 5], "a pause shorter than a proof");
-    }
-
-    #[test]
-    fn pauses_longer_than_proofs_purge_from_the_third_proof_on() {
+    fn memory_goes_from_the_third_proof_on_if_pauses_are_longer_than_proofs() {
         assert_eq!(stays(&[(1_000, 3_000); 5]), [true, true, false, false, false]);
-    }
-
-    #[test]
-    fn batches_of_two_proofs_and_more_keep_their_memory() {
-        let batches = [(1_000, 60_000), (1_000, 0)].repeat(4);
-        assert_eq!(stays(&batches), [true; 8]);
-    }
-
-    #[test]
-    fn pauses_of_less_than_a_second_keep_memory_however_short_the_phases_are() {
-        assert_eq!(stays(&[(1, 900); 5]), [true; 5]);
+        for (phases, program) in [
+            (vec![(1_000, 0); 8], "no pauses"),
+            (vec![(10_000, 9_000); 8], "pauses shorter than a proof"),
+            (vec![(1, 900); 8], "pauses of less than a second, however short the phases are"),
+            ([(1_000, 60_000), (1_000, 0)].repeat(4), "batches of two proofs"),
+        ] {
+            assert_eq!(stays(&phases), [true; 8], "{program}");
+        }
     }
 
     #[test]
