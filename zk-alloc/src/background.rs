@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::arena;
+use crate::arena::purge::decay::{PARKER, set_watched};
 use crate::os::{self, Errno, OwnThread};
 
 /// The lowest bits hold one of the states below. The bits above them hold the [generation](os::process_generation) of the process that
@@ -72,7 +73,7 @@ pub fn stop_background_thread() {
     if STATE.compare_exchange(running, stopping, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return;
     }
-    arena::parker().wake();
+    PARKER.wake();
     // SAFETY: this thread moved the state to `STOPPING`.
     if let Some(thread) = unsafe { (*HANDLE.0.get()).take() } {
         thread.join();
@@ -141,16 +142,16 @@ fn is_stopping() -> bool {
 
 /// Runs on the thread.
 fn run() {
-    arena::set_watched(true);
+    set_watched(true);
     loop {
-        let ticket = arena::parker().ticket();
+        let ticket = PARKER.ticket();
         if is_stopping() {
             break;
         }
         let pause = arena::purge::tick_in_background();
         if pause != Some(Duration::ZERO) {
-            arena::parker().sleep(ticket, pause);
+            PARKER.sleep(ticket, pause);
         }
     }
-    arena::set_watched(false);
+    set_watched(false);
 }

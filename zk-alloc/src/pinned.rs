@@ -45,7 +45,6 @@ use crate::{accounts, gate};
 const MIN_BYTES: usize = 1 << 20;
 
 /// The range, as the threads that use it see it.
-#[derive(Debug)]
 struct Range {
     start: NonNull<u8>,
     bytes: usize,

@@ -28,7 +28,6 @@ mod watched {
 
     macro_rules! watched {
         ($($name:ident: $integer:ty),*) => {$(
-            #[derive(Debug)]
             pub(crate) struct $name {
                 atomic: loom::sync::atomic::$name,
                 twin: loom::sync::atomic::AtomicBool,

@@ -39,7 +39,6 @@ pub(crate) use crate::arena::pages::memory::Purge;
 pub(crate) use crate::arena::pages::runs::{Runs, Wanted};
 pub(crate) use crate::arena::pages::zone::Contents;
 pub(crate) use crate::arena::pages::zone::{Populate, Shortage, Zone};
-pub(crate) use crate::arena::purge::decay::{parker, set_watched};
 use crate::classes::{self, Class};
 use crate::config::{self, Config, Settings};
 use crate::os::{self, AddressRange, Errno, Mapping};
@@ -57,7 +56,6 @@ pub enum Unserved {
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
 pub(crate) struct Arena {
     pub(crate) region: Region,
     pub(crate) size_classes: SizeClasses,
@@ -680,7 +678,6 @@ pub(crate) fn cached_bytes() -> usize {
 /// A range of address space, cut into zones of equal span. Zones map memory there as they grow.
 ///
 /// The spans are equal powers of two, so one subtraction and one shift find the zone of an address.
-#[derive(Debug)]
 pub(crate) struct Region {
     /// The address space. Memory that a zone mapped there is never unmapped, because a published region stays.
     range: AddressRange,

@@ -11,7 +11,6 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// A mapping that belongs to this value.
-#[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
@@ -168,7 +167,6 @@ pub(crate) fn reserve(len: usize) -> Result<Mapping, Errno> {
 /// range lies [far below](tuning::region_distance_gib) the place at which the kernel puts mappings by itself.
 ///
 /// Other systems reserve the range.
-#[derive(Debug)]
 pub(crate) struct AddressRange {
     start: NonNull<u8>,
     /// The reservation, on systems that reserve the range.

@@ -30,7 +30,6 @@ mod unix {
     use crate::os::{Errno, Signals};
 
     /// See the module's documentation. Dropping it leaves the thread running.
-    #[derive(Debug)]
     pub(crate) struct OwnThread(libc::pthread_t);
 
     // SAFETY: the handle of a thread, which any thread may use.
@@ -122,7 +121,6 @@ mod elsewhere {
     use crate::os::Errno;
 
     /// See the module's documentation; on this platform the thread comes from the standard library. Dropping it leaves the thread running.
-    #[derive(Debug)]
     pub(crate) struct OwnThread(JoinHandle<()>);
 
     impl OwnThread {
@@ -144,7 +142,6 @@ mod elsewhere {
 
 /// A place where one thread sleeps until another wakes it, or until a time has passed. A wake takes no lock and allocates nothing.
 
-#[derive(Debug)]
 pub(crate) struct Parking {
     /// The number of wakes so far.
     wakes: AtomicU32,

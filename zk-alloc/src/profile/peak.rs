@@ -80,7 +80,7 @@ fn note(step: u64) {
 }
 
 fn is_peak(step: u64) -> bool {
-    let noted = noted_bytes();
+    let noted = Tagged(NOTED.load(Ordering::Relaxed)).bytes();
     live_bytes() > noted + noted / step
 }
 
@@ -98,10 +98,6 @@ fn end_note(number: u32) {
     raise_noted(number, noted);
     let (in_progress, complete) = (join(number, noting()), join(number, 0));
     _ = NOTE.compare_exchange(in_progress, complete, Ordering::AcqRel, Ordering::Relaxed);
-}
-
-fn noted_bytes() -> u64 {
-    Tagged(NOTED.load(Ordering::Relaxed)).bytes()
 }
 
 fn set_noted(number: u32) {

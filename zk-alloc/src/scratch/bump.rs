@@ -15,7 +15,6 @@ use crate::secret::wipe;
 /// See the module's documentation.
 ///
 /// Bytes at `used` and beyond are free. Bytes at `written` and beyond are zero, unless they are handed out now.
-#[derive(Debug)]
 pub(super) struct Bump {
     memory: Mapping,
     /// Bytes from the start that are handed out, including the gaps that alignment left.

@@ -77,7 +77,6 @@ fn places() -> usize {
 const LAST: usize = 3;
 
 /// The cache of one thread. All zeroes is a cache that never had a thread.
-#[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct Cache {
     /// 1 while it belongs to a thread.
@@ -113,7 +112,6 @@ pub(crate) struct Cache {
 }
 
 /// The cache's own thread is in there until this is dropped.
-#[derive(Debug)]
 pub(crate) struct Entered<'a>(&'a Cache);
 
 impl Deref for Entered<'_> {

@@ -205,7 +205,6 @@ pub(crate) fn clear_storage(cache: &Cache) {
 // Taking the blocks out of other threads' caches.
 
 /// The [generation](crate::os::process_generation) of the process whose thread is claiming caches; 0 is none.
-#[derive(Debug)]
 pub(crate) struct Claiming(AtomicU64);
 
 impl Claiming {

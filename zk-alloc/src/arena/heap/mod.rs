@@ -59,7 +59,6 @@ impl fmt::Display for NotFreeable {
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
 pub(crate) struct SizeClasses {
     pub(crate) slabs: SlabTable,
     /// Counters of the blocks that bypass the caches.

@@ -35,7 +35,6 @@ const UNPURGED: usize = 0;
 const SLAB_WORDS: usize = 16;
 
 /// The metadata of all slabs, indexed by unit.
-#[derive(Debug)]
 pub(crate) struct SlabTable {
     base: usize,
     units: usize,

@@ -13,7 +13,7 @@ use crate::sync::{AtomicU64, Ordering};
 pub(crate) const WORD_BITS: usize = u64::BITS as usize;
 
 /// A fixed number of bits over borrowed words, all clear at first.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Bitmap<'a> {
     words: &'a [AtomicU64],
 }
@@ -117,7 +117,7 @@ impl<'a> Bitmap<'a> {
         }
         let mut at = from;
         loop {
-            at = self.next_clear(at);
+            at = self.next_clear_within(at, self.len())?;
             at = align_up(at + skew, align) - skew;
             if at.checked_add(n).is_none_or(|end| end > self.len()) {
                 return None;
@@ -157,11 +157,6 @@ impl<'a> Bitmap<'a> {
             let clear = !self.words[word].load(Ordering::SeqCst) & mask;
             (clear != 0).then(|| word * WORD_BITS + clear.trailing_zeros() as usize)
         })
-    }
-
-    /// Whether all bits of a word are clear.
-    pub(crate) fn is_clear(self, word: usize) -> bool {
-        self.words[word].load(Ordering::SeqCst) == 0
     }
 
     /// The start of the clear bits that lie right below `at`, but not below `lowest`.
@@ -207,11 +202,6 @@ impl<'a> Bitmap<'a> {
         }
         let run = run.min(max);
         Some((end - run, run))
-    }
-
-    /// The lowest clear bit at or above `at`, or `len`.
-    fn next_clear(self, at: usize) -> usize {
-        self.next_clear_within(at, self.len()).unwrap_or(self.len())
     }
 
     /// The lowest set bit in `[at, end)`.
@@ -285,7 +275,7 @@ const NEAR: usize = 0;
 /// A [hint set](HintSet) names the words. A word is named after a bit of it is set, and no more after all of its bits are clear. A search
 /// reads each word that is named, so a superfluous hint does no harm. A missing hint makes a claim fail. Then that thread sets it: the
 /// thread that set the bits may have been cut off by a fork.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Occupied<'a> {
     pub(crate) bits: Bitmap<'a>,
     pub(crate) words: HintSet,
@@ -316,7 +306,8 @@ impl Occupied<'_> {
     /// Those words of a group whose bits are all clear.
     fn clear_words(self, group: usize, mask: u64) -> u64 {
         let (first, end) = (mask.trailing_zeros() as usize, WORD_BITS - mask.leading_zeros() as usize);
-        let is_clear = |&bit: &usize| mask >> bit & 1 == 1 && self.bits.is_clear(group * WORD_BITS + bit);
+        let word = |bit: usize| self.bits.words[group * WORD_BITS + bit].load(Ordering::SeqCst);
+        let is_clear = |&bit: &usize| mask >> bit & 1 == 1 && word(bit) == 0;
         (first..end).filter(is_clear).fold(0, |clear, bit| clear | 1 << bit)
     }
 
@@ -378,7 +369,7 @@ pub(crate) const fn align_up(n: usize, align: usize) -> usize {
 const LEVELS: usize = 3;
 
 /// A set of hints.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct HintSet {
     /// The words, level by level. Those of several sets are interleaved, so that small sets share pages.
     words: &'static [AtomicU64],
@@ -562,7 +553,6 @@ impl HintSet {
 }
 
 /// Several sets of the same length, in one table.
-#[derive(Debug)]
 pub(crate) struct HintSets<const SETS: usize> {
     words: Table<AtomicU64>,
     levels: Levels,
@@ -610,7 +600,6 @@ zeroed!(crate::sync::AtomicU8, crate::sync::AtomicU64);
 zeroed!(std::sync::atomic::AtomicU32);
 
 /// A table. Once published, it lasts as long as the process, because threads may read it at any time.
-#[derive(Debug)]
 pub(crate) struct Table<T: Zeroed> {
     entries: &'static [T],
     #[cfg(not(loom))]

@@ -15,7 +15,6 @@ use crate::os::Errno;
 const COMMIT_PAGES: usize = 16 << 10;
 
 /// The lengths of one zone's runs, in pages.
-#[derive(Debug)]
 pub(crate) struct Lengths {
     pages: Table<AtomicU32>,
     /// How many entries are usable, from the first on. Only grows.

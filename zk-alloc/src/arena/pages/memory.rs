@@ -42,7 +42,6 @@ pub(crate) enum Purge {
 
 /// The work that a purge may still do. A request purges in proportion to its own size, however much free memory there is. The rest is left
 /// to later requests.
-#[derive(Debug)]
 pub(crate) struct Allowance {
     pub(crate) bytes: usize,
     /// Ranges of pages to purge. Each takes at most three system calls.
@@ -80,7 +79,6 @@ impl Allowance {
 }
 
 /// Which pages are resident, and which are dirty.
-#[derive(Debug)]
 pub(crate) struct Residency {
     base: NonNull<u8>,
     /// The binary logarithm of a page's bytes.
@@ -279,7 +277,6 @@ impl Residency {
 ///
 /// So the arena forbids a block to be huge before it purges a part of it. It allows the block again when the zone accounts for the whole
 /// block, as runs or as free memory. Pages of slabs do not count, because the zone does not account for them.
-#[derive(Debug)]
 pub(crate) struct HugePages {
     advice: HugeAdvice,
     /// The bytes at the zone's start that stay in small pages.
@@ -420,7 +417,6 @@ fn advise(residency: &Residency, pages: Range<usize>, advise: unsafe fn(*mut u8,
 
 /// How often to look whether zeroed memory was used: each time while it is sparse, and ever more rarely once it was dense. Threads that race
 /// here look once too often, or too rarely.
-#[derive(Debug)]
 struct DensityPredictor {
     /// Requests that are taken for dense before the next look.
     left: AtomicU16,
@@ -452,7 +448,6 @@ impl DensityPredictor {
 const KINDS: usize = 48;
 
 /// How densely memory of each length was used so far. The last buffers of a length tell what to expect of the next.
-#[derive(Debug)]
 pub(crate) struct Density([DensityPredictor; KINDS]);
 
 impl Density {
@@ -475,7 +470,6 @@ impl Density {
 
 /// How densely zeroed memory of each length was used so far. Memory that was zeroed and then hardly touched (a table with few entries) is
 /// purged when it is zeroed again. Memory that was written whole is cleared here, at once.
-#[derive(Debug)]
 pub(crate) struct Zeroing {
     lazy_zero_bytes: usize,
     density: Density,
@@ -502,7 +496,6 @@ impl Zeroing {
 // Which blocks are mapped.
 
 /// The blocks of a zone that are mapped.
-#[derive(Debug)]
 pub(crate) struct Mapped {
     ready: Bitmap<'static>,
     /// For each block: 0, the generation of the process whose thread claimed it last, or [`NEVER`].

@@ -27,7 +27,6 @@ fn max_edges() -> isize {
 /// Which pages of a zone lie in such mappings, and where those begin and end. Moves add them (see [`may_move`]). A fresh mapping in the
 /// place of an old one takes them away ([`Moved::renewed`]): when moved pages are purged, or move on. The owner of pages changes their bits.
 /// The bit of an edge between two owners may be wrong for a while if both change theirs at once, which costs or hides one mapping.
-#[derive(Debug)]
 pub(crate) struct Moved {
     /// The pages that lie in moved mappings.
     pages: Bitmap<'static>,

@@ -11,7 +11,6 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::tuning;
 
 /// See the module's documentation.
-#[derive(Debug)]
 pub(crate) struct Runs {
     used: Bitmap<'static>,
     index: FreeRunIndex,
@@ -159,7 +158,6 @@ const KINDS: usize = 8;
 ///
 /// A word has the generation of what is free, and the shortest length that was searched for in this generation. A search announces its
 /// length there before it looks. A thread that frees a run as long begins the next generation, in which no failure of the last one counts.
-#[derive(Debug)]
 pub(crate) struct Failures {
     /// The generation, and the shortest length; 0 if there was no search.
     watch: AtomicU64,
@@ -318,14 +316,10 @@ impl Wanted {
         Self { n, align: 1, skew: 0 }
     }
 
-    /// The first place at or above `at`.
-    fn first_from(self, at: usize) -> usize {
-        (at + self.skew).next_multiple_of(self.align) - self.skew
-    }
-
     /// The first place in a free run.
     pub(crate) fn place_in(self, start: usize, end: usize) -> Option<usize> {
-        Some(self.first_from(start)).filter(|place| place + self.n <= end)
+        let place = (start + self.skew).next_multiple_of(self.align) - self.skew;
+        (place + self.n <= end).then_some(place)
     }
 }
 
@@ -346,7 +340,6 @@ const OCCUPIED: usize = CLASSES;
 /// word clears the hint, then looks once more.
 ///
 /// The steps of a search are bounded, however many free runs there are: it visits a number of free runs and of superfluous hints of each class.
-#[derive(Debug)]
 pub(crate) struct FreeRunIndex {
     used: Bitmap<'static>,
     sets: HintSets<{ CLASSES + 1 }>,

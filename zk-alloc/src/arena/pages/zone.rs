@@ -48,7 +48,6 @@ pub(crate) enum Shortage {
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
 pub(crate) struct Zone {
     base: NonNull<u8>,
     runs: Runs,
@@ -1118,7 +1117,6 @@ impl Zone {
 }
 
 /// Committed pages that the caller owns and nobody else knows of, to prefault.
-#[derive(Debug)]
 pub(crate) struct Populate<'a> {
     zone: &'a Zone,
     start: usize,

@@ -31,7 +31,7 @@ static NEXT_TICK_NS: AtomicU64 = AtomicU64::new(0);
 /// The generation of the process whose background thread ticks; 0 if none does.
 static WATCHED: AtomicU64 = AtomicU64::new(0);
 /// Where that thread sleeps.
-static PARKER: Parking = Parking::new();
+pub(crate) static PARKER: Parking = Parking::new();
 
 /// Ticks per window.
 pub(crate) const TICKS: usize = 8;
@@ -51,7 +51,9 @@ pub(crate) fn follow(window_ns: u64, empties: bool) {
     IS_UNFINISHED.store(false, Ordering::Relaxed);
     gate::set_ticking(window_ns != 0);
     // The background thread may sleep for the tick of another window.
-    wake_background();
+    if is_watched() {
+        PARKER.wake();
+    }
 }
 
 /// Runs a tick, if one is due. Called at the end of a slow path, while there is a window.
@@ -90,18 +92,6 @@ pub(crate) fn is_watched() -> bool {
 pub(crate) fn set_watched(is_watched: bool) {
     // SeqCst: a thread that changes the policy either sees this and wakes the background thread, or the background thread sees the change.
     WATCHED.store(if is_watched { os::process_generation() } else { 0 }, Ordering::SeqCst);
-}
-
-/// Where the background thread sleeps.
-pub(crate) fn parker() -> &'static Parking {
-    &PARKER
-}
-
-/// Wakes the background thread, where there is one.
-fn wake_background() {
-    if is_watched() {
-        PARKER.wake();
-    }
 }
 
 /// How long the background thread may sleep before its next tick; `None` without a window.

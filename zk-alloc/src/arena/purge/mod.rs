@@ -227,7 +227,8 @@ pub(crate) fn tick_in_background() -> Option<Duration> {
     if !gate::is_any_phase_open() {
         relieve();
     }
-    [decay::time_to_tick(), time_to_watch()].into_iter().flatten().min()
+    let time_to_watch = is_watching().then(|| Duration::from_millis(tuning::rest_ms() as u64));
+    [decay::time_to_tick(), time_to_watch].into_iter().flatten().min()
 }
 
 // Memory pressure: free memory is purged while a control group of the process comes near to its memory limit.
@@ -277,9 +278,4 @@ pub(crate) fn relieve() {
 /// How often free memory was purged because a control group was short of memory.
 pub(crate) fn pressure_purges() -> u64 {
     PURGES.load(Ordering::Relaxed)
-}
-
-/// How long the background thread may sleep before it checks the control group again; `None` if it need not.
-pub(crate) fn time_to_watch() -> Option<Duration> {
-    is_watching().then(|| Duration::from_millis(tuning::rest_ms() as u64))
 }
