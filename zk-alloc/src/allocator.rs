@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 
-use crate::arena::{self, Contents, Context, Unserved};
+use crate::arena::{self, Contents, Unserved};
 use crate::classes::Class;
 use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
@@ -205,16 +205,16 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
 
     /// Runs before the first request is served.
     #[cold]
-    fn begin(&self, context: Context) {
+    fn begin(&self, in_signal_handler: bool) {
         profile::start_if_set();
-        if context == Context::Normal {
+        if !in_signal_handler {
             self.warm_up_backing();
             retain::release_on_signal_if_set();
         }
         if self.mode == Mode::Resident {
             retain::follow_live();
             // In the other mode, the first phase starts the thread.
-            if context == Context::Normal {
+            if !in_signal_handler {
                 background::start_if_set();
             }
         }
@@ -254,7 +254,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
             gate::tick();
             return Err(Unserved::BackingServes);
         }
-        if let Some(arena) = arena::open_to_serve(&self.settings, |context| self.begin(context)) {
+        if let Some(arena) = arena::open_to_serve(&self.settings, |in_signal_handler| self.begin(in_signal_handler)) {
             let (size, align) = (layout.size(), layout.align());
             let is_for_pinned = size >= gate::pinned_min_bytes();
             let pinned = if is_for_pinned { pinned::alloc(arena, size, align, contents) } else { None };

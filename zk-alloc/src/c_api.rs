@@ -7,7 +7,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-use crate::arena::{self, Arena, Contents, Context};
+use crate::arena::{self, Arena, Contents};
 pub use crate::arena::{NotFreeable, Unserved};
 use crate::classes::Class;
 use crate::config::{self, Settings};
@@ -90,8 +90,8 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) 
     let is_sane = size <= isize::MAX as usize && align <= isize::MAX as usize / 2;
     // A library that is loaded into somebody else's program has no settings of its own.
     let arena = || {
-        arena::open_to_serve(&Settings::new(), |context| {
-            first(context == Context::Normal);
+        arena::open_to_serve(&Settings::new(), |in_signal_handler| {
+            first(!in_signal_handler);
             retain::follow_live();
         })
     };
@@ -286,7 +286,7 @@ pub fn is_in_sandbox() -> bool {
 
 /// Purges all free memory of the arena, and of the arena alone. Returns how many bytes went.
 pub fn trim() -> usize {
-    arena::get().map_or(0, |arena| arena::purge::trim(arena, 0, arena::Purge::Now))
+    retain::trim(arena::Purge::Now)
 }
 
 /// Page faults of this process so far that needed no disk.

@@ -165,7 +165,12 @@ pub(crate) fn last_phase_ended() {
 /// ```
 pub fn release() -> usize {
     os::trim_heap();
-    arena::get().map_or(0, |arena| arena::purge::trim(arena, 0, Purge::Now))
+    trim(Purge::Now)
+}
+
+/// Purges all free memory of the arena. Returns how many bytes went.
+pub(crate) fn trim(how: Purge) -> usize {
+    arena::get().map_or(0, |arena| arena::purge::trim(arena, 0, how))
 }
 
 /// Has the signal of `ZK_ALLOC_RELEASE_SIGNAL` purge all free memory of the arena, unless the program handles that signal. Only ordinary code
@@ -177,9 +182,7 @@ pub(crate) fn release_on_signal_if_set() {
 /// As [`release`], without the C library's heap, whose lock the interrupted code may hold. The arena has no lock, and a request in a handler
 /// may purge as well: it leaves out the cache or the decay tick in which its thread was interrupted.
 fn release_in_handler() {
-    if let Some(arena) = arena::get() {
-        arena::purge::trim(arena, 0, Purge::Now);
-    }
+    trim(Purge::Now);
 }
 
 /// Lets the system take the arena's free memory when it runs short (`MADV_FREE`), and returns how many bytes that may be. Until
@@ -194,7 +197,7 @@ fn release_in_handler() {
 /// println!("the system may take {} bytes", zk_alloc::purge_lazily());
 /// ```
 pub fn purge_lazily() -> usize {
-    arena::get().map_or(0, |arena| arena::purge::trim(arena, 0, Purge::Lazily))
+    trim(Purge::Lazily)
 }
 
 /// [`purge_lazily`], by the name that users of zk-nalloc know.

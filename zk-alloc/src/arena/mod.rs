@@ -116,19 +116,11 @@ pub(crate) fn open() -> Option<&'static Arena> {
     get().or_else(open_now)
 }
 
-/// The context of the first request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Context {
-    /// Not in a signal handler.
-    Normal,
-    /// Possibly in a signal handler, which may have interrupted any code, including the backing allocator.
-    Signal,
-}
-
 /// As [`open`], for an allocator with its settings. `first` runs once in the process, for the first request that is not postponed
-/// ([`tuning::max_postponed`]).
+/// ([`tuning::max_postponed`]). Its argument says whether that request may come from a signal handler, which may have interrupted any code,
+/// including the backing allocator.
 #[inline]
-pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce(Context)) -> Option<&'static Arena> {
+pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce(bool)) -> Option<&'static Arena> {
     if GLOBAL.state.load(Ordering::Acquire) == SERVING {
         // SAFETY: as in `get`.
         Some(unsafe { GLOBAL.opened() })
@@ -138,19 +130,19 @@ pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce(Context)) ->
 }
 
 #[cold]
-fn serve_first(settings: &Settings, first: impl FnOnce(Context)) -> Option<&'static Arena> {
+fn serve_first(settings: &Settings, first: impl FnOnce(bool)) -> Option<&'static Arena> {
     config::init_settings(settings);
     let arena = open()?;
     // A request that may come from a signal handler leaves `first` to a later one. The number of such requests is bounded, because a thread
     // may block signals for good.
     static POSTPONED: AtomicU8 = AtomicU8::new(0);
-    let context = if os::may_be_in_signal_handler() { Context::Signal } else { Context::Normal };
-    if context == Context::Signal && POSTPONED.load(Ordering::Relaxed) < tuning::max_postponed() as u8 {
+    let in_signal_handler = os::may_be_in_signal_handler();
+    if in_signal_handler && POSTPONED.load(Ordering::Relaxed) < tuning::max_postponed() as u8 {
         POSTPONED.fetch_add(1, Ordering::Relaxed);
         return Some(arena);
     }
     if GLOBAL.state.compare_exchange(OPEN, SERVING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        first(context);
+        first(in_signal_handler);
     }
     Some(arena)
 }

@@ -6,7 +6,8 @@ use loom::sync::Arc;
 
 use super::models::{beside, bounded, words};
 use crate::arena::pages::bitmap::Bitmap;
-use crate::arena::pages::memory::{Mapped, Obstacle, Unmapped};
+use crate::arena::pages::memory::{Mapped, Obstacle};
+use crate::os::{Errno, OCCUPIED};
 use crate::sync::{AtomicU64, Ordering};
 
 const BLOCKS: usize = 6;
@@ -24,7 +25,7 @@ impl Model {
         Arc::new(Self { mapped, kernel: AtomicU64::new(foreign), foreign })
     }
 
-    fn map(&self, blocks: Range<usize>) -> Result<(), Unmapped> {
+    fn map(&self, blocks: Range<usize>) -> Result<(), Errno> {
         assert!(!blocks.is_empty(), "the kernel refuses to map nothing");
         let bits = blocks.fold(0, |bits, block| bits | 1 << block);
         let mut found = self.kernel.load(Ordering::SeqCst);
@@ -34,7 +35,7 @@ impl Model {
                 Err(now) => found = now,
             }
         }
-        Err(Unmapped::Occupied)
+        Err(OCCUPIED)
     }
 
     /// Makes blocks ready, the first free ones at or above `from`.

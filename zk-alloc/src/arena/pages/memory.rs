@@ -27,7 +27,7 @@ use std::sync::atomic::{self, AtomicU16, AtomicUsize};
 use crate::accounts::{self, Limit, ZoneCounters};
 use crate::arena::pages::bitmap::Bitmap;
 use crate::arena::pages::layout::{HugeAdvice, ZoneSpec};
-use crate::os::{self, Errno, HUGE_PAGE_BYTES, NotMoved};
+use crate::os::{self, Errno, HUGE_PAGE_BYTES, NotMoved, OCCUPIED};
 use crate::sync::{AtomicU64, Ordering};
 use crate::tuning;
 
@@ -515,14 +515,6 @@ const NEVER: u64 = u64::MAX;
 /// A search for claims behind an obstacle ends after this many.
 const MAX_PROBES: usize = 64;
 
-/// Why the kernel maps nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unmapped {
-    /// Something is mapped there already.
-    Occupied,
-    Refused,
-}
-
 /// Why blocks are not ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
@@ -571,7 +563,8 @@ impl Mapped {
         self.claims[block].load(Ordering::SeqCst) == NEVER
     }
 
-    /// Makes blocks ready, and perhaps some behind them, up to a multiple of `step`. `map` maps blocks.
+    /// Makes blocks ready, and perhaps some behind them, up to a multiple of `step`. `map` maps blocks. Its error is [`OCCUPIED`] if something
+    /// is mapped there already.
     ///
     /// # Errors
     /// See [`Obstacle`]. Some of the blocks may be ready then.
@@ -580,7 +573,7 @@ impl Mapped {
         wanted: Range<usize>,
         step: impl FnOnce() -> usize,
         generation: impl FnOnce() -> u64,
-        map: impl Fn(Range<usize>) -> Result<(), Unmapped>,
+        map: impl Fn(Range<usize>) -> Result<(), Errno>,
     ) -> Result<(), Obstacle> {
         if self.ready.next_clear_within(wanted.start, wanted.end).is_none() {
             return Ok(());
@@ -594,7 +587,7 @@ impl Mapped {
         wanted: Range<usize>,
         step: usize,
         generation: u64,
-        map: impl Fn(Range<usize>) -> Result<(), Unmapped>,
+        map: impl Fn(Range<usize>) -> Result<(), Errno>,
     ) -> Result<(), Obstacle> {
         while let Some(first) = self.ready.next_clear_within(wanted.start, wanted.end) {
             let end = self.ready.next_set(first, wanted.end).unwrap_or(wanted.end);
@@ -622,11 +615,11 @@ impl Mapped {
             }
             match map(first..end) {
                 Ok(()) => self.publish(first..end),
-                Err(Unmapped::Refused) => {
+                Err(OCCUPIED) => return Err(self.pass_first(first..end, map)),
+                Err(_) => {
                     self.unclaim(first..end);
                     return Err(Obstacle::Refused);
                 }
-                Err(Unmapped::Occupied) => return Err(self.pass_first(first..end, map)),
             }
         }
         Ok(())
@@ -675,7 +668,7 @@ impl Mapped {
     }
 
     /// Finds the first foreign block among blocks of the caller's, of which one is foreign. Makes those before it ready, and passes over it.
-    fn pass_first(&self, blocks: Range<usize>, map: impl Fn(Range<usize>) -> Result<(), Unmapped>) -> Obstacle {
+    fn pass_first(&self, blocks: Range<usize>, map: impl Fn(Range<usize>) -> Result<(), Errno>) -> Obstacle {
         // `from..until` is claimed, and holds a foreign block.
         let Range { start: mut from, end: mut until } = blocks;
         while until - from > 1 {
@@ -685,11 +678,11 @@ impl Mapped {
                     self.publish(from..middle);
                     from = middle;
                 }
-                Err(Unmapped::Occupied) => {
+                Err(OCCUPIED) => {
                     self.unclaim(middle..until);
                     until = middle;
                 }
-                Err(Unmapped::Refused) => {
+                Err(_) => {
                     self.unclaim(from..until);
                     return Obstacle::Refused;
                 }
@@ -736,10 +729,10 @@ mod tests {
             Self(Mutex::new(map))
         }
 
-        fn map(&self, blocks: Range<usize>) -> Result<(), Unmapped> {
+        fn map(&self, blocks: Range<usize>) -> Result<(), Errno> {
             let mut map = self.0.lock().unwrap();
             if map[blocks.clone()].iter().any(|&owner| owner != 0) {
-                return Err(Unmapped::Occupied);
+                return Err(OCCUPIED);
             }
             map[blocks].fill(OURS);
             Ok(())
@@ -821,8 +814,8 @@ mod tests {
     #[test]
     fn a_refusal_leaves_the_blocks_to_a_later_request() {
         let (mapped, kernel) = (mapped(64), Kernel::new(64, &[]));
-        assert_eq!(mapped.reach(0..4, || 16, || 7, |_| Err(Unmapped::Refused)), Err(Obstacle::Refused));
-        let small = |blocks: Range<usize>| if blocks.len() > 4 { Err(Unmapped::Refused) } else { kernel.map(blocks) };
+        assert_eq!(mapped.reach(0..4, || 16, || 7, |_| Err(Errno(12))), Err(Obstacle::Refused));
+        let small = |blocks: Range<usize>| if blocks.len() > 4 { Err(Errno(12)) } else { kernel.map(blocks) };
         assert_eq!(mapped.reach(0..4, || 16, || 7, small), Ok(()));
         assert_eq!((mapped.end(), place(&mapped, &kernel, 1, 4)), (4, Some((4, 0))));
     }

@@ -20,7 +20,7 @@ use crate::arena::pages::bitmap::{Bitmap, WORD_BITS};
 use crate::arena::pages::layout::{self, RunUse, ZoneSpec};
 #[cfg(feature = "c-api")]
 use crate::arena::pages::lengths::Lengths;
-use crate::arena::pages::memory::{Allowance, HugePages, Mapped, Obstacle, Purge, Residency, Unmapped, Zeroing};
+use crate::arena::pages::memory::{Allowance, HugePages, Mapped, Obstacle, Purge, Residency, Zeroing};
 use crate::arena::pages::moved::{self, Moved};
 use crate::arena::pages::runs::{Runs, Wanted};
 use crate::os::{self, Errno, HUGE_PAGE_BYTES, NotMoved};
@@ -550,22 +550,18 @@ impl Zone {
     }
 
     /// Maps blocks that this thread claimed.
-    fn map(&self, blocks: Range<usize>) -> Result<(), Unmapped> {
+    fn map(&self, blocks: Range<usize>) -> Result<(), Errno> {
         let pages = blocks.start * self.block_pages()..blocks.end * self.block_pages();
         let (at, len) = (self.address(pages.start), self.bytes(pages.len()));
         self.counters().system_call();
         // SAFETY: whole blocks of this zone, within its range.
-        match unsafe { os::extend(at.as_ptr(), len) } {
-            Ok(()) => {
-                self.huge.advise(&self.residency, pages);
-                Ok(())
-            }
-            Err(os::OCCUPIED) => Err(Unmapped::Occupied),
-            Err(refused) => {
-                self.counters().refused(refused, "commit memory", len);
-                Err(Unmapped::Refused)
-            }
+        let mapped = unsafe { os::extend(at.as_ptr(), len) };
+        match mapped {
+            Ok(()) => self.huge.advise(&self.residency, pages),
+            Err(os::OCCUPIED) => {}
+            Err(refused) => self.counters().refused(refused, "commit memory", len),
         }
+        mapped
     }
 
     // Prefaulting: where the first touch of a run or a slab would fault in a whole huge page, the zone brings it in at once, and accounts for
