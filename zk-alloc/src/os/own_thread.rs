@@ -141,7 +141,6 @@ mod elsewhere {
 }
 
 /// A place where one thread sleeps until another wakes it, or until a time has passed. A wake takes no lock and allocates nothing.
-
 pub(crate) struct Parking {
     /// The number of wakes so far.
     wakes: AtomicU32,

@@ -529,9 +529,19 @@ impl SlabTable {
         if !is_resident || (class.block_bytes() < min_bytes && free_bytes < min_bytes) {
             return 0;
         }
+        // Owned during the purge, so that no thread accounts for the pages without a block in use.
+        let mut free = [0; MAX_WORDS];
+        for (word, free) in free[..class.words()].iter_mut().enumerate() {
+            *free = self.free_word(unit, word).swap(0, Ordering::SeqCst);
+        }
         let mut gone = 0;
-        self.with_idle_pages(zone, unit, class, |slab, present, idle| {
-            let idle = present.load(Ordering::Relaxed) & idle;
+        if free.iter().any(|&free| free != 0) && self.class(unit) == Some(class) {
+            let in_use = (0..class.words())
+                .flat_map(|word| each_bit(class.full_word(word) & !free[word]).map(move |bit| word * WORD_BITS + bit));
+            let needed = in_use.fold(0, |needed, block| needed | self.pages_of(class, block));
+            let slab = zone.base().as_ptr().wrapping_add(unit * UNIT_BYTES);
+            let present = &self.present.all()[unit];
+            let idle = present.load(Ordering::Relaxed) & low_bits(self.pages(class.slab_bytes())) & !needed;
             if idle != 0 {
                 zone.forbid_huge_at(slab, class.slab_bytes());
             }
@@ -540,28 +550,12 @@ impl SlabTable {
             // Each owner of a block may purge the pages behind the last block, so another thread may have done so already.
             let dropped = present.fetch_and(!dropped, Ordering::Relaxed) & dropped;
             gone = self.returned(dropped, class.slab_bytes());
-        });
-        gone
-    }
-
-    /// Calls `work` on a slab, if it is one of this class: with its address, its accounted pages, and the pages without a block in use. The
-    /// caller owns all free blocks during the call, so that no thread accounts for these pages.
-    fn with_idle_pages(&self, zone: &Zone, unit: usize, class: Class, work: impl FnOnce(*mut u8, &AtomicU64, u64)) {
-        let mut free = [0; MAX_WORDS];
-        for (word, free) in free[..class.words()].iter_mut().enumerate() {
-            *free = self.free_word(unit, word).swap(0, Ordering::SeqCst);
-        }
-        if free.iter().any(|&free| free != 0) && self.class(unit) == Some(class) {
-            let in_use = (0..class.words())
-                .flat_map(|word| each_bit(class.full_word(word) & !free[word]).map(move |bit| word * WORD_BITS + bit));
-            let needed = in_use.fold(0, |needed, block| needed | self.pages_of(class, block));
-            let slab = zone.base().as_ptr().wrapping_add(unit * UNIT_BYTES);
-            work(slab, &self.present.all()[unit], low_bits(self.pages(class.slab_bytes())) & !needed);
         }
         // Also if the slab has another class, and its blocks were taken by mistake.
         for (word, &mask) in free[..class.words()].iter().enumerate().filter(|&(_, &mask)| mask != 0) {
             self.set_free_or_retire(zone, Blocks { unit, word, mask });
         }
+        gone
     }
 }
 
