@@ -76,13 +76,24 @@ impl Block {
         bytes.iter().fold(0, |all, byte| all | byte) == 0
     }
 
-    /// The block with another length. `None` if the allocator refuses; then the block is leaked.
-    pub(crate) fn resized(self, size: usize) -> Option<Self> {
-        let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: the block came from this allocator with this layout, and nothing uses the old one from here on.
-        let at = unsafe { this.allocator.realloc(this.at.as_ptr(), this.layout, size) };
-        let layout = Layout::from_size_align(size, this.layout.align()).expect("a small layout");
-        Some(Self { allocator: this.allocator, at: NonNull::new(at)?, layout })
+    /// The block's words, if it is aligned for them.
+    pub(crate) fn words(&self) -> NonNull<u64> {
+        self.at.cast()
+    }
+
+    /// Gives the block another length. Returns `false` if the allocator refuses.
+    pub(crate) fn resize(&mut self, size: usize) -> bool {
+        // SAFETY: the block came from this allocator with this layout, and nothing uses the old one if it moves.
+        let at = unsafe { self.allocator.realloc(self.at.as_ptr(), self.layout, size) };
+        let Some(at) = NonNull::new(at) else { return false };
+        let layout = Layout::from_size_align(size, self.layout.align()).expect("a small layout");
+        (self.at, self.layout) = (at, layout);
+        true
+    }
+
+    /// The block with another length, or `None` if the allocator refuses.
+    pub(crate) fn resized(mut self, size: usize) -> Option<Self> {
+        self.resize(size).then_some(self)
     }
 }
 

@@ -6,6 +6,7 @@ use std::hint::black_box;
 use std::process::{Command, ExitStatus};
 use std::sync::Barrier;
 use std::thread;
+use std::time::{Duration, Instant};
 
 pub(crate) mod blocks;
 #[cfg(target_os = "linux")]
@@ -14,6 +15,8 @@ pub(crate) mod forks;
 pub(crate) mod limits;
 #[cfg(target_os = "linux")]
 pub(crate) mod maps;
+#[cfg(target_os = "linux")]
+pub(crate) mod process;
 #[cfg(target_os = "linux")]
 pub(crate) mod raw;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -114,6 +117,20 @@ pub(crate) fn beside_idle_threads<R>(count: usize, work: impl Fn() + Sync, meanw
         done.wait();
         result
     })
+}
+
+/// Whether `holds` returns `true` within 20 seconds. It is called every few milliseconds.
+pub(crate) fn soon(mut holds: impl FnMut() -> bool) -> bool {
+    let begun = Instant::now();
+    loop {
+        if holds() {
+            return true;
+        }
+        if begun.elapsed() > Duration::from_secs(20) {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// Whether this process was started by [`child`].
@@ -249,6 +266,15 @@ pub(crate) fn without_warnings(settings: Settings, body: impl FnOnce()) {
     child(settings, body).iter().for_each(Ended::assert_passed_without_warnings);
 }
 
+/// As [`in_its_own_process`]; the process writes one warning, with these words.
+#[track_caller]
+pub(crate) fn with_one_warning(settings: Settings, words: &[&str], body: impl FnOnce()) {
+    let Some(ended) = child(settings, body) else { return };
+    ended.assert_passed();
+    let [warning] = ended.warnings()[..] else { panic!("{ended:?}") };
+    assert!(words.iter().all(|word| warning.contains(word)), "{ended:?}");
+}
+
 /// Whether this is a process that runs the calling test alone. If not, runs the test in a process of its own for each list of settings.
 #[track_caller]
 pub(crate) fn is_alone_with(all: &[Settings]) -> bool {
@@ -315,6 +341,11 @@ mod figures {
     /// The largest resident size, including pages of code.
     pub(crate) fn peak_rss_bytes() -> usize {
         bytes("/proc/self/status", "VmHWM")
+    }
+
+    /// Locked in memory.
+    pub(crate) fn locked_bytes() -> usize {
+        bytes("/proc/self/status", "VmLck")
     }
 
     /// Address space.

@@ -1,0 +1,178 @@
+//! What a process may do: fork, start threads without Rust's standard library, handle signals, count its tasks, and have limits.
+#![allow(unsafe_code, reason = "calls the C library")]
+
+use std::ffi::{CStr, c_int, c_void};
+use std::fs;
+use std::mem::MaybeUninit;
+use std::path::PathBuf;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// Longer than a forked child takes on a busy machine. One that hangs is ended then.
+const PATIENCE_S: u32 = 40;
+
+/// Starts a child that runs `work` and ends with its result. Returns the child's id.
+///
+/// The child must not panic: the report takes locks that another thread may have held.
+pub(crate) fn fork(work: impl FnOnce() -> u8) -> i32 {
+    // SAFETY: the child runs `work`, and ends without destructors.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: takes any number.
+        unsafe { libc::alarm(PATIENCE_S) };
+        let code = work();
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(code.into()) };
+    }
+    assert!(child > 0, "no process: {}", std::io::Error::last_os_error());
+    child
+}
+
+/// Waits for a child, and returns its exit code; 1,000 and more if a signal ended it.
+pub(crate) fn code_of(child: i32) -> i32 {
+    let mut status = 0;
+    // SAFETY: a child of this process, and a place for the answer.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 1_000 + libc::WTERMSIG(status) }
+}
+
+/// Runs `work` in a forked child, and returns the child's exit code, as [`code_of`] does.
+pub(crate) fn in_a_fork(work: impl FnOnce() -> u8) -> i32 {
+    code_of(fork(work))
+}
+
+/// The number of the first check that failed, from 1 on; 0 if all hold.
+pub(crate) fn first_failure(checks: &[bool]) -> u8 {
+    checks.iter().position(|&holds| !holds).map_or(0, |index| index as u8 + 1)
+}
+
+/// Tells other threads to stop, even if the body panics.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What a thread does again and again.
+pub(crate) type Work<'a> = Box<dyn FnMut() + Send + 'a>;
+
+/// Runs `body` while threads of their own do each of `works` again and again.
+pub(crate) fn beside<'a, R>(works: impl IntoIterator<Item = Work<'a>>, body: impl FnOnce() -> R) -> R {
+    let stop = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _at_end = StopAtEnd(stop);
+        for mut work in works {
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    work();
+                }
+            });
+        }
+        body()
+    })
+}
+
+/// Runs `child` in 40 forked children while two threads do `work` again and again. Each must end with this code.
+pub(crate) fn fork_beside_threads(code: i32, work: impl FnMut() + Clone + Send, child: impl Fn() -> u8) {
+    let works: [Work; 2] = [Box::new(work.clone()), Box::new(work)];
+    beside(works, || (0..40).for_each(|_| assert_eq!(in_a_fork(&child), code)));
+}
+
+/// A variable of the environment, before other threads can change it. Allocates nothing.
+pub(crate) fn variable(name: &CStr) -> Option<&'static str> {
+    // SAFETY: a C string, and one of the environment, which nothing changes yet.
+    let value = unsafe {
+        let value = libc::getenv(name.as_ptr());
+        if value.is_null() { None } else { Some(CStr::from_ptr(value)) }
+    };
+    value?.to_str().ok()
+}
+
+/// Has `handler` handle a signal. Returns `false` if that is refused.
+pub(crate) fn handle(signal: c_int, handler: extern "C" fn(c_int), flags: c_int) -> bool {
+    // SAFETY: all zeroes is a valid `sigaction`.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as *const () as usize;
+    action.sa_flags = flags;
+    // SAFETY: a valid action. The test answers for its handler.
+    unsafe { libc::sigaction(signal, &raw const action, null_mut()) == 0 }
+}
+
+pub(crate) type Run = extern "C" fn(*mut c_void) -> *mut c_void;
+
+/// Starts a thread without Rust's standard library, which might allocate.
+pub(crate) fn start_thread(run: Run, value: *mut c_void) -> Option<libc::pthread_t> {
+    let mut thread = MaybeUninit::uninit();
+    // SAFETY: a place for the thread, and a function of its type. The place is written if the thread was started.
+    unsafe {
+        let is_started = libc::pthread_create(thread.as_mut_ptr(), null(), run, value) == 0;
+        is_started.then(|| thread.assume_init())
+    }
+}
+
+/// Waits for a thread of [`start_thread`].
+pub(crate) fn join_thread(thread: libc::pthread_t) {
+    // SAFETY: a thread of this process, joined once.
+    assert_eq!(unsafe { libc::pthread_join(thread, null_mut()) }, 0);
+}
+
+/// The folders of all tasks of this process, as the kernel counts them.
+pub(crate) fn tasks() -> Vec<PathBuf> {
+    fs::read_dir("/proc/self/task").expect("Linux has it").map(|task| task.expect("an entry").path()).collect()
+}
+
+/// The tasks with the allocator's name.
+pub(crate) fn ours() -> Vec<PathBuf> {
+    let is_ours = |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("zk-alloc"));
+    tasks().into_iter().filter(is_ours).collect()
+}
+
+/// Whether `count` tasks have the allocator's name, or will in a moment: a new thread names itself, and the kernel lists one that
+/// was joined a little longer.
+pub(crate) fn are_ours(count: usize) -> bool {
+    super::soon(|| ours().len() == count)
+}
+
+#[cfg(target_env = "gnu")]
+type Resource = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+type Resource = c_int;
+
+fn limit_of(resource: Resource) -> libc::rlimit {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid place for the answer.
+    assert_eq!(unsafe { libc::getrlimit(resource, &raw mut limit) }, 0);
+    limit
+}
+
+/// The number of bytes that this process may lock.
+pub(crate) fn lockable_bytes() -> u64 {
+    limit_of(libc::RLIMIT_MEMLOCK).rlim_cur
+}
+
+/// Runs `body` with a soft limit, and restores the old one.
+pub(crate) fn limited<R>(resource: Resource, bytes: usize, body: impl FnOnce() -> R) -> R {
+    let old = limit_of(resource);
+    let set = |limit: libc::rlimit| {
+        // SAFETY: a valid limit.
+        assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
+    };
+    set(libc::rlimit { rlim_cur: bytes as u64, ..old });
+    let result = body();
+    set(old);
+    result
+}
+
+/// Runs `body` while the process can't get more private writable memory.
+pub(crate) fn without_more_memory<R>(body: impl FnOnce() -> R) -> R {
+    limited(libc::RLIMIT_DATA, 1, body)
+}
+
+/// Gives up root, to which some limits do not apply. Returns `false` if that is refused.
+pub(crate) fn give_up_root() -> bool {
+    // SAFETY: changes the user of this process, which has nothing else to do.
+    unsafe { libc::geteuid() != 0 || libc::setresuid(65_534, 65_534, 65_534) == 0 }
+}
