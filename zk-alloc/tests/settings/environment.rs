@@ -1,9 +1,13 @@
-//! A warning names an invalid setting once, with the default that replaces it. The program runs on.
+//! A warning names an invalid setting once, with the default that replaces it. The program runs on. Messages go to the file that was
+//! standard error when the process began, and to no other file (hazard 35).
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use crate::request;
+use crate::support::blocks::Block;
 use crate::support::{Ended, child, child_as};
 use zk_alloc::{ZkAllocator, min_arena_bytes, phase, stats, thread_capacity_bytes};
 
@@ -18,169 +22,148 @@ const NAMES: [&str; 6] = [
     "ZK_ALLOC_THP",
 ];
 
-/// Uses the arena, and prints the settings in force.
+/// Uses the arena first on many threads at once, and prints the settings in force.
 fn report() {
-    phase(|| request(&ALLOC, 1 << 19));
-    phase(|| request(&ALLOC, 1 << 20));
+    std::thread::scope(|scope| (0..8).for_each(|_| _ = scope.spawn(|| phase(|| request(&ALLOC, 1 << 19)))));
+    (0..2).for_each(|_| phase(|| request(&ALLOC, 1 << 20)));
     assert!(stats().run_allocations >= 2, "{}", stats());
     let huge_pages = stats().huge_pages.expect("there is an arena");
-    println!("thread_capacity {} min_bytes {} huge_pages {huge_pages} .", thread_capacity_bytes(), min_arena_bytes());
+    println!("capacity {} threshold {} huge_pages {huge_pages} .", thread_capacity_bytes(), min_arena_bytes());
 }
 
-/// Runs [`report`] in a process of its own with this variable.
+/// Runs [`report`] in a process of its own in which these variables have this value.
 #[track_caller]
-fn reported(name: &str, value: impl AsRef<OsStr>) -> Option<Ended> {
-    let ended = child_as(&[], |command| _ = command.env(name, value), report)?;
+fn reported(names: &[&str], value: impl AsRef<OsStr>) -> Option<Ended> {
+    let set = |command: &mut std::process::Command| _ = command.envs(names.iter().map(|name| (name, &value)));
+    let ended = child_as(&[], set, report)?;
     ended.assert_passed();
     Some(ended)
 }
 
-/// The number that a process printed behind `what`.
-fn told(ended: &Ended, what: &str) -> usize {
-    ended.printed(&format!("{what} ")).split(' ').next().expect("a word").parse().expect("a number")
-}
-
-/// The default that the warning names.
-fn default_in(line: &str) -> &str {
-    line.rsplit_once("using the default, ").unwrap_or_else(|| panic!("no default in {line:?}")).1
-}
-
-/// Checks that exactly one line was written, that it names the variable, its value and the default, and that the
-/// process used that default.
-fn assert_named(ended: &Ended, name: &str, value: &OsStr, without: &Ended) {
-    let lines: Vec<_> = ended.stderr.lines().collect();
-    assert_eq!(lines.len(), 1, "{name}={value:?} wrote {lines:?}");
-    let named = lines[0].starts_with("zk-alloc: ") && lines[0].contains(name);
-    assert!(named && lines[0].contains(&format!("{value:?}")), "{name}={value:?} wrote {lines:?}");
-    let default = default_in(lines[0]);
-    match name {
-        "ZK_ALLOC_SLAB_GB" => assert_eq!(default.parse::<usize>().unwrap(), told(ended, "thread_capacity") >> 30),
-        "ZK_ALLOC_MIN_BYTES" => assert_eq!(default.parse::<usize>().unwrap(), told(ended, "min_bytes")),
-        "ZK_ALLOC_RETAIN_BYTES" => assert!(default.parse::<usize>().unwrap() > 1 << 20, "{default}"),
-        "ZK_ALLOC_MAX_BYTES" => assert_eq!(default, "no limit"),
-        "ZK_ALLOC_BACKGROUND" => assert_eq!(default, "0"),
-        _ => assert_eq!(default, "auto"),
-    }
-    for what in ["thread_capacity", "min_bytes"] {
-        assert_eq!(told(ended, what), told(without, what), "{name}={value:?}");
-    }
-}
-
 /// Settings are read when the first phase begins, in the middle of the program. A typing error must not stop it, must
-/// not count as another value, and must be reported.
+/// not count as another value, and must be named once, with the default, however long it is. src/config/tests.rs tries more values and all
+/// variables.
 #[test]
 fn a_warning_names_an_invalid_value_and_the_default_used_instead() {
-    let without = child(&[], report);
-    if let Some(without) = &without {
-        without.assert_passed();
-        assert_eq!(without.stderr, "");
-    }
     let not_utf8 = OsString::from_vec(b"4\xFF\xFE96".to_vec());
-    let values = ["garbage", "-1", "99999999999999999999", "18446744073709551615T", "", "1.5", "0x1000", "4096 bytes"];
-    for name in NAMES {
-        for value in values.iter().map(OsStr::new).chain([not_utf8.as_os_str(), OsStr::from_bytes(b"\x1b[2J\n")]) {
-            if let (Some(ended), Some(without)) = (reported(name, value), &without) {
-                assert_named(&ended, name, value, without);
+    let long = "9".repeat(5_000);
+    let values = ["garbage", "-1", "99999999999999999999", "", "0x1000", "4096 bytes", &long];
+    let without = reported(&[], "");
+    for value in values.iter().map(OsStr::new).chain([not_utf8.as_os_str(), OsStr::from_bytes(b"\x1b[2J\n")]) {
+        let (Some(ended), Some(without)) = (reported(&NAMES, value), &without) else { continue };
+        assert_eq!((without.stderr.as_str(), ended.stderr.lines().count()), ("", NAMES.len()), "{ended:?}");
+        assert_eq!(ended.printed("capacity "), without.printed("capacity "), "the defaults hold");
+        for name in NAMES {
+            let [line] = ended.stderr.lines().filter(|line| line.contains(name)).collect::<Vec<_>>()[..] else {
+                panic!("{name}={value:?}: {}", ended.stderr)
+            };
+            let shown = if value.len() > 1_000 { "\"99999999".to_owned() } else { format!("{value:?}") };
+            assert!(line.starts_with(&format!("zk-alloc: {name}={shown}")), "{line}");
+            let default = line.rsplit_once("using the default, ").expect("a default").1;
+            match name {
+                "ZK_ALLOC_MAX_BYTES" => assert_eq!(default, "no limit"),
+                "ZK_ALLOC_BACKGROUND" => assert_eq!(default, "0"),
+                "ZK_ALLOC_THP" => assert_eq!(default, "auto"),
+                "ZK_ALLOC_RETAIN_BYTES" => assert!(default.parse::<usize>().unwrap() > 1 << 20, "{default}"),
+                "ZK_ALLOC_SLAB_GB" => {
+                    let bytes = default.parse::<usize>().unwrap() << 30;
+                    assert!(ended.stdout.contains(&format!("capacity {bytes} ")), "{ended:?}");
+                }
+                _ => assert!(ended.stdout.contains(&format!("threshold {default} ")), "{ended:?}"),
             }
         }
     }
 }
 
-/// The line is built in a buffer of fixed length, because nothing may be allocated here. A long value must not push out
-/// the name and the default.
+/// A misspelt variable has no effect, and nothing else would say so. Valid values take effect without a warning.
 #[test]
-fn a_value_longer_than_the_line_still_leaves_room_for_name_and_default() {
-    let value = "9".repeat(5_000);
-    for name in NAMES {
-        let Some(ended) = reported(name, &value) else { continue };
-        assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
-        assert!(ended.stderr.starts_with("zk-alloc: ") && ended.stderr.ends_with('\n'), "{:?}", ended.stderr);
-        assert!(ended.stderr.contains(&format!("{name}=\"99999999")), "{}", ended.stderr);
-        assert!(!default_in(&ended.stderr).trim().is_empty());
-    }
-}
-
-/// One warning per invalid value, even if the first phases begin on many threads at once.
-#[test]
-fn each_invalid_value_is_named_once() {
-    let start = || {
-        std::thread::scope(|scope| (0..8).for_each(|_| _ = scope.spawn(|| phase(|| request(&ALLOC, 1 << 19)))));
-        report();
-    };
-    let Some(ended) = child(&NAMES.map(|name| (name, "nonsense")), start) else { return };
-    ended.assert_passed();
-    assert_eq!(ended.stderr.lines().count(), NAMES.len(), "{}", ended.stderr);
-    for name in NAMES {
-        assert_eq!(ended.stderr.matches(name).count(), 1, "{}", ended.stderr);
-    }
-}
-
-/// Valid values are used without a warning.
-#[test]
-fn valid_values_take_effect_without_a_warning() {
-    let told_of = |name, value, what| {
-        let ended = reported(name, value)?;
-        assert_eq!(ended.stderr, "", "{name}={value}");
-        Some(told(&ended, what))
-    };
-    for (name, value, what, expected) in [
-        ("ZK_ALLOC_SLAB_GB", "3", "thread_capacity", 3 << 30),
-        ("ZK_ALLOC_MIN_BYTES", "0", "min_bytes", 0),
-        ("ZK_ALLOC_MIN_BYTES", "64K", "min_bytes", 64 << 10),
+fn valid_values_take_effect_and_misspelt_ones_are_named() {
+    let misspelt =
+        "zk-alloc: \"ZK_ALLOC_MAX_BYTE\" is set, but there is no such variable; the nearest is ZK_ALLOC_MAX_BYTES\n";
+    for (name, value, said, printed) in [
+        ("ZK_ALLOC_SLAB_GB", "3", "", "capacity 3221225472 "),
+        ("ZK_ALLOC_MIN_BYTES", "64K", "", "threshold 65536 "),
+        ("ZK_ALLOC_RETAIN_BYTES", "512M", "", ""),
+        ("ZK_ALLOC_BACKGROUND", "1", "", ""),
+        ("ZK_ALLOC_THP", "never", "", "huge_pages never "),
+        ("ZK_ALLOC", "on", "", ""),
+        ("ZK_ALLOC_REPORT", "1", "", ""),
+        ("ZK_ALLOC", "of", "zk-alloc: ZK_ALLOC=\"of\" is not on or off; using the default, on\n", ""),
+        ("ZK_ALLOC_MAX_BYTE", "1G", misspelt, ""),
+        (
+            "ZK_ALLOC_RELEASE_SIGNAL",
+            "KILL",
+            "zk-alloc: ZK_ALLOC_RELEASE_SIGNAL=\"KILL\" is not the name or number of a signal without another meaning \
+             (such as USR1); using the default, no signal\n",
+            "",
+        ),
     ] {
-        assert!(told_of(name, value, what).is_none_or(|found| found == expected), "{name}={value}");
-    }
-    for value in ["0", "1", "512M", "1T"] {
-        told_of("ZK_ALLOC_RETAIN_BYTES", value, "min_bytes");
-    }
-    for value in ["0", "1"] {
-        told_of("ZK_ALLOC_BACKGROUND", value, "min_bytes");
-    }
-    for value in ["auto", "always", "never"] {
-        let Some(ended) = reported("ZK_ALLOC_THP", value) else { continue };
-        assert_eq!(ended.stderr, "", "{value}");
-        let is = |word: &str| ended.stdout.contains(&format!(" huge_pages {word} "));
-        let as_the_host_allows = is("unavailable") && value != "never" || value == "auto" && is("avoided");
-        assert!(is(value) || as_the_host_allows, "{ended:?}");
+        let Some(ended) = reported(&[name], value) else { continue };
+        assert_eq!(ended.stderr, said, "{name}={value}");
+        assert!(ended.stdout.contains(printed), "{name}={value}: {ended:?}");
     }
 }
 
 /// Tools such as valgrind and ASan see only the requests that reach the backing allocator.
 #[test]
 fn off_leaves_everything_to_the_backing_allocator() {
-    let check = || {
+    crate::support::without_warnings(&[("ZK_ALLOC", "off")], || {
         phase(|| request(&ALLOC, 1 << 19));
         assert_eq!((zk_alloc::reserve(1 << 20), zk_alloc::release(), zk_alloc::soften()), (0, 0, 0));
         let stats = stats();
         assert_eq!((stats.arena_allocations, stats.overflow_allocations, stats.address_space_bytes), (0, 0, 0));
         assert!(!zk_alloc::is_serving() && min_arena_bytes() > isize::MAX as usize);
-    };
-    if let Some(ended) = child(&[("ZK_ALLOC", "off")], check) {
-        ended.assert_passed();
-        assert_eq!(ended.stderr, "");
-    }
+    });
 }
 
-/// A misspelt variable has no effect, and nothing else would say so.
+/// Runs `before` in a process of its own, then opens the arena, which warns of a setting, and lets a traced buffer outlive its phase.
+/// Returns what the process wrote to standard error.
+#[track_caller]
+fn messages(before: impl FnOnce(), after: impl FnOnce()) -> Option<String> {
+    let ended = child(&[("ZK_ALLOC_THP", "perhaps"), ("ZK_ALLOC_TRACE_ESCAPED", "1")], || {
+        before();
+        drop(phase(|| Block::written(&ALLOC, 8 << 20)));
+        after();
+    })?;
+    ended.assert_passed();
+    Some(ended.stderr)
+}
+
+/// If a program closes descriptor 2, the next file that it opens gets that number. Without the first part, the second could not fail.
 #[test]
-fn misspelt_variables_and_values_are_named() {
-    for (name, value, said) in [
-        ("ZK_ALLOC", "of", "zk-alloc: ZK_ALLOC=\"of\" is not on or off; using the default, on\n"),
-        (
-            "ZK_ALLOC_MAX_BYTE",
-            "1G",
-            "zk-alloc: \"ZK_ALLOC_MAX_BYTE\" is set, but there is no such variable; the nearest is ZK_ALLOC_MAX_BYTES\n",
-        ),
-        (
-            "ZK_ALLOC_RELEASE_SIGNAL",
-            "KILL",
-            "zk-alloc: ZK_ALLOC_RELEASE_SIGNAL=\"KILL\" is not the name or number of a signal without another meaning \
-             (such as USR1); using the default, no signal\n",
-        ),
-        ("ZK_ALLOC", "on", ""),
-        ("ZK_ALLOC_REPORT", "1", ""),
-    ] {
-        let Some(ended) = reported(name, value) else { continue };
-        assert_eq!(ended.stderr, said, "{name}={value}");
+fn no_messages_are_written_to_a_data_file_that_has_the_descriptor_of_standard_error() {
+    if let Some(messages) = messages(|| (), || ()) {
+        let has = |what| messages.contains(what);
+        assert!(has("ZK_ALLOC_THP=\"perhaps\" is not") && has("bytes outlive their phase"), "{messages}");
+        assert!(has("8388608 bytes in 1 allocations: ") && messages.lines().count() <= 21, "{messages}");
     }
+    let path = std::env::temp_dir().join(format!("zk-alloc-messages-{}", std::process::id()));
+    let replace = || {
+        // SAFETY: nothing in this process owns the descriptor.
+        unsafe { libc::close(libc::STDERR_FILENO) };
+        let file = File::create(&path).expect("a file can be made");
+        assert_eq!(file.as_raw_fd(), libc::STDERR_FILENO);
+        std::mem::forget(file);
+    };
+    let check = || {
+        let written = std::fs::read_to_string(&path).expect("it is text");
+        std::fs::remove_file(&path).expect("it is there");
+        assert_eq!(written, "");
+    };
+    assert_eq!(messages(replace, check).unwrap_or_default(), "");
+}
+
+/// Only the file counts, not the descriptors that it had in between.
+#[test]
+fn messages_go_to_standard_error_again_when_its_descriptor_is_back() {
+    let close_and_open = || {
+        // SAFETY: nothing in this process owns the descriptor.
+        unsafe {
+            let kept = libc::dup(libc::STDERR_FILENO);
+            assert!(kept >= 0 && libc::close(libc::STDERR_FILENO) == 0);
+            assert_eq!(libc::dup2(kept, libc::STDERR_FILENO), libc::STDERR_FILENO);
+        }
+    };
+    let messages = messages(close_and_open, || ());
+    assert!(messages.is_none_or(|messages| messages.contains("ZK_ALLOC_THP=\"perhaps\" is not")));
 }

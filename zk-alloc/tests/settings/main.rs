@@ -5,7 +5,6 @@
 #![allow(unsafe_code, reason = "calls allocators by hand, and closes a descriptor that nothing owns")]
 
 mod environment;
-mod messages;
 mod program;
 #[path = "../support/mod.rs"]
 mod support;

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use crate::request;
 use crate::support::blocks::{Block, GIB, KIB, MIB};
-use crate::support::maps::map_of;
-use crate::support::tasks::{are_ours, ours};
+use crate::support::process::{are_ours, ours};
 use crate::support::{Ended, alone, child, without_warnings};
 use zk_alloc::{
-    HugePages, HugePagesOutcome, Origin, Scratch, Settings, SettingsInForce, ZkAllocator, begin_phase, end_phase,
+    HugePages, HugePagesOutcome, Origin, Settings, SettingsInForce, ZkAllocator, begin_phase, end_phase,
     min_arena_bytes, phase, reserve, stats, thread_capacity_bytes,
 };
 
@@ -26,15 +25,18 @@ fn served(f: impl FnOnce()) -> (u64, u64) {
 
 static BY_DEFAULT: ZkAllocator = ZkAllocator::resident();
 
-/// Without any setting, every value has the default as its origin.
+/// Without any setting, every value has the default as its origin. `reserve` opens the arena without a `ZkAllocator`.
 #[test]
 fn every_setting_has_its_default_and_says_so() {
-    alone!();
-    assert_eq!(stats().settings, None, "there is no arena yet");
-    request(&BY_DEFAULT, MIB);
-    assert_eq!(in_force().to_string(), "all as by default");
-    assert_eq!(in_force().min_bytes.origin, Origin::Default);
-    assert!(stats().to_string().ends_with("settings: all as by default"), "{}", stats());
+    for open in [|| request(&BY_DEFAULT, MIB), || assert!(reserve(MIB) >= MIB)] {
+        without_warnings(&[], || {
+            assert_eq!(stats().settings, None, "there is no arena yet");
+            open();
+            assert_eq!(in_force().to_string(), "all as by default");
+            assert_eq!(in_force().min_bytes.origin, Origin::Default);
+            assert!(stats().to_string().ends_with("settings: all as by default"), "{}", stats());
+        });
+    }
 }
 
 const fn resident(settings: Settings) -> ZkAllocator {
@@ -67,20 +69,26 @@ static CASES: [Case; 6] = [
         assert_eq!(served(|| request(allocator, 6 * MIB)), (6 * MIB as u64, 0));
         assert_eq!(served(|| request(allocator, 10 * MIB)), (0, 10 * MIB as u64));
     }),
-    // The wish is the setting, and the outcome is its effect on this host. A scratch follows it too.
+    // The wish is the setting, and the outcome is its effect on this host.
     (resident(Settings::new().huge_pages(HugePages::Never)), "ZK_ALLOC_THP=never", |allocator| {
         request(allocator, MIB);
         assert_eq!(stats().huge_pages, Some(HugePagesOutcome::Never));
         assert_eq!(in_force().huge_pages.value, HugePages::Never);
-        let scratch = Scratch::with_capacity(8 * MIB);
-        let at = (&raw const *scratch.alloc(0u8)).addr();
-        assert!(map_of(at).is_some_and(|map| map.has("nh")), "{:?}", map_of(at));
     }),
-    // A capacity in code is rounded up to one that is possible.
-    (resident(Settings::new().thread_capacity_bytes(GIB / 2)), "ZK_ALLOC_SLAB_GB=1", |allocator| {
-        request(allocator, MIB);
-        assert_eq!((thread_capacity_bytes(), in_force().thread_capacity_bytes.origin), (GIB, Origin::Program));
-    }),
+    // Dirty memory that is purged to be zeroed will fault again, and counts as fresh.
+    (
+        resident(Settings::new().huge_pages(HugePages::Always).lazy_zero_bytes(MIB)),
+        "ZK_ALLOC_THP=always (program), ZK_ALLOC_LAZY_ZERO_BYTES=1048576",
+        |allocator| {
+            request(allocator, 4 * MIB);
+            let before = stats().fresh_bytes;
+            request(allocator, 4 * MIB);
+            assert_eq!(stats().fresh_bytes, before, "what was kept is not fresh");
+            assert!(Block::zeroed(allocator, 4 * MIB).is_zero());
+            let is_lazy = stats().huge_pages == Some(HugePagesOutcome::Always);
+            assert_eq!(stats().fresh_bytes - before, if is_lazy { 4 * MIB as u64 } else { 0 }, "{}", stats());
+        },
+    ),
 ];
 
 #[test]
@@ -94,27 +102,6 @@ fn each_setting_of_the_program_takes_effect_without_a_warning() {
 }
 
 static RETAINS_NOTHING: ZkAllocator = ZkAllocator.settings(Settings::new().retain_bytes(0));
-
-static LAZY_FROM_1_MIB: ZkAllocator =
-    ZkAllocator::resident().settings(Settings::new().huge_pages(HugePages::Always).lazy_zero_bytes(MIB));
-
-/// Dirty memory that is purged to be zeroed will fault again, and counts as fresh.
-#[test]
-fn the_program_sets_from_which_size_the_kernel_zeroes() {
-    alone!();
-    // What is used a second time stays.
-    (0..2).for_each(|_| request(&LAZY_FROM_1_MIB, 4 * MIB));
-    let lazy = in_force().lazy_zero_bytes;
-    assert_eq!((lazy.value, lazy.origin), (MIB, Origin::Program));
-    let fresh = || stats().fresh_bytes;
-    let before = fresh();
-    request(&LAZY_FROM_1_MIB, 4 * MIB);
-    assert_eq!(fresh(), before, "what was kept is not fresh");
-    let zeroed = Block::zeroed(&LAZY_FROM_1_MIB, 4 * MIB);
-    assert!(zeroed.is_zero());
-    let is_lazy = stats().huge_pages == Some(HugePagesOutcome::Always);
-    assert_eq!(fresh() - before, if is_lazy { 4 * MIB as u64 } else { 0 }, "{}", stats());
-}
 
 static TRACED: ZkAllocator = ZkAllocator.settings(Settings::new().trace_escaped(true));
 
@@ -146,54 +133,20 @@ const ALL: Settings = Settings::new()
 
 static OF_ALL: ZkAllocator = ZkAllocator::resident().settings(ALL);
 
-/// Operators know the host, so each variable outweighs its setting in code, and no other.
+/// Operators know the host, so a variable outweighs its setting in code, and no other. src/config/tests.rs tries each variable, and what
+/// an invalid one leaves in force.
 #[test]
-fn each_variable_outweighs_its_setting_in_the_program() {
-    let report = || {
+fn variables_outweigh_their_settings_in_the_program() {
+    without_warnings(&[("ZK_ALLOC_MIN_BYTES", "2K"), ("ZK_ALLOC_SLAB_GB", "5"), ("ZK_ALLOC_THP", "auto")], || {
         request(&OF_ALL, MIB);
-        println!("settings: {}", in_force());
-        println!("threshold {} capacity {}", min_arena_bytes(), thread_capacity_bytes());
-    };
-    let by_program = [
-        ("ZK_ALLOC_MIN_BYTES", "1024", "2048"),
-        ("ZK_ALLOC_SLAB_GB", "3", "5"),
-        ("ZK_ALLOC_RETAIN_BYTES", "2097152", "4194304"),
-        ("ZK_ALLOC_RETAIN_FOR", "0.5", "ever"),
-        ("ZK_ALLOC_MAX_BYTES", "67108864", "33554432"),
-        ("ZK_ALLOC_THP", "never", "auto"),
-        ("ZK_ALLOC_LAZY_ZERO_BYTES", "1048576", "8388608"),
-        ("ZK_ALLOC_BACKGROUND", "1", "0"),
-        ("ZK_ALLOC_TRACE_ESCAPED", "1", "0"),
-    ];
-    for (outweighed, _, value) in by_program {
-        let Some(ended) = child(&[(outweighed, value)], report) else { continue };
-        ended.assert_passed();
-        assert_eq!(ended.stderr, "", "{outweighed}");
-        let each = by_program.map(|(name, in_code, _)| match name == outweighed {
-            true => format!("{name}={value} (environment)"),
-            false => format!("{name}={in_code} (program)"),
-        });
-        assert!(ended.stdout.contains(&format!("settings: {}\n", each.join(", "))), "{}", ended.stdout);
-    }
-    if let Some(ended) = child(&[("ZK_ALLOC_MIN_BYTES", "2K"), ("ZK_ALLOC_SLAB_GB", "5")], report) {
-        assert_eq!(ended.printed("threshold "), format!("2048 capacity {}", 5 * GIB));
-    }
-}
-
-/// An invalid variable leaves the program's setting in force, and the warning says so.
-#[test]
-fn an_invalid_variable_leaves_the_setting_of_the_program() {
-    let Some(ended) = child(&[("ZK_ALLOC_RETAIN_BYTES", "plenty")], || {
-        request(&OF_ALL, MIB);
-        let retained = in_force().retain_bytes;
-        assert_eq!((retained.value, retained.origin), (2 * MIB, Origin::Program));
-    }) else {
-        return;
-    };
-    ended.assert_passed();
-    let line = "zk-alloc: ZK_ALLOC_RETAIN_BYTES=\"plenty\" is not a number of bytes (such as 65536, 64K, 512M or 2G); \
-                using what the program set, 2097152\n";
-    assert_eq!(ended.stderr, line);
+        assert_eq!((min_arena_bytes(), thread_capacity_bytes()), (2 * KIB, 5 * GIB));
+        let said = "ZK_ALLOC_MIN_BYTES=2048 (environment), ZK_ALLOC_SLAB_GB=5 (environment), \
+                    ZK_ALLOC_RETAIN_BYTES=2097152 (program), ZK_ALLOC_RETAIN_FOR=0.5 (program), \
+                    ZK_ALLOC_MAX_BYTES=67108864 (program), ZK_ALLOC_THP=auto (environment), \
+                    ZK_ALLOC_LAZY_ZERO_BYTES=1048576 (program), ZK_ALLOC_BACKGROUND=1 (program), \
+                    ZK_ALLOC_TRACE_ESCAPED=1 (program)";
+        assert_eq!(in_force().to_string(), said);
+    });
 }
 
 static WITH_THREAD: ZkAllocator = ZkAllocator::resident().settings(Settings::new().background_thread(true));
@@ -234,14 +187,6 @@ fn the_settings_of_the_first_allocator_hold() {
     request(&RETAINS_NOTHING, MIB);
     request(&OF_ALL, MIB);
     assert_eq!(in_force().to_string(), "ZK_ALLOC_RETAIN_BYTES=0 (program)");
-}
-
-/// `reserve` needs no `ZkAllocator`. Without one there are no settings in code.
-#[test]
-fn reserving_without_an_allocator_opens_the_arena_by_default() {
-    alone!();
-    assert!(reserve(MIB) >= MIB);
-    assert_eq!(in_force().to_string(), "all as by default");
 }
 
 /// Many threads make their first requests at once. While one thread takes the settings, the backing allocator serves
