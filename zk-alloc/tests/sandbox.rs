@@ -1,0 +1,440 @@
+//! Sandboxes (seccomp(2)). Some refuse single system calls with `EPERM` or `ENOSYS`: the allocator goes on without any call that it can do
+//! without, from its start or from any later moment. Others kill a process that makes an unlisted call: a program survives there with the
+//! arena, opened before or after.
+#![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#![allow(unsafe_code, reason = "forks, and installs filters of system calls")]
+
+mod support;
+
+use std::ffi::{c_int, c_long, c_void};
+use std::hint::black_box;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, Stdio};
+use std::ptr::null_mut;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use support::blocks::MIB;
+use support::process::{in_a_fork, join_thread, limited, start_thread};
+use support::seccomp::{Answer, FIRST_AT, NUMBER_AT, end, error_of, install, load, refuse, skip_if, step};
+use support::{Kept, Numbers, Settings, alone, assert_patterned, child, child_as, is_patterned, patterned};
+use zk_alloc::{PhaseGuard, Retain, ZkAllocator, phase, release, set_retain, soften, stats};
+
+#[global_allocator]
+static ALLOC: ZkAllocator = ZkAllocator;
+
+/// The time for which memory is repeatedly taken from threads.
+const TIME: Duration = Duration::from_millis(100);
+
+/// Works in processes in which these calls are refused: before the process starts unless it `needs` them there, and in the middle of its work.
+/// The arena treats all errors alike, so each moment has one.
+#[track_caller]
+fn without(calls: &'static [c_long], needs: bool) {
+    for (error, at_start) in [(libc::EPERM, !needs), (libc::ENOSYS, false)] {
+        let prepare = |command: &mut Command| {
+            let before_exec = move || {
+                let is_refused = !at_start || refuse(calls, Answer::Errno(error));
+                if is_refused { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+            };
+            // SAFETY: allocates nothing, and only calls the kernel.
+            unsafe { command.pre_exec(before_exec) };
+        };
+        let begin = || at_start || refuse(calls, Answer::Errno(error));
+        if let Some(ended) = child_as(&[], prepare, || work_without(calls, error, begin)) {
+            ended.assert_passed();
+        }
+    }
+}
+
+/// Threads with full caches are idle while others work, and while `release()` takes memory from all of them.
+fn work_without(calls: &[c_long], error: c_int, begin: impl FnOnce() -> bool) {
+    let (filled, begun, done, stop) = (&Barrier::new(4), &Barrier::new(6), &Barrier::new(4), &AtomicBool::new(false));
+    // A failure ends the process, because other threads wait for the one that failed.
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        // SAFETY: ends the process, without destructors.
+        unsafe { libc::_exit(1) };
+    }));
+    let is_unfenced = calls.contains(&libc::SYS_membarrier);
+    set_retain(Retain::Bytes(0));
+    thread::scope(|scope| {
+        for id in 0..3 {
+            scope.spawn(move || {
+                let _guard = PhaseGuard::new();
+                drop(blocks(id));
+                let kept = keep_two();
+                filled.wait();
+                begun.wait();
+                done.wait();
+                // Without a fence, no other thread can know that this one was idle.
+                assert!(!is_unfenced || first_of(kept) == kept[1], "the cache was emptied");
+                let own = blocks(id);
+                own.iter().for_each(|words| assert_patterned(words, id));
+            });
+        }
+        for id in 3..5 {
+            scope.spawn(move || {
+                begun.wait();
+                churn(id, stop);
+            });
+        }
+        filled.wait();
+        assert!(begin(), "the kernel takes no filter");
+        calls.iter().for_each(|&call| assert_eq!(error_of(call), error, "call {call} is not refused"));
+        begun.wait();
+        let started = Instant::now();
+        for round in 0..2 {
+            while started.elapsed() < (round + 1) * TIME {
+                black_box(release());
+            }
+            phase(|| grow(round.into()));
+            phase(grow_sparse);
+            phase(zeroed);
+            soften();
+        }
+        done.wait();
+        stop.store(true, Ordering::Relaxed);
+    });
+    forked(calls.contains(&libc::SYS_clone), error);
+}
+
+/// A block of a class that nothing else here uses.
+fn block() -> Box<[u8; 2_000]> {
+    black_box(Box::new([1; 2_000]))
+}
+
+/// Frees two blocks, the higher one last, and returns their addresses, the lower one first. The thread's cache returns
+/// the higher one first; the slabs return the lower one.
+fn keep_two() -> [usize; 2] {
+    for _ in 0..1_000 {
+        let mut blocks = [(); 2].map(|()| block());
+        blocks.sort_by_key(|block| block.as_ptr().addr());
+        let kept = blocks.each_ref().map(|block| block.as_ptr().addr());
+        blocks.into_iter().for_each(drop);
+        // While another thread claims the caches, frees pass this one by.
+        if first_of(kept) == kept[1] {
+            return kept;
+        }
+    }
+    panic!("the thread keeps no blocks");
+}
+
+/// The address of `kept` that is handed out first. While another thread claims the caches, requests pass them by, and get
+/// blocks of other addresses. Where other programs use all cores, the system may stop that thread for a while.
+fn first_of(kept: [usize; 2]) -> usize {
+    (0..100).find_map(|_| first_of_a_thousand(kept)).expect("neither block was handed out again")
+}
+
+/// As [`first_of`]; `None` if 1,000 requests get other blocks.
+fn first_of_a_thousand(kept: [usize; 2]) -> Option<usize> {
+    // On the stack: a request of another class could be the one at which this thread empties its own cache.
+    let mut others = [const { None }; 1_000];
+    for other in &mut others {
+        let next = block();
+        let addr = next.as_ptr().addr();
+        if kept.contains(&addr) {
+            return Some(addr);
+        }
+        *other = Some(next);
+        thread::yield_now();
+    }
+    None
+}
+
+/// Lengths in words, for blocks of some classes and for page runs.
+const LENGTHS: [usize; 6] = [6, 20, 120, 700, 5_000, 60_000];
+
+fn blocks(seed: u64) -> Vec<Vec<u64>> {
+    (0..120).map(|number| patterned(LENGTHS[number % LENGTHS.len()], seed)).collect()
+}
+
+/// Replaces buffers one by one, and checks each.
+fn churn(id: u64, stop: &AtomicBool) {
+    let _guard = PhaseGuard::new();
+    let (mut numbers, mut kept) = (Numbers::new(id), Kept::new());
+    while !stop.load(Ordering::Relaxed) {
+        // Mostly small ones, so that the thread is nearly always using its cache.
+        let is_intact = (0..63).all(|_| kept.replace(&mut numbers, 120, &LENGTHS[..3]));
+        assert!(is_intact && kept.replace(&mut numbers, 120, &LENGTHS), "a buffer has changed");
+    }
+    assert!(kept.drain(), "a buffer has changed");
+}
+
+/// Vectors that move when they grow, because another buffer lies behind each, and shrink.
+fn grow(seed: u64) {
+    let mut grown: Vec<_> = (0..2).map(|id| patterned(6 * MIB / 8, seed + id)).collect();
+    let mut barriers = Vec::new();
+    for _ in 0..3 {
+        for words in &mut grown {
+            barriers.push(black_box(vec![1u8; MIB]));
+            words.reserve_exact(words.capacity());
+            words.resize(words.capacity(), 7);
+        }
+    }
+    for (words, id) in grown.iter_mut().zip(0..) {
+        assert!(words[6 * MIB / 8..].iter().all(|&word| word == 7));
+        words.truncate(6 * MIB / 8);
+        words.shrink_to_fit();
+        assert_patterned(words, seed + id);
+    }
+}
+
+/// Vectors that are copied when they grow, and of which most pages were never touched.
+fn grow_sparse() {
+    drop(black_box(vec![0xA5u8; 16 * MIB]));
+    let mut grown: Vec<_> = (0..8u8).map(|_| vec![0u8; 700 << 10]).collect();
+    for words in &mut grown {
+        words[9_000] = 7;
+        words.reserve_exact(MIB);
+    }
+    for words in &grown {
+        assert!(words.iter().zip(0..).all(|(&byte, at)| byte == if at == 9_000 { 7 } else { 0 }));
+    }
+}
+
+/// Zeroed requests return zeroes, even from memory that was written before, in whole or in part.
+fn zeroed() {
+    for bytes in [3_000, 40 << 10, 300 << 10, 2 * MIB, 70 * MIB] {
+        // After a sparse use, the arena checks how much is resident when this length is requested again.
+        for step in [1, MIB, 1] {
+            let mut buffer = black_box(vec![0u8; bytes]);
+            assert!(buffer.iter().all(|&byte| byte == 0), "{bytes} bytes are not all zero");
+            buffer.iter_mut().step_by(step).for_each(|byte| *byte = 0xA5);
+            drop(black_box(buffer));
+        }
+    }
+}
+
+/// A child finds its inherited memory unchanged, and allocates. If no process can be started, nothing changes.
+fn forked(is_refused: bool, error: c_int) {
+    let inherited = phase(|| blocks(77));
+    // The fork finds free memory.
+    set_retain(Retain::Bytes(256 * MIB));
+    phase(|| drop(black_box((0..8).map(|_| vec![1u8; 8 * MIB]).collect::<Vec<_>>())));
+    let retained = stats().resident_bytes;
+    if is_refused {
+        // SAFETY: fails.
+        let pid = unsafe { libc::fork() };
+        assert_eq!((pid, std::io::Error::last_os_error().raw_os_error()), (-1, Some(error)));
+    } else {
+        let code = in_a_fork(|| {
+            let is_whole = |blocks: &[Vec<u64>]| blocks.iter().all(|words| is_patterned(words, 77));
+            let own = phase(|| blocks(77));
+            release();
+            u8::from(!(is_whole(&inherited) && is_whole(&own) && is_whole(&phase(|| blocks(77)))))
+        });
+        assert_eq!(code, 0, "the child found something else than it inherited");
+    }
+    inherited.iter().for_each(|words| assert_patterned(words, 77));
+    phase(|| drop(black_box((0..8).map(|_| vec![1u8; 8 * MIB]).collect::<Vec<_>>())));
+    assert!(stats().resident_bytes < retained + MIB, "the fork loses no free memory: {}", stats());
+}
+
+#[test]
+fn memory_keeps_its_contents_without_calls_that_are_refused() {
+    // No thread knows whether another is using its cache. So no thread may empty another's cache.
+    without(&[libc::SYS_membarrier], false);
+    // Memory keeps its contents after a purge, and is not wiped in a forked child.
+    without(&[libc::SYS_madvise], false);
+    // Growth copies.
+    without(&[libc::SYS_mremap], false);
+    // Nothing tells whether clearing memory or purging it is cheaper.
+    without(&[libc::SYS_mincore], false);
+    // Nothing tells a page that was written to swap from one that was never touched. The loader reads by this call.
+    without(&[libc::SYS_pread64], true);
+    // No path that allocates needs a thread or a process of its own. Only the test starts threads, at its beginning.
+    without(&[libc::SYS_clone, libc::SYS_clone3], true);
+}
+
+/// Under a late limit, mremap(2) may refuse after it has already unmapped the target. That hole can't be mapped again,
+/// so a request that got it would find no memory there.
+#[test]
+fn the_hole_of_a_refused_move_is_not_handed_out() {
+    alone!();
+    let _guard = PhaseGuard::new();
+    // Maps memory, and purges it: under the limit, nothing more can be mapped.
+    drop(black_box(vec![1u8; 63 * MIB]));
+    drop(black_box((0..12).map(|_| vec![1u8; 16 * MIB]).collect::<Vec<_>>()));
+    zk_alloc::release();
+    let mut words = patterned(8 * MIB / 8, 5);
+    let barrier = black_box(vec![1u8; 2 * MIB]);
+    let refusals = stats().refusals;
+    let others: Vec<_> = limited(libc::RLIMIT_AS, 1, || {
+        words.reserve_exact(words.len());
+        // One of these requests would get the hole, wherever it is.
+        (0..8u8).map(|number| vec![number + 1; 16 * MIB]).collect()
+    });
+    assert_patterned(&words, 5);
+    assert!(others.iter().zip(1..).all(|(bytes, number)| bytes.iter().all(|&byte| byte == number)));
+    // Linux before 5.7 moves nothing.
+    assert!(stats().refusals > refusals, "nothing was refused: {}", stats());
+    drop(barrier);
+}
+
+/// The calls of glibc's malloc and threads, and of a program that ends.
+const CALLS: [c_long; 17] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_mprotect,
+    libc::SYS_brk,
+    libc::SYS_futex,
+    libc::SYS_clock_gettime,
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_rt_sigprocmask,
+];
+
+/// Skips the next step unless the loaded part has this value.
+fn unless(value: u32) -> libc::sock_filter {
+    skip_if(value, 0, 1)
+}
+
+/// From now on, the kernel allows the calls in [`CALLS`] and `more`, and madvise with `advices`. Any other call kills
+/// the process.
+fn enter_sandbox(more: &[c_long], advices: &[c_int]) {
+    let mut program = vec![load(NUMBER_AT)];
+    for &call in CALLS.iter().chain(more) {
+        program.extend([unless(call as u32), end(libc::SECCOMP_RET_ALLOW)]);
+    }
+    program.extend([unless(libc::SYS_madvise as u32), step(libc::BPF_JMP | libc::BPF_JA, 1, 0, 0)]);
+    program.extend([end(libc::SECCOMP_RET_KILL_PROCESS), load(FIRST_AT + 16)]);
+    for &advice in advices {
+        program.extend([unless(advice as u32), end(libc::SECCOMP_RET_ALLOW)]);
+    }
+    program.push(end(libc::SECCOMP_RET_KILL_PROCESS));
+    assert!(install(&mut program, 0));
+}
+
+/// Allocates, frees, grows and shrinks hundreds of MiB in the arena. A panic makes calls that the sandbox forbids, and ends the process too.
+fn work(seed: u64) {
+    let _guard = PhaseGuard::new();
+    let (mut numbers, mut kept) = (Numbers::new(seed), Kept::new());
+    assert!((0..2_000).all(|_| kept.replace(&mut numbers, 120, &LENGTHS)) && kept.drain(), "a buffer has changed");
+    grow(seed);
+    grow_sparse();
+    zeroed();
+}
+
+extern "C" fn work_there(_: *mut c_void) -> *mut c_void {
+    work(2);
+    null_mut()
+}
+
+extern "C" fn nothing(none: *mut c_void) -> *mut c_void {
+    none
+}
+
+/// Opens the arena if `is_open`, enters the sandbox, works there, and ends the process.
+fn live_in_a_sandbox(is_open: bool, more: &[c_long], advices: &[c_int]) -> ! {
+    if is_open {
+        work(1);
+    }
+    assert_eq!(stats().address_space_bytes > 0, is_open);
+    // Threads of the standard library make more calls. The first is for the calls that glibc makes only once.
+    let thread = |run| start_thread(run, null_mut()).expect("a thread");
+    join_thread(thread(nothing));
+    enter_sandbox(more, advices);
+    work(1);
+    let other = thread(work_there);
+    work(3);
+    release();
+    join_thread(other);
+    release();
+    work(4);
+    // SAFETY: a buffer of that length; the other call ends the process.
+    unsafe {
+        libc::write(1, c"lived".as_ptr().cast(), 5);
+        libc::_exit(0)
+    }
+}
+
+/// Every call that the arena makes once before `main`, but madvise(2). The last one is for samples of call sites.
+const MORE: [c_long; if cfg!(feature = "profile") { 3 } else { 2 }] = [
+    libc::SYS_membarrier,
+    libc::SYS_mincore,
+    #[cfg(feature = "profile")]
+    libc::SYS_sigaltstack,
+];
+
+/// Every advice of madvise(2) that the arena gives once before `main`.
+const RECORDED: [c_int; 8] = [
+    libc::MADV_DONTNEED,
+    libc::MADV_FREE,
+    libc::MADV_HUGEPAGE,
+    libc::MADV_NOHUGEPAGE,
+    libc::MADV_DONTDUMP,
+    libc::MADV_WIPEONFORK,
+    libc::MADV_KEEPONFORK,
+    libc::MADV_POPULATE_WRITE,
+];
+
+/// The arena opens before the process enters the sandbox, or within it.
+#[track_caller]
+fn lives(settings: Settings, more: &[c_long], advices: &[c_int]) {
+    for is_open in [true, false] {
+        if let Some(ended) = child(settings, || live_in_a_sandbox(is_open, more, advices)) {
+            assert!(ended.status.success() && ended.stdout.ends_with("lived"), "open: {is_open}, {ended:?}");
+        }
+    }
+}
+
+#[test]
+fn with_its_setting_the_arena_survives_in_a_sandbox_with_the_calls_of_glibc() {
+    lives(&[("ZK_ALLOC_SANDBOX", "1")], &[], &[libc::MADV_DONTNEED]);
+}
+
+/// Before `main`, the arena makes every call that it may need. An operator who records and allows those covers the
+/// whole run.
+#[test]
+fn the_arena_survives_in_a_sandbox_with_the_calls_made_at_the_start() {
+    lives(&[], &MORE, &RECORDED);
+}
+
+/// Whether this program makes a call with this argument at its start. A filter kills it if it does.
+fn calls_at_the_start(call: c_long, argument_at: u32, argument: u32) -> bool {
+    let mut program = [
+        load(NUMBER_AT),
+        skip_if(call as u32, 0, 3),
+        load(argument_at),
+        unless(argument),
+        end(libc::SECCOMP_RET_KILL_PROCESS),
+        end(libc::SECCOMP_RET_ALLOW),
+    ];
+    let forbid = move || if install(&mut program, 0) { Ok(()) } else { Err(std::io::Error::last_os_error()) };
+    let mut command = Command::new(std::env::current_exe().expect("a test binary knows its path"));
+    // SAFETY: two calls that neither allocate nor lock.
+    unsafe { command.pre_exec(forbid) };
+    let status = command.arg("--list").stdout(Stdio::null()).status().expect("a process");
+    status.signal() == Some(libc::SIGSYS)
+}
+
+/// The lists above contain exactly the calls that the arena makes before `main`.
+#[test]
+fn every_call_that_the_arena_may_make_is_made_once_at_the_start() {
+    for advice in RECORDED {
+        // Only made if huge pages may be used.
+        if advice != libc::MADV_HUGEPAGE {
+            assert!(calls_at_the_start(libc::SYS_madvise, FIRST_AT + 16, advice as u32), "advice {advice}");
+        }
+    }
+    const PRIVATE_EXPEDITED: u32 = 1 << 3;
+    assert!(calls_at_the_start(libc::SYS_membarrier, FIRST_AT, PRIVATE_EXPEDITED));
+    for call in &MORE[1..] {
+        assert!(calls_at_the_start(*call, NUMBER_AT, *call as u32), "call {call}");
+    }
+    assert!(
+        !calls_at_the_start(libc::SYS_madvise, FIRST_AT + 16, libc::MADV_COLLAPSE as u32),
+        "the filter kills whoever"
+    );
+}
