@@ -1,16 +1,32 @@
-//! What broke earlier prover arenas, with the real libraries across phases.
+//! What broke earlier prover arenas, with the real libraries across phases, and at the edges of a process: before `main` and at exit, in
+//! signal handlers, in forked and vforked children, and where other code took the thread keys.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "forks, makes keys, and runs before main, at exit and in signal handlers")]
 
 mod collections;
-mod epoch;
+mod fork;
+#[cfg(target_env = "gnu")]
+mod keys;
+mod libraries;
+mod life;
 mod phases;
-mod rayon;
 #[path = "../support/mod.rs"]
 mod support;
 mod threads;
-mod tokio;
-mod tracing;
 
+use support::{is_patterned, patterned};
 use zk_alloc::ZkAllocator;
 
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
+
+/// Lengths in words for all paths: the backing allocator, slabs, and page runs of every zone.
+const LENGTHS: [usize; 7] = [5, 90, 700, 4_000, 9_000, 60_000, 300_000];
+
+fn buffers(seed: u64) -> Vec<Vec<u64>> {
+    LENGTHS.iter().map(|&len| patterned(len, seed)).collect()
+}
+
+fn intact(buffers: &[Vec<u64>], seed: u64) -> bool {
+    buffers.len() == LENGTHS.len() && buffers.iter().all(|words| is_patterned(words, seed))
+}

@@ -9,7 +9,7 @@ use zk_alloc::{ZkAllocator, phase, stats};
 static ALLOC: ZkAllocator = if cfg!(feature = "resident") { ZkAllocator::resident() } else { ZkAllocator };
 
 /// Lengths of buffers in words: blocks, page runs and a huge run.
-const LENGTHS: [usize; 5] = [6, 90, 4_000, 60_000, 9 << 20];
+const LENGTHS: [usize; 5] = [6, 90, 4_000, 60_000, 5 << 20];
 
 fn work(seed: u64) -> u64 {
     let buffers: Vec<Vec<u64>> = LENGTHS.iter().map(|&len| (0..len as u64).map(|i| i ^ seed).collect()).collect();

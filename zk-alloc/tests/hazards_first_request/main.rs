@@ -5,22 +5,85 @@
 //!
 //! A process has one first request, so each test starts its binary again. There a constructor takes over before any
 //! Rust code runs. It forks children that have made no request yet, and each makes its first request in such a moment.
+//!
+//! Each moment is tried with an arena that serves phases, where the first phase begins in that moment too, and with an arena that always
+//! serves: no call comes before the request, which brings the settings in code.
+#![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "forks, handles signals, sets limits and calls the C library's allocator")]
 
-mod destructors;
 mod moments;
 mod stacks;
+#[path = "../support/mod.rs"]
+mod support;
 
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
+use std::alloc::{GlobalAlloc, Layout, alloc, alloc_zeroed, dealloc, realloc};
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::child;
-use crate::support::forks::in_a_fork;
-use crate::support::raw::variable;
-use crate::{BEGIN, END};
+use support::process::{in_a_fork, variable};
+use support::{child, in_its_own_process};
+use zk_alloc::{Mode, Origin, Participants, Settings, ZkAllocator, begin_phase, end_phase, stats};
+
+static SCOPED: ZkAllocator = ZkAllocator;
+static RESIDENT: ZkAllocator =
+    ZkAllocator.settings(Settings::new().retain_bytes(1 << 40)).mode(Mode::Resident).participants(Participants::All);
+
+/// Whether [`RESIDENT`] is the allocator of this process, and not [`SCOPED`]. Set before the first request.
+static IS_RESIDENT: AtomicBool = AtomicBool::new(false);
+
+/// One of the two.
+struct Installed;
+
+impl Installed {
+    #[inline]
+    fn get(&self) -> &'static ZkAllocator {
+        if IS_RESIDENT.load(Ordering::Relaxed) { &RESIDENT } else { &SCOPED }
+    }
+}
+
+// SAFETY: as for `ZkAllocator`. It is the same for all of the process's requests.
+unsafe impl GlobalAlloc for Installed {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: upheld by the caller.
+        unsafe { self.get().alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: upheld by the caller.
+        unsafe { self.get().alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: upheld by the caller.
+        unsafe { self.get().realloc(at, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: upheld by the caller.
+        unsafe { self.get().dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOC: Installed = Installed;
+
+/// Before the first request and after the last one.
+fn begin() {
+    if !IS_RESIDENT.load(Ordering::Relaxed) {
+        begin_phase();
+    }
+}
+
+fn end() {
+    if !IS_RESIDENT.load(Ordering::Relaxed) {
+        end_phase();
+    }
+}
 
 /// The variable that names the moment that the process tries, instead of running tests.
 const MOMENT: &str = "ZK_ALLOC_TEST_MOMENT";
+/// The variable that chooses [`RESIDENT`].
+const MODE: &str = "ZK_ALLOC_TEST_RESIDENT";
 /// The variable that sets the number of children.
 const TRIES: &str = "ZK_ALLOC_TEST_TRIES";
 
@@ -37,6 +100,7 @@ const LOST: c_int = 14;
 const UNPREPARED: c_int = 13;
 
 extern "C" fn before_main() {
+    IS_RESIDENT.store(variable(c"ZK_ALLOC_TEST_RESIDENT") == Some("1"), Ordering::Relaxed);
     let Some(moment) = variable(c"ZK_ALLOC_TEST_MOMENT") else { return };
     // By default, the tries are few.
     let asked = variable(c"ZK_ALLOC_TEST_TRIES").and_then(|tries| tries.parse().ok());
@@ -60,13 +124,14 @@ fn in_children(tries: u32, child: fn(u32) -> c_int) -> c_int {
     c_int::from(failed.is_some())
 }
 
-/// Runs the children of this moment twice: with only large requests served by the arena, and with all of them.
+/// Runs the children of this moment in both modes, with only large requests served by the arena, and with all of them.
 #[track_caller]
 fn check(moment: &str) {
-    for min_bytes in ["1024", "0"] {
+    for (mode, min_bytes) in [("0", "1024"), ("0", "0"), ("1", "1024"), ("1", "0")] {
         let tries = std::env::var(TRIES);
         let mut settings = vec![
             (MOMENT, moment),
+            (MODE, mode),
             ("ZK_ALLOC_MIN_BYTES", min_bytes),
             // For the moment that is about the backtrace.
             ("RUST_BACKTRACE", "1"),
@@ -80,11 +145,20 @@ fn check(moment: &str) {
     }
 }
 
+/// The test harness makes the first request. Methods that build the allocator further keep its settings.
+#[test]
+fn settings_of_the_installed_allocator_are_in_force_from_the_first_request_on() {
+    in_its_own_process(&[(MODE, "1")], || {
+        let retained = stats().settings.expect("there is an arena").retain_bytes;
+        assert_eq!((retained.value, retained.origin), (1 << 40, Origin::Program), "{}", stats());
+    });
+}
+
 /// The first request of this process, some more, and their frees. With `may_be_refused`, each request may be refused.
 fn request(may_be_refused: bool) -> c_int {
-    BEGIN();
+    begin();
     let code = request_between(may_be_refused);
-    END();
+    end();
     code
 }
 
@@ -123,7 +197,7 @@ fn request_between(may_be_refused: bool) -> c_int {
 
 /// Whether the arena served any of the requests.
 fn served() -> c_int {
-    if zk_alloc::stats().arena_allocations > 0 { FINE } else { ELSEWHERE }
+    if stats().arena_allocations > 0 { FINE } else { ELSEWHERE }
 }
 
 /// Makes a test of each moment: its name, the number of children, and the function that each child runs with its number.
@@ -144,27 +218,26 @@ macro_rules! tests {
 tests! {
     /// The interrupted `malloc` holds its lock, and releases it only after the handler has returned. A handler that
     /// calls `malloc`, to register a destructor for example, waits forever.
-    in_a_handler_that_interrupted_malloc, 100, moments::in_a_handler;
+    in_a_handler_that_interrupted_malloc, 40, moments::in_a_handler;
     /// The handler interrupts the opening of the arena, or the take-over of `malloc`'s heap.
-    in_a_handler_that_interrupted_the_first_request, 300, moments::in_a_handler_of_the_first;
+    in_a_handler_that_interrupted_the_first_request, 120, moments::in_a_handler_of_the_first;
     /// The other threads held locks when they were copied, and do not exist in the child. The C library repairs the
     /// lock of `malloc`; nothing repairs the locks of the standard library.
-    in_a_forked_child, 4, moments::in_a_forked_child;
+    in_a_forked_child, 2, moments::in_a_forked_child;
     /// Neither address space nor data is left, and the C library's heap is used up.
-    with_no_memory_left, 40, moments::with_no_memory_left;
+    with_no_memory_left, 20, moments::with_no_memory_left;
     /// The process made its first request long ago, the thread makes its first one now. Any memory that the thread's
     /// cache needs must not come from `malloc`.
     in_a_thread_that_finds_no_memory_left, 10, moments::in_a_thread_without_memory;
     /// The allocator reads its settings while another thread moves the list of variables elsewhere.
-    while_the_environment_changes, 100, moments::while_the_environment_changes;
-    /// The state that a thread has for itself is being torn down, or is gone.
-    in_a_destructor_of_a_thread, 40, destructors::in_one;
-    /// Memory that such a thread got is not lost when the thread is gone.
-    in_the_destructors_of_many_threads, 2, destructors::in_many;
+    while_the_environment_changes, 40, moments::while_the_environment_changes;
+    /// The state that a thread has for itself is being torn down, or is gone. Memory that such a thread got is not lost when the thread is
+    /// gone.
+    in_the_destructors_of_threads, 4, moments::in_destructors;
     /// The smallest possible stack of a thread also holds the C library's data about it.
     in_a_thread_with_little_stack, 2, stacks::in_a_thread_with_little_stack;
     /// A handler's own stack also holds the state of the interrupted code.
     in_a_handler_with_little_stack, 2, stacks::in_a_handler_with_little_stack;
     /// A panic prints under a lock, and allocates at the same time; tracing of escapes is on.
-    while_a_panic_prints_its_backtrace, 2, moments::while_a_panic_prints;
+    while_a_panic_prints_its_backtrace, 1, moments::while_a_panic_prints;
 }

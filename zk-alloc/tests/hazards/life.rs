@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex};
 use std::thread;
 
-use crate::support::raw::handle;
+use crate::support::process::handle;
 use crate::support::{THRESHOLDS, alone, child, in_its_own_process};
 use crate::{buffers, intact};
 use zk_alloc::{PhaseGuard, phase, stats};
@@ -203,7 +203,7 @@ fn interrupt(worker: libc::pthread_t, signals: u64) {
 /// interrupts the backing allocator, which no handler may enter again.
 #[test]
 fn a_signal_handler_allocates_in_the_midst_of_an_allocation() {
-    const SIGNALS: u64 = 10_000;
+    const SIGNALS: u64 = 3_000;
     const RING: u64 = 80;
     alone!();
     let _guard = PhaseGuard::new();

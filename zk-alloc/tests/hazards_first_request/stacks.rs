@@ -1,14 +1,13 @@
 //! First requests with little stack. They must fit into the smallest stack that the C library gives a thread, and into
 //! the usual stack of a signal handler.
 
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use super::{BROKEN, FINE, REFUSED, UNPREPARED, request, served};
-use crate::support::raw::handle;
+use crate::support::process::{Run, handle};
+use crate::{BROKEN, FINE, UNPREPARED, request, served};
 
 /// `PTHREAD_STACK_MIN`, from which the C library takes its own data about the thread.
 const THREAD_BYTES: usize = 16 << 10;
@@ -51,7 +50,7 @@ fn used(stack: *const u8, bytes: usize) -> usize {
 }
 
 /// Runs a thread on a stack of `bytes`. Returns whether it was started.
-fn in_a_thread(bytes: usize, run: extern "C" fn(*mut c_void) -> *mut c_void) -> bool {
+fn in_a_thread(bytes: usize, run: Run) -> bool {
     let Some(stack) = stack(bytes) else { return false };
     let (mut thread, mut attributes) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: places for both, and a stack that nothing else uses.
@@ -79,41 +78,27 @@ fn in_a_handler(bytes: usize, handler: extern "C" fn(c_int)) -> Option<usize> {
 }
 
 /// Exceeds the cap with live requests of all lengths. The arena has to purge free memory, and the backing allocator
-/// serves some of them.
-fn beyond_the_cap() -> c_int {
-    const SIZES: [usize; 5] = [100, 3_000, 40 << 10, 3 << 20, 5 << 20];
-    let layout =
-        |number: usize, times| Layout::from_size_align(times * SIZES[number % 5], 8).expect("a small alignment");
-    let (mut held, mut code) = ([null_mut(); 40], FINE);
-    for (number, place) in held.iter_mut().enumerate() {
-        let layout = layout(number, 1);
-        // SAFETY: the size is not zero; what is written is at least as long, and freed below, with its final length.
-        unsafe {
-            let at = if number % 2 == 0 { alloc(layout) } else { alloc_zeroed(layout) };
-            *place = if at.is_null() { at } else { realloc(at, layout, 2 * layout.size()) };
-            if place.is_null() {
-                code = REFUSED;
-            } else {
-                place.write_bytes(1, layout.size());
-            }
-        }
+/// serves some of them. A request that is refused ends the process.
+fn beyond_the_cap() {
+    let mut held: Vec<Vec<u8>> = Vec::with_capacity(40);
+    for (number, &bytes) in [100, 3_000, 40 << 10, 3 << 20, 5 << 20].repeat(8).iter().enumerate() {
+        let mut one = if number % 2 == 0 { Vec::with_capacity(bytes) } else { vec![0; bytes] };
+        one.resize(bytes, 1);
+        one.reserve_exact(bytes);
+        held.push(one);
     }
-    for (number, &at) in held.iter().enumerate().filter(|(_, at)| !at.is_null()) {
-        // SAFETY: allocated above, with this length.
-        unsafe { dealloc(at, layout(number, 2)) };
-    }
-    code
+    std::hint::black_box(held);
 }
 
 static CAME_TO: AtomicI32 = AtomicI32::new(-1);
 
 /// The first requests of the process, and later ones.
 fn requests() {
-    let mut code = request(false);
-    crate::BEGIN();
-    code = code.max(beyond_the_cap());
+    let code = request(false);
+    crate::begin();
+    beyond_the_cap();
     zk_alloc::release();
-    crate::END();
+    crate::end();
     CAME_TO.store(code.max(request(false)), Ordering::SeqCst);
 }
 

@@ -1,14 +1,19 @@
-//! A fork copies the arena while other threads are changing it.
+//! A fork copies the arena while other threads are changing it. A vforked child runs on the memory of its parent, in place of the
+//! calling thread, while the parent's other threads go on.
 
-use crate::support::forks::{StopAtEnd, code_of, in_a_fork, start};
-use crate::support::{Kept, Numbers, THRESHOLDS, alone, assert_patterned, maps, patterned, pss_bytes};
-use crate::{LENGTHS, buffers, intact};
+use std::ffi::{c_int, c_void};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
+
+use crate::support::blocks::MIB;
+use crate::support::process::{Work, beside, code_of, fork, in_a_fork};
+use crate::support::{Kept, Numbers, THRESHOLDS, alone, assert_patterned, maps, patterned, pss_bytes};
+use crate::{LENGTHS, buffers, intact};
 use zk_alloc::{Phase, PhaseGuard, phase, release, stats};
 
-const FORKS: u64 = 50;
+const FORKS: u64 = 28;
 
 /// The child checks and uses its inherited memory. `Err` names the step that failed. It must not panic, because a panic
 /// takes locks that another thread may have held.
@@ -48,32 +53,26 @@ fn child(seed: u64, inherited: Vec<Vec<u64>>, guard: PhaseGuard) -> Result<(), u
 #[test]
 fn a_child_forked_in_a_phase_allocates_and_frees_inherited_memory() {
     alone!(each THRESHOLDS);
-    let (stop, cycles) = (AtomicBool::new(false), AtomicU64::new(0));
-    let busy = |id: u64| {
+    let cycles = &AtomicU64::new(0);
+    let busy = |id: u64| -> Work {
         let (mut numbers, mut kept) = (Numbers::new(id), Kept::new());
-        while !stop.load(Ordering::Relaxed) {
+        Box::new(move || {
             let is_in_phase = numbers.below(4) > 0;
             let mut replace = || kept.replace(&mut numbers, 8, &LENGTHS[..LENGTHS.len() - 1]);
             assert!(if is_in_phase { phase(replace) } else { replace() });
             cycles.fetch_add(1, Ordering::Relaxed);
-        }
+        })
     };
     // This thread is nearly always claiming or freeing a page run or a slab.
-    let hammer = || {
-        while !stop.load(Ordering::Relaxed) {
-            phase(|| {
-                for words in [5_000, 2_000, 40_000].repeat(100) {
-                    drop(black_box(Vec::<u64>::with_capacity(words)));
-                }
-            });
-        }
-    };
+    let hammer: Work = Box::new(|| {
+        phase(|| {
+            for words in [5_000, 2_000, 40_000].repeat(100) {
+                drop(black_box(Vec::<u64>::with_capacity(words)));
+            }
+        });
+    });
     let before = stats();
-    let (busy, hammer) = (&busy, &hammer);
-    thread::scope(|scope| {
-        let _at_end = StopAtEnd(&stop);
-        scope.spawn(hammer);
-        (0..2).for_each(|id| drop(scope.spawn(move || busy(id))));
+    beside([hammer, busy(0), busy(1)], || {
         for seed in 0..FORKS {
             // Each fork hits the other threads at another moment of their work.
             let until = cycles.load(Ordering::Relaxed) + 20;
@@ -95,7 +94,6 @@ fn a_child_forked_in_a_phase_allocates_and_frees_inherited_memory() {
     assert!(after.run_allocations >= before.run_allocations + 2 * FORKS, "{after}");
 }
 
-const MIB: usize = 1 << 20;
 const RETAINED_MIB: usize = 256;
 /// Each fork finds the pages that it would copy in small pages.
 const SMALL_PAGES: &[(&str, &str)] = &[("ZK_ALLOC_THP", "never"), ("ZK_ALLOC_RETAIN_BYTES", "8G")];
@@ -112,7 +110,7 @@ struct Child(i32);
 
 /// Forks. The child ends with the step of `check` that failed, or 0, once its parent lets it go on.
 fn fork_and(check: impl FnOnce() -> Result<(), u8>) -> Child {
-    let child = start(|| {
+    let child = fork(|| {
         let code = check().err().unwrap_or(0);
         // SAFETY: stops this child.
         unsafe { libc::raise(libc::SIGSTOP) };
@@ -200,13 +198,11 @@ static PUBLISHED_BY_THREADS: [[Published; PUBLISHED]; 3] = [const {
 #[test]
 fn a_child_finds_what_other_threads_wrote_during_the_fork() {
     alone!(SMALL_PAGES);
-    let (stop, is_forking) = (AtomicBool::new(false), AtomicBool::new(false));
-    let rounds = [const { AtomicUsize::new(0) }; 3];
+    let (is_forking, rounds) = (&AtomicBool::new(false), &[const { AtomicUsize::new(0) }; 3]);
     let _guard = PhaseGuard::new();
-    let write = |id: usize| {
-        let mut numbers = Numbers::new(id as u64);
-        let mut kept = Vec::new();
-        while !stop.load(Ordering::Relaxed) {
+    let write = |id: usize| -> Work {
+        let (mut numbers, mut kept) = (Numbers::new(id as u64), Vec::new());
+        Box::new(move || {
             rounds[id].fetch_add(1, Ordering::SeqCst);
             if !is_forking.load(Ordering::SeqCst) {
                 for slot in &PUBLISHED_BY_THREADS[id] {
@@ -223,7 +219,7 @@ fn a_child_finds_what_other_threads_wrote_during_the_fork() {
                 slot.at.store(buffer.as_ptr().cast_mut(), Ordering::Release);
                 kept.push(buffer);
             }
-        }
+        })
     };
     let check = || {
         for (slot, value) in PUBLISHED_BY_THREADS.iter().flat_map(|slots| slots.iter().zip(1u64..)) {
@@ -238,10 +234,7 @@ fn a_child_finds_what_other_threads_wrote_during_the_fork() {
         if own.iter().all(|&word| word == 7) { Ok(()) } else { Err(31) }
     };
     drop(proof());
-    thread::scope(|scope| {
-        let _at_end = StopAtEnd(&stop);
-        let write = &write;
-        (0..3).for_each(|id| drop(scope.spawn(move || write(id))));
+    beside((0..3).map(write), || {
         for _ in 0..FORKS / 4 {
             is_forking.store(true, Ordering::SeqCst);
             let until: Vec<_> = rounds.iter().map(|round| round.load(Ordering::SeqCst) + 2).collect();
@@ -253,4 +246,61 @@ fn a_child_finds_what_other_threads_wrote_during_the_fork() {
             thread::yield_now();
         }
     });
+}
+
+/// Lengths of buffers in words. They fall into few classes, so that a thread's cache is often empty or full and checks
+/// for claims.
+const FEW_CLASSES: [usize; 6] = [6, 20, 20, 120, 700, 9_000];
+
+fn churn(kept: &mut Kept, numbers: &mut Numbers) -> bool {
+    (0..400).all(|_| kept.replace(numbers, 160, &FEW_CLASSES))
+}
+
+/// Runs `child` as vfork(2) would, but with its own stack, so that its frames do not overwrite the caller's. Returns
+/// how it ended.
+fn vforked(stack: &mut [u8], child: &mut dyn FnMut() -> c_int) -> c_int {
+    extern "C" fn begin(child: *mut c_void) -> c_int {
+        // SAFETY: a closure of the caller, which is suspended until this child ends.
+        unsafe { (*child.cast::<&mut dyn FnMut() -> c_int>())() }
+    }
+    let mut child = child;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the upper end of the child's own stack.
+    let stack_end = unsafe { stack.as_mut_ptr().add(stack.len() & !15) };
+    let stack_end = stack_end.wrapping_sub(stack_end.addr() % 16);
+    // SAFETY: this thread is suspended until the child ends. Like a vforked child, it uses the thread-local memory of
+    // its parent.
+    let pid = unsafe { libc::clone(begin, stack_end.cast(), flags, (&raw mut child).cast()) };
+    assert!(pid > 0, "no process: {}", std::io::Error::last_os_error());
+    let mut status = -1;
+    // SAFETY: a child of this process, and a place for the answer.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    status
+}
+
+/// The child's process id differs from that of the threads whose claims it finds in memory. If it took that for a fork,
+/// it would cancel claims of live threads, and two threads would empty one cache.
+#[test]
+fn vforked_children_allocate_while_another_thread_takes_what_threads_keep() {
+    alone!(each THRESHOLDS);
+    let (children, releases) = (&AtomicU64::new(0), &AtomicU64::new(0));
+    let vforks = |id: u64| -> Work {
+        let mut stack = vec![0; 256 << 10];
+        let (mut numbers, mut kept) = (Numbers::new(id), Kept::new());
+        Box::new(move || {
+            let drains = numbers.below(2) == 0;
+            let mut child = || c_int::from(!(churn(&mut kept, &mut numbers) && (!drains || kept.drain())));
+            assert_eq!(vforked(&mut stack, &mut child), 0, "the child's memory was overwritten, or it died");
+            children.fetch_add(1, Ordering::Relaxed);
+            assert!(churn(&mut kept, &mut numbers), "the parent's memory was overwritten");
+        })
+    };
+    let takes: Work = Box::new(|| {
+        release();
+        releases.fetch_add(1, Ordering::Relaxed);
+    });
+    let _guard = PhaseGuard::new();
+    beside([vforks(1), vforks(2), takes], || thread::sleep(Duration::from_millis(1_500)));
+    let (children, releases) = (children.load(Ordering::Relaxed), releases.load(Ordering::Relaxed));
+    assert!(children > 20 && releases > 20, "{children} children, {releases} releases");
 }

@@ -5,9 +5,8 @@ use std::panic::catch_unwind;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
-use super::{FINE, REFUSED, UNPREPARED, request, served};
-use crate::support::limits::{limited, without_more_memory};
-use crate::support::raw::{handle, join, start};
+use crate::support::process::{handle, join_thread, limited, start_thread, without_more_memory};
+use crate::{FINE, LOST, REFUSED, UNPREPARED, in_children, request, served};
 
 /// Uses the C library's allocator in all ways that take its lock.
 fn churn(round: u32) {
@@ -33,7 +32,7 @@ static HANDLED: AtomicI32 = AtomicI32::new(-1);
 static TURNS: AtomicU32 = AtomicU32::new(0);
 static GO: AtomicBool = AtomicBool::new(false);
 /// The result of another thread's requests; -1 before.
-pub(super) static ENDED: AtomicI32 = AtomicI32::new(-1);
+static ENDED: AtomicI32 = AtomicI32::new(-1);
 
 extern "C" fn on_signal(_: c_int) {
     HANDLED.store(request(false), Ordering::SeqCst);
@@ -57,7 +56,7 @@ fn arrange_interruption(turns: u32) -> Option<libc::pthread_t> {
     // SAFETY: only returns this thread.
     let own = unsafe { libc::pthread_self() };
     let is_set = handle(libc::SIGUSR1, on_signal, libc::SA_RESTART);
-    if is_set { start(interrupt, std::ptr::without_provenance_mut(own as usize)) } else { None }
+    if is_set { start_thread(interrupt, std::ptr::without_provenance_mut(own as usize)) } else { None }
 }
 
 pub(super) fn in_a_handler(number: u32) -> c_int {
@@ -68,7 +67,7 @@ pub(super) fn in_a_handler(number: u32) -> c_int {
         churn(round);
         round += 1;
     }
-    join(thread);
+    join_thread(thread);
     match HANDLED.load(Ordering::SeqCst) {
         FINE => request(false).max(served()),
         code => code,
@@ -77,10 +76,10 @@ pub(super) fn in_a_handler(number: u32) -> c_int {
 
 pub(super) fn in_a_handler_of_the_first(number: u32) -> c_int {
     // The interruption may hit the thread anywhere in its first microseconds.
-    let Some(thread) = arrange_interruption(number * 97 % 30_000) else { return UNPREPARED };
+    let Some(thread) = arrange_interruption(number * 251 % 30_000) else { return UNPREPARED };
     GO.store(true, Ordering::SeqCst);
     let code = request(false);
-    join(thread);
+    join_thread(thread);
     // The signal was sent: the handler has run, or runs as soon as this thread returns from the kernel.
     code.max(HANDLED.load(Ordering::SeqCst)).max(served())
 }
@@ -111,14 +110,15 @@ extern "C" fn set_variables_for_ever(_: *mut c_void) -> *mut c_void {
 }
 
 pub(super) fn in_a_forked_child(_: u32) -> c_int {
-    if start(churn_for_ever, null_mut()).is_none() || start(set_variables_for_ever, null_mut()).is_none() {
+    if start_thread(churn_for_ever, null_mut()).is_none() || start_thread(set_variables_for_ever, null_mut()).is_none()
+    {
         return UNPREPARED;
     }
-    super::in_children(50, |_| request(false).max(served()))
+    in_children(50, |_| request(false).max(served()))
 }
 
 pub(super) fn while_the_environment_changes(number: u32) -> c_int {
-    if start(set_variables_for_ever, null_mut()).is_none() {
+    if start_thread(set_variables_for_ever, null_mut()).is_none() {
         return UNPREPARED;
     }
     for _ in 0..number % 10 * 1_000 {
@@ -168,20 +168,78 @@ extern "C" fn request_when_told(_: *mut c_void) -> *mut c_void {
 /// The arena has memory, and the C library has none.
 pub(super) fn in_a_thread_without_memory(_: u32) -> c_int {
     let code = request(false);
-    let Some(thread) = start(request_when_told, null_mut()) else { return UNPREPARED };
+    let Some(thread) = start_thread(request_when_told, null_mut()) else { return UNPREPARED };
     without_more_memory(|| {
         use_up_the_heap();
         GO.store(true, Ordering::SeqCst);
-        join(thread);
+        join_thread(thread);
     });
     code.max(ENDED.load(Ordering::SeqCst)).max(served())
 }
 
 pub(super) fn while_a_panic_prints(_: u32) -> c_int {
     let panicked = catch_unwind(|| {
-        crate::BEGIN();
+        crate::begin();
         panic!("on purpose");
     });
-    crate::END();
+    crate::end();
     if panicked.is_ok() { REFUSED } else { request(false).max(served()) }
+}
+
+/// Makes a request in its destructor, when the thread ends.
+struct AtEnd;
+
+thread_local! {
+    static AT_END: AtEnd = const { AtEnd };
+}
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        ENDED.store(request(false), Ordering::SeqCst);
+    }
+}
+
+unsafe extern "C" fn destroy(_: *mut c_void) {
+    ENDED.store(request(false), Ordering::SeqCst);
+}
+
+/// A thread that leaves a value to be destroyed: by Rust, or by the C library, which comes last.
+extern "C" fn end_with_destructor(key: *mut c_void) -> *mut c_void {
+    if key.is_null() {
+        AT_END.with(|_| ());
+    } else {
+        let key = (key.addr() - 1) as libc::pthread_key_t;
+        // SAFETY: a key of this module, and a value that is not null.
+        unsafe { libc::pthread_setspecific(key, std::ptr::without_provenance(1)) };
+    }
+    null_mut()
+}
+
+/// Runs a thread whose destructor makes a request. Returns the request's result.
+fn run_thread_with_destructor(key: Option<libc::pthread_key_t>) -> c_int {
+    ENDED.store(-1, Ordering::SeqCst);
+    let value = key.map_or(0, |key| key as usize + 1);
+    let Some(thread) = start_thread(end_with_destructor, std::ptr::without_provenance_mut(value)) else {
+        return UNPREPARED;
+    };
+    join_thread(thread);
+    let code = ENDED.load(Ordering::SeqCst);
+    if code < 0 { UNPREPARED } else { code }
+}
+
+/// A key with a destructor, for every other child.
+fn key(number: u32) -> Option<libc::pthread_key_t> {
+    let mut key = 0;
+    // SAFETY: a place for the key.
+    (number.is_multiple_of(2) && unsafe { libc::pthread_key_create(&raw mut key, Some(destroy)) } == 0).then_some(key)
+}
+
+pub(super) fn in_destructors(number: u32) -> c_int {
+    let key = key(number);
+    if let Some(code) = (0..100).map(|_| run_thread_with_destructor(key)).find(|&code| code != FINE) {
+        return code;
+    }
+    // Each thread ended before the next began, so the slabs must not add up.
+    let slabs = zk_alloc::stats().slabs;
+    if slabs <= 20 { served() } else { LOST }
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Instant;
 
 use crate::support::child;
-use crate::support::raw::variable;
+use crate::support::process::variable;
 use zk_alloc::PhaseGuard;
 
 /// The variable that says when this process makes its keys: [`LATE`], as a program does, or [`EARLY`], before all other

@@ -1,0 +1,379 @@
+//! Libraries hold memory across phases, in their own structures. Each runs for real, and its results are checked.
+//!
+//! - rayon: blocks of its injector, buffers of its deques, whole pools.
+//! - crossbeam-epoch frees late: any thread may free, in a later phase, what an earlier phase removed.
+//! - tracing-subscriber stores spans in pages. It allocates a page on first use, and never frees it.
+//! - tokio: a server's runtime in the prover's process allocates messages in phases that it does not know about.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_skiplist::SkipMap;
+use rayon::prelude::*;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+use tracing::{Id, Subscriber, info_span, span::Attributes};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::{LookupSpan, Registry};
+
+use crate::support::{
+    Numbers, THRESHOLDS, alone, assert_patterned, is_patterned, patterned, scribble, small_nodes_too,
+};
+use zk_alloc::{begin_phase, end_phase, phase, stats};
+
+const THREADS: usize = 4;
+
+fn pool_of(threads: usize) -> ThreadPool {
+    ThreadPoolBuilder::new().num_threads(threads).stack_size(32 << 20).build().unwrap()
+}
+
+/// A thread outside the pool passes its jobs through the injector, a list of blocks of 63 jobs. If a block is half used
+/// when a phase ends, it is written and read in the next phase.
+#[test]
+fn each_job_from_outside_the_pool_runs_once_in_any_phase() {
+    alone!(each THRESHOLDS);
+    const PHASES: u64 = 20;
+    const SPAWNS: u64 = 601;
+    const JOINS: u64 = 101;
+    let pool = pool_of(THREADS);
+    let before = stats().slab_allocations;
+    let (done, results) = mpsc::channel();
+    let mut joined = 0u64;
+    for round in 0..PHASES {
+        // Many of a phase's jobs are still queued when it ends. They run after it, or in the next phase.
+        phase(|| {
+            for job in round * SPAWNS..(round + 1) * SPAWNS {
+                let input = patterned(600, job);
+                let done = done.clone();
+                pool.spawn(move || {
+                    let intact = is_patterned(&input, job);
+                    done.send((job, intact, patterned(600, !job))).unwrap();
+                });
+            }
+            for n in 0..JOINS {
+                let (left, right) = pool.join(|| patterned(600, n), || patterned(600, n + 1)[599]);
+                assert_patterned(&left, n);
+                joined += u64::from(patterned(600, n + 1)[599] == right);
+            }
+        });
+        scribble();
+    }
+    drop(done);
+    let mut seen = vec![false; (PHASES * SPAWNS) as usize];
+    for (job, intact, output) in results {
+        assert!(intact, "job {job} found its input overwritten");
+        assert_patterned(&output, !job);
+        assert!(!std::mem::replace(&mut seen[job as usize], true), "job {job} ran twice");
+    }
+    assert!(seen.iter().all(|&ran| ran) && joined == PHASES * JOINS);
+    let nodes = if small_nodes_too() { 2 * PHASES * SPAWNS } else { PHASES * SPAWNS };
+    assert!(stats().slab_allocations - before >= nodes, "{}", stats());
+}
+
+/// The jobs that `join` has not run yet wait in a deque. Its buffer doubles as they become more: 64 KiB for 4,000 of
+/// them. Each job waits until the bottom is reached, where the phase changes. So no thread finishes one earlier.
+#[test]
+fn a_deque_that_grew_in_one_phase_keeps_its_jobs_in_the_next() {
+    const DEPTH: u64 = 4_000;
+
+    struct Descent {
+        at_bottom: AtomicBool,
+        sum: AtomicU64,
+    }
+
+    fn descend(depth: u64, descent: &Descent) {
+        if depth == 0 {
+            end_phase();
+            phase(scribble);
+            begin_phase();
+            return descent.at_bottom.store(true, Ordering::Release);
+        }
+        rayon::join(
+            || descend(depth - 1, descent),
+            || {
+                while !descent.at_bottom.load(Ordering::Acquire) {
+                    thread::yield_now();
+                }
+                let work = patterned(if depth.is_multiple_of(16) { 600 } else { 4 }, depth);
+                assert_patterned(&work, depth);
+                descent.sum.fetch_add(depth, Ordering::Relaxed);
+            },
+        );
+    }
+
+    alone!(each THRESHOLDS);
+    for threads in [1, THREADS] {
+        let pool = pool_of(threads);
+        for round in 0..4 {
+            let descent = Descent { at_bottom: AtomicBool::new(false), sum: AtomicU64::new(0) };
+            let before = stats().run_allocations;
+            begin_phase();
+            pool.install(|| descend(DEPTH, &descent));
+            end_phase();
+            assert_eq!(descent.sum.into_inner(), DEPTH * (DEPTH + 1) / 2);
+            assert!(stats().run_allocations > before, "the deque's largest buffer is the arena's, round {round}");
+        }
+    }
+}
+
+/// As long as it lives, a pool holds queues, thread names, sleep states and handles from its construction.
+#[test]
+fn pools_built_in_one_phase_work_in_the_nine_after_it() {
+    alone!(each THRESHOLDS);
+    let before = stats().arena_allocations;
+    let pools = phase(|| [64, 128].map(pool_of));
+    if small_nodes_too() {
+        assert!(stats().arena_allocations - before >= 192, "{}", stats());
+    }
+    for round in 0..9 {
+        phase(|| {
+            scribble();
+            for pool in &pools {
+                let wide = AtomicUsize::new(0);
+                let made: Vec<_> = pool.install(|| {
+                    rayon::broadcast(|_| wide.fetch_add(1, Ordering::Relaxed));
+                    (0..2_000u64).into_par_iter().map(|seed| patterned(550, seed + round)).collect()
+                });
+                assert_eq!(wide.into_inner(), pool.current_num_threads());
+                assert_eq!(made.len(), 2_000);
+                pool.install(|| {
+                    let numbered = made.par_iter().zip(0..2_000usize);
+                    numbered.for_each(|(values, seed)| assert_patterned(values, seed as u64 + round));
+                });
+            }
+        });
+    }
+    assert!(stats().slab_allocations >= 2 * 9 * 2_000, "{}", stats());
+    // The pools end in another order than they were made, one of them outside of phases.
+    let [small, large] = pools;
+    drop(small);
+    phase(|| drop(large));
+}
+
+const KEYS: u64 = 4_000;
+/// Phases, each of which updates the map.
+const ROUNDS: u64 = 20;
+
+/// Lowers the count of live values when the garbage collector drops it.
+struct Value {
+    seed: u64,
+    words: Vec<u64>,
+    alive: Arc<AtomicUsize>,
+}
+
+impl Value {
+    fn new(seed: u64, alive: &Arc<AtomicUsize>) -> Self {
+        alive.fetch_add(1, Ordering::Relaxed);
+        // Most are nodes of a few bytes, and some are large.
+        let len = if (seed / ROUNDS).is_multiple_of(4) { 1_024 } else { 8 };
+        Self { seed, words: patterned(len, seed), alive: alive.clone() }
+    }
+}
+
+impl Drop for Value {
+    fn drop(&mut self) {
+        assert_patterned(&self.words, self.seed);
+        self.alive.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Removed nodes wait in bags on a list that all threads share, marked with their epoch. Bags, nodes and values of many
+/// phases are alive at once, and are freed by threads that did not make them.
+#[test]
+fn a_map_updated_by_all_workers_across_phases_has_the_right_values() {
+    alone!(each THRESHOLDS);
+    let pool = pool_of(THREADS);
+    let alive = Arc::new(AtomicUsize::new(0));
+    let map = SkipMap::new();
+    let before = stats().slab_allocations;
+    for round in 0..ROUNDS {
+        let update = || {
+            (0..KEYS).into_par_iter().for_each(|key| match (key + round) % 5 {
+                0 | 1 => drop(map.insert(key, Value::new(key * ROUNDS + round, &alive))),
+                2 => drop(map.remove(&key)),
+                _ => {
+                    if let Some(entry) = map.get(&key) {
+                        assert_eq!(entry.value().seed / ROUNDS, key);
+                        assert_patterned(&entry.value().words, entry.value().seed);
+                    }
+                }
+            });
+        };
+        phase(|| pool.install(update));
+        scribble();
+    }
+    for key in 0..KEYS {
+        // The last round that touched the key decides its value.
+        let last = (0..ROUNDS).rev().find(|round| (key + round) % 5 < 3).unwrap();
+        let held = map.get(&key).map(|entry| entry.value().seed);
+        assert_eq!(held, ((key + last) % 5 < 2).then_some(key * ROUNDS + last), "key {key}");
+    }
+    let puts = KEYS * ROUNDS * 2 / 5;
+    let served = stats().slab_allocations - before;
+    assert!(served >= if small_nodes_too() { 2 * puts } else { puts / 5 }, "{}", stats());
+    // Collections that run in a phase and outside of one free all values in the end.
+    assert!(map.iter().all(|entry| entry.remove()));
+    for round in 0..1_000u32 {
+        if alive.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let collect = || pool.broadcast(|_| crossbeam_epoch::pin().flush());
+        drop(if round.is_multiple_of(2) { phase(collect) } else { collect() });
+        crossbeam_epoch::pin().flush();
+    }
+    // Threads that are gone or asleep may hold one last bag each. All other values must have been freed.
+    assert!(alive.load(Ordering::Relaxed) <= 6 * 64, "{} values were never freed", alive.load(Ordering::Relaxed));
+}
+
+const SPANS: usize = 600;
+
+/// The data that a layer stores with a span.
+struct Notes {
+    seed: u64,
+    few: Vec<u64>,
+    many: Vec<u64>,
+}
+
+/// Writes notes when a span opens, and checks them when it closes.
+#[derive(Clone, Default)]
+struct NoteKeeper {
+    opened: Arc<AtomicUsize>,
+    closed: Arc<AtomicUsize>,
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for NoteKeeper {
+    fn on_new_span(&self, _: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        let seed = id.into_u64();
+        let notes = Notes { seed, few: patterned(20, seed), many: patterned(600, !seed) };
+        context.span(id).unwrap().extensions_mut().insert(notes);
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        self.closed.fetch_add(1, Ordering::Relaxed);
+        let span = context.span(&id).unwrap();
+        assert_eq!(span.name(), "work");
+        assert!(span.parent().is_none_or(|parent| parent.name() == "work"));
+        let notes = span.extensions_mut().remove::<Notes>().unwrap();
+        assert_eq!(notes.seed, id.into_u64());
+        assert_patterned(&notes.few, notes.seed);
+        assert_patterned(&notes.many, !notes.seed);
+    }
+}
+
+/// A span lives in a slot of a page (32 slots, then 64, 128, ...) of its thread's shard. The first phase makes the
+/// pages for 600 live spans, and all other phases use them.
+#[test]
+fn spans_opened_in_one_phase_close_in_another_with_their_data() {
+    alone!(each THRESHOLDS);
+    let keeper = NoteKeeper::default();
+    let subscriber = Registry::default().with(keeper.clone());
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+    let before = stats().slab_allocations;
+    for _ in 0..3 {
+        let first = phase(open);
+        scribble();
+        // Another thread opens more spans in its own shard while the first ones are alive, and closes the first
+        // ones.
+        let second = phase(|| thread::spawn(open).join().unwrap());
+        phase(scribble);
+        phase(|| thread::spawn(move || close(first)).join().unwrap());
+        phase(|| close(second));
+    }
+    assert_eq!(keeper.opened.load(Ordering::Relaxed), 3 * 2 * SPANS);
+    assert_eq!(keeper.closed.load(Ordering::Relaxed), 3 * 2 * SPANS);
+    let each = if small_nodes_too() { 3 } else { 1 };
+    assert!(stats().slab_allocations - before >= (3 * 2 * SPANS * each) as u64, "{}", stats());
+}
+
+/// A chain of spans, each the parent of the next.
+fn open() -> Vec<tracing::Span> {
+    let mut spans: Vec<tracing::Span> = Vec::new();
+    for number in 0..SPANS {
+        let span = info_span!(parent: spans.last().and_then(tracing::Span::id), "work", number);
+        span.in_scope(|| assert_eq!(tracing::Span::current().id(), span.id()));
+        spans.push(span);
+    }
+    spans
+}
+
+/// Closes spans in any order. Children keep their parent open.
+fn close(mut spans: Vec<tracing::Span>) {
+    let mut numbers = Numbers::new(spans.len() as u64);
+    while !spans.is_empty() {
+        spans.swap_remove(numbers.below(spans.len()));
+    }
+}
+
+/// A message of 1 MiB, and the seed of its pattern.
+type Message = (u64, Vec<u64>);
+const MESSAGE_WORDS: usize = (1 << 20) / 8;
+
+/// Threads of the runtime make messages, tasks, wakers and channel blocks, at times unrelated to phases. Each may lie
+/// in the arena or not, lives through many phases, and is freed by another thread.
+#[test]
+fn messages_arrive_intact_while_phases_open_and_close_around_them() {
+    alone!(each THRESHOLDS);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(8).enable_time().build().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let before = stats();
+    let senders = (0..4u64).map(|route| runtime.spawn(carry(route, stop.clone()))).collect::<Vec<_>>();
+    let mut kept = Vec::new();
+    for round in 0..1_000u64 {
+        phase(|| {
+            let buffer = patterned(32 << 10, round);
+            // The runtime gets a turn inside the phase as well as between two phases.
+            thread::sleep(Duration::from_micros(200));
+            assert_patterned(&buffer, round);
+            if round.is_multiple_of(100) {
+                kept.push((round, buffer));
+            }
+        });
+    }
+    stop.store(true, Ordering::Relaxed);
+    let arrived: u64 = senders.into_iter().map(|route| runtime.block_on(route).unwrap()).sum();
+    drop(runtime);
+    kept.iter().for_each(|(round, buffer)| assert_patterned(buffer, *round));
+    let after = stats();
+    // The prover's own buffers, and some of the messages.
+    let runs = after.run_allocations - before.run_allocations;
+    assert!(arrived >= 20, "{arrived} messages");
+    assert!(runs >= 1_000 + 5, "{arrived} messages; {after}");
+    if small_nodes_too() {
+        assert!(after.slab_allocations > before.slab_allocations, "{after}");
+    }
+}
+
+/// Sends messages from task to task until `stop` is set. Returns the number that arrived.
+async fn carry(route: u64, stop: Arc<AtomicBool>) -> u64 {
+    let (send, mut relay) = tokio::sync::mpsc::channel::<Message>(2);
+    let (forward, mut receive) = tokio::sync::mpsc::unbounded_channel::<Message>();
+    let source = tokio::spawn(async move {
+        let mut number = route << 32;
+        while !stop.load(Ordering::Relaxed) {
+            let whole = patterned(MESSAGE_WORDS, number);
+            let mut body = whole[..MESSAGE_WORDS / 2].to_vec();
+            // The message grows to its full length later, maybe in another phase.
+            tokio::time::sleep(Duration::from_micros(300)).await;
+            body.extend_from_slice(&whole[MESSAGE_WORDS / 2..]);
+            send.send((number, body)).await.unwrap();
+            number += 1;
+        }
+    });
+    let relayed = tokio::spawn(async move {
+        while let Some((number, body)) = relay.recv().await {
+            forward.send((number, body.clone())).unwrap();
+            assert_patterned(&body, number);
+        }
+    });
+    let mut arrived = 0u64;
+    while let Some((number, body)) = receive.recv().await {
+        assert_eq!((number, body.len()), (route << 32 | arrived, MESSAGE_WORDS), "route {route}");
+        assert_patterned(&body, number);
+        arrived += 1;
+    }
+    source.await.unwrap();
+    relayed.await.unwrap();
+    arrived
+}
