@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::ALLOC;
 use crate::support::blocks::free_every;
+use crate::support::process::lockable_bytes;
 use crate::support::{alone, in_its_own_process};
 use zk_alloc::{overflow_stats, phase, stats};
 
@@ -18,7 +19,6 @@ fn with_cap(body: impl FnOnce()) {
 }
 
 /// Memory that was handed out and never touched takes none, and leaves room for what does.
-#[cfg(target_os = "linux")]
 #[test]
 fn untouched_memory_does_not_count_at_the_cap() {
     with_cap(|| {
@@ -36,10 +36,9 @@ fn untouched_memory_does_not_count_at_the_cap() {
 
 /// At the cap, a slab that becomes free purges the rest of its pages. The kernel refuses to purge locked pages, so they
 /// keep their contents.
-#[cfg(target_os = "linux")]
 #[test]
 fn memory_that_the_kernel_refuses_to_purge_is_cleared() {
-    if crate::support::limits::lockable_bytes() < 2 << 20 {
+    if lockable_bytes() < 2 << 20 {
         return println!("skipped: RLIMIT_MEMLOCK allows less than 2 MiB");
     }
     with_cap(|| {
@@ -71,42 +70,36 @@ fn memory_that_the_kernel_refuses_to_purge_is_cleared() {
 #[test]
 fn requests_beyond_a_hard_limit_fail() {
     alone!(&[("ZK_ALLOC_MAX_BYTES", "64M"), ("ZK_ALLOC_MAX_HARD", "1")]);
-    let layout = |bytes| Layout::from_size_align(bytes, 64).unwrap();
-    let within = layout(40 << 20);
-    // SAFETY: the layouts are not empty, and memory is freed with its layout.
-    let outside = phase(|| unsafe {
-        let first = ALLOC.alloc(within);
-        assert!(!first.is_null());
-        first.write_bytes(1, within.size());
+    let get = |bytes: usize| {
+        let mut got: Vec<u8> = Vec::new();
+        got.try_reserve_exact(bytes).is_ok().then_some(black_box(got))
+    };
+    let outside = phase(|| {
+        let mut first = black_box(vec![1u8; 40 << 20]);
         for bytes in [40 << 20, 70 << 20, 5 << 30] {
-            assert!(ALLOC.alloc(layout(bytes)).is_null() && ALLOC.alloc_zeroed(layout(bytes)).is_null(), "{bytes}");
+            let layout = Layout::from_size_align(bytes, 64).unwrap();
+            // SAFETY: the layout is not empty, and nothing is to be freed, because the request is refused.
+            let zeroed = unsafe { ALLOC.alloc_zeroed(layout) };
+            assert!(get(bytes).is_none() && zeroed.is_null(), "{bytes}");
         }
-        assert!(ALLOC.realloc(first, within, 80 << 20).is_null());
-        assert!((0..within.size()).step_by(4096).all(|at| first.add(at).read() == 1));
+        assert!(first.try_reserve_exact(40 << 20).is_err());
+        assert!(first.iter().step_by(4096).all(|&byte| byte == 1));
         // Small requests fail too, some time.
         let mut small = Vec::with_capacity(4096);
-        while small.len() < small.capacity() {
-            let at = ALLOC.alloc(layout(20_000));
-            if at.is_null() {
-                break;
-            }
-            small.push(at);
+        while let Some(got) = get(20_000) {
+            assert!(small.len() < small.capacity(), "the limit holds nothing back");
+            small.push(got);
         }
-        assert!(small.len() < small.capacity());
-        let shrunk = ALLOC.realloc(first, within, 1 << 20);
-        assert!(!shrunk.is_null() && shrunk.read() == 1);
-        assert!(stats().resident_bytes <= CAP_BYTES, "{}", stats());
-        small.into_iter().for_each(|at| ALLOC.dealloc(at, layout(20_000)));
-        ALLOC.dealloc(shrunk, layout(1 << 20));
+        first.truncate(1 << 20);
+        first.shrink_to_fit();
+        assert!(stats().resident_bytes <= CAP_BYTES && first.iter().all(|&byte| byte == 1), "{}", stats());
+        drop((small, first));
         assert_eq!(overflow_stats(), (0, 0));
-        let again = ALLOC.alloc(within);
-        assert!(!again.is_null(), "what was freed serves again");
-        again
+        get(40 << 20).expect("what was freed serves again")
     });
     // Outside of phases, the backing allocator serves, as always.
     drop(black_box(vec![1u8; 80 << 20]));
-    // SAFETY: as above.
-    unsafe { ALLOC.dealloc(outside, within) };
+    drop(outside);
 }
 
 /// A service that is told in time takes no new proof.

@@ -3,14 +3,17 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::hint::black_box;
+use std::{env, fs, io};
 
 use crate::ALLOC;
-use crate::control_group::child_in_a_group;
-use crate::support::limits::{limited, without_more_memory};
-use crate::support::{Ended, address_space_bytes, assert_patterned, child, patterned, rss_bytes, without_warnings};
+use crate::pressure::child_in_a_group;
+use crate::support::blocks::MIB;
+use crate::support::process::{limited, without_more_memory};
+use crate::support::{
+    Ended, address_space_bytes, assert_patterned, child, is_alone, may_change_host, patterned, rss_bytes, skip,
+    with_one_warning, without_warnings,
+};
 use zk_alloc::{overflow_stats, phase, reset_overflow_stats, stats};
-
-const MIB: usize = 1 << 20;
 
 /// The work of a prover, scaled down: buffers of all sizes at once, checked.
 fn prove(largest_words: usize) {
@@ -37,20 +40,11 @@ fn zeroed() -> bool {
     !at.is_null()
 }
 
-/// Runs `body` in a process of its own, which writes one warning, with these words.
-#[track_caller]
-fn with_one_warning(words: [&str; 2], body: impl FnOnce()) {
-    let Some(ended) = child(&[], body) else { return };
-    ended.assert_passed();
-    let [warning] = ended.warnings()[..] else { panic!("{ended:?}") };
-    assert!(words.iter().all(|word| warning.contains(word)), "{ended:?}");
-}
-
 /// Without address space for the tables of the smallest region, there is no arena. The backing allocator serves every
 /// request for the arena, and the overflow counts include it.
 #[test]
 fn without_address_space_the_backing_allocator_serves_and_is_counted() {
-    with_one_warning(["address space", "errno 12"], || {
+    with_one_warning(&[], &["address space", "errno 12"], || {
         limited(libc::RLIMIT_AS, address_space_bytes() + 8 * MIB, || {
             (0..5).for_each(|_| phase(|| prove(1 << 17)));
             assert_eq!((stats().address_space_bytes, stats().arena_allocations), (0, 0));
@@ -80,7 +74,7 @@ fn a_limited_address_space_gets_a_smaller_region() {
 /// phase. Then the backing allocator serves from its free memory, and the arena from the memory that it had before.
 #[test]
 fn memory_refused_within_a_phase_is_counted_and_no_contents_are_lost() {
-    with_one_warning(["commit", "errno 12"], || {
+    with_one_warning(&[], &["commit", "errno 12"], || {
         // Free memory of the backing allocator, with a block on top that keeps it from returning that memory to the system.
         let free_later: Vec<_> = (0..4_000u64).map(|seed| patterned(1_000, seed)).collect();
         let top = patterned(1_000, 9);
@@ -121,25 +115,6 @@ fn memory_refused_within_a_phase_is_counted_and_no_contents_are_lost() {
     });
 }
 
-/// No allocator serves a request that is larger than a zone. This is no reason for a warning.
-#[test]
-fn requests_larger_than_any_memory_are_refused_without_a_warning() {
-    without_warnings(&[], || {
-        phase(|| {
-            for bytes in [isize::MAX as usize, isize::MAX as usize - 4095, 1 << 62, 1 << 47] {
-                assert!(black_box(Vec::<u8>::new()).try_reserve_exact(bytes).is_err());
-                for len in [2, 1_000, 10_000, 1_000_000] {
-                    let mut words = patterned(len, 4);
-                    assert!(words.try_reserve_exact(bytes / 8 - len).is_err());
-                    assert_patterned(&words, 4);
-                }
-            }
-        });
-        assert!(overflow_stats().0 >= 4 * 5, "{:?}", overflow_stats());
-        assert_eq!(stats().refusals, 0, "{}", stats());
-    });
-}
-
 /// In a small container, memory that stays resident between phases must leave room for the rest of the process.
 /// Otherwise the kernel ends it. 160 MiB in phases and 110 MiB between them fit 256 MiB only if the arena retains half
 /// of that at most.
@@ -157,4 +132,67 @@ fn in_a_small_control_group_phases_leave_room_for_the_rest_of_the_process() {
         assert_eq!(overflow_stats(), (0, 0));
     });
     ended.iter().for_each(Ended::assert_passed_without_warnings);
+}
+
+/// A setting of the kernel's memory management. Dropping it restores the old value.
+struct HostSetting {
+    path: &'static str,
+    old: String,
+}
+
+impl HostSetting {
+    fn set(path: &'static str, value: &str) -> io::Result<Self> {
+        let old = fs::read_to_string(path)?;
+        fs::write(path, value)?;
+        Ok(Self { path, old })
+    }
+}
+
+impl Drop for HostSetting {
+    fn drop(&mut self) {
+        if let Err(error) = fs::write(self.path, self.old.trim()) {
+            eprintln!("{} is not {} again: {error}", self.path, self.old.trim());
+        }
+    }
+}
+
+/// Turns strict accounting on, with such a high limit that nothing else on the machine is affected.
+fn strict_accounting() -> io::Result<[HostSetting; 2]> {
+    let ratio = HostSetting::set("/proc/sys/vm/overcommit_ratio", "1000")?;
+    Ok([HostSetting::set("/proc/sys/vm/overcommit_memory", "2")?, ratio])
+}
+
+/// Under `vm.overcommit_memory=2` the kernel counts all writable memory against a limit, touched or not, and no inaccessible address space.
+/// The region is as large as usual, and is committed as it grows. The setting affects the whole machine, so this test changes it only if
+/// `ZK_ALLOC_TEST_HOST=1` is set, and restores it.
+#[test]
+fn strict_accounting_changes_neither_the_region_nor_the_service() {
+    if !is_alone() && !may_change_host() {
+        return println!("skipped: ZK_ALLOC_TEST_HOST=1 allows to change vm.overcommit_memory for a moment");
+    }
+    // Two such tests at once would restore each other's settings.
+    let lock = fs::File::create(env::temp_dir().join("zk-alloc-test-host.lock")).unwrap();
+    let reserved = || {
+        let ended = child(&[], || {
+            for seed in 0..5 {
+                let made: Vec<_> = phase(|| [700, 9_000, 90_000, 10 << 20].map(|len| patterned(len, seed)).into());
+                made.iter().for_each(|words| assert_patterned(words, seed));
+            }
+            assert!(stats().slab_allocations >= 5 && stats().run_allocations >= 15, "{}", stats());
+            assert_eq!((stats().refusals, overflow_stats()), (0, (0, 0)));
+            println!("reserved {}", stats().address_space_bytes);
+        })?;
+        ended.assert_passed_without_warnings();
+        Some(ended.printed("reserved ").to_owned())
+    };
+    if is_alone() {
+        return drop((reserved(), reserved()));
+    }
+    lock.lock().unwrap();
+    let usual = reserved();
+    let _strict = match strict_accounting() {
+        Ok(strict) => strict,
+        Err(error) => return skip("vm.overcommit_memory can't be changed here", error),
+    };
+    assert_eq!(reserved(), usual);
 }

@@ -1,19 +1,15 @@
-//! Limits of memory: the cap and the retention policy of the program, the memory limit of its control group, and a system that refuses
-//! memory.
+//! Limits of memory: the cap and the retention policy of the program, the background thread that applies it, the memory limit of its
+//! control group, a system that refuses memory, and a pinned range.
 //!
-//! Resident memory belongs to the process, so each test runs in a process of its own.
-#![allow(unsafe_code, reason = "sets limits of the process, and locks memory")]
+//! Resident memory belongs to the process, and so do a background thread and a pinned range. So each test runs in a process of its own.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "sets limits of the process, forks, gives up root, and locks memory")]
 
+mod background;
 mod cap;
-#[cfg(target_os = "linux")]
-mod control_group;
-#[cfg(target_os = "linux")]
 mod exhaustion;
-#[cfg(target_os = "linux")]
-mod overcommit;
-#[cfg(target_os = "linux")]
+mod pinned;
 mod pressure;
-#[cfg(target_os = "linux")]
 mod retention;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,13 +1,76 @@
 //! Near the memory limit of its control group, a process gives up free memory that it would otherwise retain.
 
-use std::thread;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use std::{fs, io, process, thread};
 
-use crate::control_group::child_in_a_group;
-use crate::support::{Settings, assert_patterned, field, patterned};
+use crate::support::blocks::MIB;
+use crate::support::{Ended, Settings, assert_patterned, child, child_as, field, is_alone, patterned, skip, soon};
 use zk_alloc::{Retain, phase, set_retain, start_background_thread, stats};
 
-const MIB: usize = 1 << 20;
+/// A control group of the memory controller. Dropping it removes it.
+struct ControlGroup(PathBuf);
+
+impl ControlGroup {
+    /// Makes a group with this limit below the group of this process, or returns why that failed.
+    fn new(limit_bytes: usize) -> Result<Self, String> {
+        let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
+        let v1 = groups.lines().find_map(|line| line.split_once(":memory:"));
+        let v2 = groups.lines().find_map(|line| line.strip_prefix("0::"));
+        let (root, own, file) = match (v1, v2) {
+            (Some((_, own)), _) => ("/sys/fs/cgroup/memory", own, "memory.limit_in_bytes"),
+            (None, Some(own)) => ("/sys/fs/cgroup", own, "memory.max"),
+            (None, None) => return Err("no memory controller".into()),
+        };
+        static GROUPS: AtomicUsize = AtomicUsize::new(0);
+        let number = GROUPS.fetch_add(1, Ordering::Relaxed);
+        let path =
+            PathBuf::from(format!("{root}{}/zk-alloc-test-{}-{number}", own.trim_end_matches('/'), process::id()));
+        fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let group = Self(path);
+        let limit = group.0.join(file);
+        let written =
+            fs::OpenOptions::new().write(true).open(&limit).and_then(|_| fs::write(&limit, limit_bytes.to_string()));
+        written.map_err(|error| format!("{}: {error}", limit.display()))?;
+        Ok(group)
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// As [`child`], in a control group that may use this much memory. If no such group can be made, says why and returns `None`.
+#[track_caller]
+pub(crate) fn child_in_a_group(limit_bytes: usize, settings: Settings, body: impl FnOnce()) -> Option<Ended> {
+    if is_alone() {
+        return child(settings, body);
+    }
+    let group = match ControlGroup::new(limit_bytes) {
+        Ok(group) => group,
+        Err(reason) => {
+            skip("no control group can be made", reason);
+            return None;
+        }
+    };
+    let processes = CString::new(group.0.join("cgroup.procs").into_os_string().into_vec()).expect("a path");
+    let join = move || {
+        // SAFETY: two calls that neither allocate nor lock; their arguments live as long as the closure. 0 stands for the
+        // writer.
+        let joined = unsafe { libc::write(libc::open(processes.as_ptr(), libc::O_WRONLY), c"0".as_ptr().cast(), 1) };
+        if joined == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    // The process joins the group before it starts, because the arena reads the limit at the start.
+    // SAFETY: see `join`.
+    child_as(settings, |command| _ = unsafe { command.pre_exec(join) }, body)
+}
+
 /// Longer than the arena trusts what it last read of the control group.
 const A_WHILE: Duration = Duration::from_millis(150);
 
@@ -98,11 +161,7 @@ fn the_background_thread_purges_while_the_process_is_idle() {
         start_background_thread().expect("a thread");
         prove();
         let rest = patterned(130 * MIB / 8, 2);
-        let begun = Instant::now();
-        while stats().pressure_purges == 0 {
-            assert!(begun.elapsed() < Duration::from_secs(20), "{}", stats());
-            thread::sleep(Duration::from_millis(10));
-        }
+        assert!(soon(|| stats().pressure_purges > 0), "{}", stats());
         assert_patterned(&rest, 2);
     });
 }

@@ -1,31 +1,21 @@
 //! A pinned range: what lies in it, what does not, and what the kernel says of it. Each test has a process of its own, because there is one
 //! range in a process.
-#![cfg(target_os = "linux")]
-#![allow(unsafe_code, reason = "forks, and gives up root")]
-
-#[path = "limits/control_group.rs"]
-mod control_group;
-mod support;
 
 use std::convert::Infallible;
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
-use std::{fs, thread};
 
-use control_group::child_in_a_group;
-use support::forks::{code_of, in_a_fork};
-use support::limits::limited;
-use support::maps::map_of;
-use support::{Numbers, alone, assert_patterned, child, is_patterned, patterned, rss_bytes};
-use zk_alloc::{
-    NotPinned, PhaseGuard, Pinned, Retain, ZkAllocator, phase, pinned, purge_lazily, release, set_retain, stats,
+use crate::pressure::child_in_a_group;
+use crate::support::blocks::MIB;
+use crate::support::maps::map_of;
+use crate::support::process::{Work, beside, code_of, first_failure, give_up_root, in_a_fork, limited};
+use crate::support::{
+    Numbers, alone, assert_patterned, child, is_patterned, locked_bytes, patterned, rss_bytes, with_one_warning,
 };
+use zk_alloc::{NotPinned, PhaseGuard, Pinned, Retain, phase, pinned, purge_lazily, release, set_retain, stats};
 
-#[global_allocator]
-static ALLOC: ZkAllocator = ZkAllocator;
-
-const MIB: usize = 1 << 20;
 const WORDS: usize = MIB / 8;
 
 /// A range that no driver knows: the kernel may purge its pages if the arena tells it to.
@@ -38,13 +28,6 @@ fn is_in(values: &[u64]) -> bool {
     pinned::contains(values.as_ptr())
 }
 
-/// The bytes that this process has locked.
-fn locked_bytes() -> usize {
-    let status = fs::read_to_string("/proc/self/status").expect("Linux has it");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmLck:")).expect("the field");
-    line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
-}
-
 /// Two threads that were handed the same page would overwrite each other.
 #[test]
 fn threads_that_fill_the_range_and_spill_over_keep_their_contents() {
@@ -54,7 +37,7 @@ fn threads_that_fill_the_range_and_spill_over_keep_their_contents() {
     let work = |seed: u64| {
         let mut numbers = Numbers::new(seed);
         let mut kept: Vec<(u64, Vec<u64>)> = Vec::new();
-        for id in (0..400).map(|step| seed << 32 | step) {
+        for id in (0..200).map(|step| seed << 32 | step) {
             let values = patterned(WORDS / 4 + numbers.below(6 * WORDS), id);
             counts[usize::from(is_in(&values))].fetch_add(1, Ordering::Relaxed);
             kept.push((id, values));
@@ -145,7 +128,7 @@ fn nothing_purges_the_range() {
         };
         for retain in [Retain::Never, Retain::For(Duration::from_millis(40)), Retain::Bytes(0)] {
             set_retain(retain);
-            for _ in 0..3 {
+            for _ in 0..2 {
                 phase(|| drop((patterned(8 * WORDS, 1), patterned(150 * WORDS, 2))));
                 check("after a phase");
                 thread::sleep(Duration::from_millis(60));
@@ -176,15 +159,14 @@ fn a_child_does_without_the_range_and_leaves_the_parents_alone() {
     let (at, before) = (range.as_ptr().addr(), stats());
     let (mut inherited, mut ranges) = (Some(vec![values.clone(), patterned(WORDS, 2)]), Some(range));
     let mut work = |is_told: bool| {
-        let checks = [
+        first_failure(&[
             map_of(at).is_none() && !pinned::contains(at as *const u8) && stats().pinned_bytes == 0,
             !is_told || stats().resident_bytes + 31 * MIB <= before.resident_bytes,
             inherited.take().is_some() && ranges.take().is_some(),
             !is_in(&patterned(2 * WORDS, 3)) && is_patterned(&patterned(40 * WORDS, 4), 4),
             matches!(Pinned::new(MIB, pinned::lock, pinned::unlock), Err(NotPinned::Taken)),
             release() > 0 && map_of(at).is_none(),
-        ];
-        checks.iter().position(|&is_fine| !is_fine).map_or(0, |step| step as u8 + 1)
+        ])
     };
     // SAFETY: the child ends without destructors. It does nothing that needs the handlers of fork(3): the test has one thread at work.
     let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
@@ -212,10 +194,8 @@ fn a_range_with_survivors_stays_and_says_so() {
         assert!(is_patterned(&kept, 1) && !is_in(&kept), "growth leads out");
         assert!(matches!(Pinned::new(MIB, pinned::lock, pinned::unlock), Err(NotPinned::Taken)));
     };
-    let Some(ended) = child(&[], body) else { return };
-    ended.assert_passed();
     let said = "zk-alloc: 2097152 bytes of the pinned range of 8388608 are alive: it stays registered, and serves no more requests";
-    assert_eq!(ended.warnings(), [said]);
+    with_one_warning(&[], &[said], body);
 }
 
 /// Afterwards its pages are memory like any other: not locked, inherited by children, and purged when that is due.
@@ -243,26 +223,23 @@ fn a_range_without_survivors_is_unregistered_and_becomes_free_memory_of_the_aren
 #[test]
 fn threads_that_allocate_while_the_range_is_dropped_keep_their_contents() {
     alone!();
-    let stop = AtomicBool::new(false);
-    let work = |seed: u64| {
+    let work = |seed: u64| -> Work {
         let mut numbers = Numbers::new(seed);
-        while !stop.load(Ordering::Relaxed) {
+        Box::new(move || {
             let id = numbers.below(1 << 20) as u64;
             assert_patterned(&phase(|| patterned(WORDS + numbers.below(4 * WORDS), id)), id);
             // Now and then nobody holds a page.
             thread::sleep(Duration::from_micros(numbers.below(3000) as u64));
-        }
+        })
     };
-    thread::scope(|scope| {
-        (0..3).for_each(|seed| drop(scope.spawn(move || work(seed))));
-        for made in 0..100 {
+    beside((0..3).map(work), || {
+        for made in 0..60 {
             let fine = |_: *mut u8, _: usize| Ok::<(), Infallible>(());
             let Ok(range) = Pinned::new(8 * MIB, fine, fine) else { break };
             thread::sleep(Duration::from_millis(1));
             drop(range);
             assert_patterned(&phase(|| patterned(70 * WORDS, made)), made);
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
 
@@ -280,8 +257,7 @@ fn a_range_that_can_not_be_is_refused_with_what_was_found() {
     drop(first);
     // The limit does not apply to root.
     limited(libc::RLIMIT_MEMLOCK, MIB, || {
-        // SAFETY: changes the rights of this process, in which nothing else runs.
-        assert!(unsafe { libc::geteuid() != 0 || libc::setresuid(65534, 65534, 65534) == 0 });
+        assert!(give_up_root());
         let why =
             "4194304 bytes to lock or unlock: Cannot allocate memory (os error 12); RLIMIT_MEMLOCK is 1048576 bytes";
         assert_eq!(said(4), refused(&format!("4194304 bytes could not be registered: {why}")));
