@@ -7,8 +7,6 @@ use zk_alloc::ZkAllocator;
 
 #[path = "../../tests/model/heap.rs"]
 mod heap;
-#[path = "../../tests/model/lock.rs"]
-mod lock;
 #[path = "../../tests/model/program.rs"]
 mod program;
 

@@ -4,17 +4,20 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "calls the allocator by hand, and raises a signal")]
 
-mod cache_lines;
-mod cached_runs;
+mod big_pages;
+mod cliffs;
 mod growth;
+#[path = "../model/heap.rs"]
+mod heap;
 mod placement;
+mod residency;
 mod returns;
 mod reuse;
 #[path = "../support/mod.rs"]
 mod support;
-#[cfg(target_env = "gnu")]
-mod takeover;
 mod untouched;
+#[path = "../model/volume.rs"]
+mod volume;
 
 use zk_alloc::ZkAllocator;
 

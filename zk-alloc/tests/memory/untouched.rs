@@ -84,17 +84,3 @@ fn sparse_vectors_that_grow_or_shrink_stay_sparse() {
         in_its_own_process(SETTINGS, || resized(kept, from, to, count));
     }
 }
-
-/// Where a buffer was before, memory is resident and not zero.
-#[test]
-fn sparse_vectors_hold_zeroes_where_others_were() {
-    alone!(SETTINGS);
-    for round in 0..4 {
-        phase(|| drop(black_box((0..20).map(|_| vec![0xA5u8; 3 << 20]).collect::<Vec<_>>())));
-        let mut sparse: Vec<Vec<u8>> = phase(|| (0..20).map(|_| vec![0u8; 700 << 10]).collect());
-        zk_alloc::release();
-        phase(|| drop(black_box((0..20).map(|_| vec![0xA5u8; 3 << 20]).collect::<Vec<_>>())));
-        phase(|| sparse.iter_mut().for_each(|buffer| buffer.reserve_exact(2 << 20)));
-        assert!(black_box(&sparse).iter().flatten().all(|&byte| byte == 0), "round {round}");
-    }
-}

@@ -2,11 +2,11 @@
 #![allow(unsafe_code, reason = "calls GlobalAlloc and looks at the memory that it returns")]
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-
-use crate::lock::Lock;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
 
 /// Up to this size, every byte of a block is written and checked. Of a longer block, only its edges and the starts of
 /// some pages.
@@ -209,5 +209,29 @@ fn check_zeroes(block: &Block) {
             let found = unsafe { at.cast::<u64>().add(index).read_unaligned() };
             assert_eq!(found, 0, "word {index} of {:?} at {at:?} is not zero", block.layout);
         }
+    }
+}
+
+/// A spin lock. ThreadSanitizer sees its atomics, because they are compiled here. It sees those of the standard
+/// library's mutex only if the standard library is compiled for it too (docs/verification.md).
+#[derive(Default)]
+pub(crate) struct Lock<T> {
+    taken: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: one thread at a time reaches the value.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+impl<T> Lock<T> {
+    /// Runs `f` with the value. If `f` panicked, the lock would stay taken; no caller's `f` does.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        while self.taken.swap(true, Ordering::Acquire) {
+            thread::yield_now();
+        }
+        // SAFETY: `taken` was false, and is true until the store below.
+        let result = f(unsafe { &mut *self.value.get() });
+        self.taken.store(false, Ordering::Release);
+        result
     }
 }

@@ -10,7 +10,6 @@ use proptest::prelude::*;
 use zk_alloc::ZkAllocator;
 
 mod heap;
-mod lock;
 mod program;
 #[cfg(target_os = "linux")]
 mod settings;
@@ -52,16 +51,12 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn programs_in_and_out_of_phases(ops in prop::collection::vec(op(), 1..100)) {
-        program::run(&Heap::new(ZkAllocator, true), &ops);
-    }
-
-    #[test]
-    fn programs_of_a_resident_allocator(ops in prop::collection::vec(op(), 1..100)) {
-        program::run(&Heap::new(ZkAllocator::resident(), true), &ops);
+    fn programs(is_resident in any::<bool>(), ops in prop::collection::vec(op(), 1..100)) {
+        let allocator = if is_resident { ZkAllocator::resident() } else { ZkAllocator };
+        program::run(&Heap::new(allocator, true), &ops);
     }
 }
 

@@ -10,42 +10,20 @@ use crate::heap::{Block, Heap};
 /// The most bytes that are alive: above it, a program allocates nothing.
 pub(crate) const MAX_LIVE_BYTES: usize = 1 << 30;
 
-/// One step of a [`run`]. The number of a block is taken modulo the number of live blocks.
+/// One step of a [`run`]. The number of a block is taken modulo the number of live blocks, and that of a phase likewise: any of them ends, not
+/// only the newest. An absurd request is for the largest size that a layout may have: it is refused, and has no other effect. `Elsewhere`
+/// is another thread, which ends at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Op {
-    Alloc {
-        size: usize,
-        align_log2: u32,
-        zeroed: bool,
-    },
-    /// A request for the largest size that a layout may have. It is refused, and has no other effect.
-    AllocAbsurd {
-        align_log2: u32,
-        zeroed: bool,
-    },
-    Realloc {
-        which: u16,
-        size: usize,
-    },
-    ReallocAbsurd {
-        which: u16,
-    },
-    Free {
-        which: u16,
-    },
-    /// Another thread frees a block, and ends at once.
-    FreeElsewhere {
-        which: u16,
-    },
-    /// Another thread allocates a block, and ends at once.
-    AllocElsewhere {
-        size: usize,
-    },
+    Alloc { size: usize, align_log2: u32, zeroed: bool },
+    AllocAbsurd { align_log2: u32, zeroed: bool },
+    AllocElsewhere { size: usize },
+    Realloc { which: u16, size: usize },
+    ReallocAbsurd { which: u16 },
+    Free { which: u16 },
+    FreeElsewhere { which: u16 },
     BeginPhase,
-    /// Ends any of the program's phases, not only the newest.
-    EndPhase {
-        which: u16,
-    },
+    EndPhase { which: u16 },
     Release,
 }
 

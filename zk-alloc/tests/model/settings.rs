@@ -2,7 +2,7 @@
 //! Whenever all threads wait, resident memory must match the kernel's account.
 //!
 //! Settings are read once per process, so each test runs in a process of its own. `ZK_ALLOC_SOAK_OPS` (each of these
-//! tests runs a hundredth of it) and `ZK_ALLOC_SOAK_SEED` are as in main.rs.
+//! tests runs a two-hundredth of it) and `ZK_ALLOC_SOAK_SEED` are as in main.rs.
 
 use std::env;
 use std::sync::LazyLock;
@@ -18,7 +18,7 @@ use zk_alloc::{ZkAllocator, release, stats};
 const SOAK: [&str; 2] = ["ZK_ALLOC_SOAK_OPS", "ZK_ALLOC_SOAK_SEED"];
 
 fn volume(at_rest: Option<AtRest>) -> Volume {
-    let ops = number(SOAK[0], 10_000_000) / 100;
+    let ops = number(SOAK[0], 10_000_000) / 200;
     Volume { seed: number(SOAK[1], 1), ops, threads: 4, ops_per_life: 5_000, ops_per_settling: 1000, at_rest }
 }
 

@@ -11,8 +11,7 @@ use zk_alloc::{
     PhaseGuard, Retain, release, reserve, set_retain, soften, start_background_thread, stop_background_thread,
 };
 
-use crate::heap::{Block, Heap};
-use crate::lock::Lock;
+use crate::heap::{Block, Heap, Lock};
 use crate::support::Numbers;
 
 /// The size of the test, and its seed.

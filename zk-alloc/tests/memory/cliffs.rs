@@ -1,17 +1,12 @@
 //! The time of a request hardly depends on the number of free runs below it, or on a cap that is reached. The bounds are
 //! ratios of median times: to the same requests before there were free runs, or to the backing allocator. A search over
 //! all free runs takes hundreds of times as long.
-//!
-//! The arena belongs to the process, so each test runs in a process of its own.
-#![cfg(target_os = "linux")]
-
-mod support;
 
 use std::alloc::System;
 use std::time::{Duration, Instant};
 
-use support::blocks::{Allocator, Block, KIB, MIB, RESIDENT, free_every, keep_every};
-use support::{alone, in_its_own_process};
+use crate::support::blocks::{Allocator, Block, KIB, MIB, RESIDENT, free_every, keep_every};
+use crate::support::{alone, in_its_own_process};
 use zk_alloc::{overflow_stats, stats};
 
 /// The number of requests of which the median is taken.

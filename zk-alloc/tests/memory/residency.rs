@@ -1,15 +1,11 @@
 //! The resident size in `stats()` matches the kernel's for the region, for all requests and all kinds of purges. Blocks
 //! are written whole here, because the arena can't know which bytes a program leaves untouched.
 //!
-//! Resident memory belongs to the process. So each test runs in a process of its own, under each setting that changes
-//! how memory is faulted in.
-#![cfg(target_os = "linux")]
+//! Each test runs under each setting that changes how memory is faulted in.
 
-mod support;
-
-use support::blocks::{Block, KIB, MIB, RESIDENT, keep_every};
-use support::maps::{Region, map_of};
-use support::{BARE_METAL, Numbers, Settings, alone, huge_page_bytes};
+use crate::support::blocks::{Block, KIB, MIB, RESIDENT, keep_every};
+use crate::support::maps::{Region, map_of};
+use crate::support::{BARE_METAL, Numbers, Settings, alone, huge_page_bytes};
 use zk_alloc::{HugePagesOutcome, Retain, phase, release, reserve, set_retain, stats};
 
 /// The settings that change how memory is faulted in.
@@ -35,8 +31,7 @@ fn growth_into_a_huge_page_counts_the_whole_page() {
     for run in &mut runs {
         let size = 2 * MIB + 8 * KIB;
         let address = run.address();
-        *run = std::mem::replace(run, Block::written(&RESIDENT, 1)).resized(size).expect("memory");
-        assert_eq!(run.address(), address, "it grows where it stands");
+        assert!(run.resize(size) && run.address() == address, "it grows where it stands");
         run.write(0, size);
     }
     region.check("runs grew by two pages each");
@@ -77,6 +72,14 @@ fn survivors() -> Vec<Block> {
     all
 }
 
+/// Fails if the kernel makes more than a little resident when it makes huge pages of what it may. The arena had `at_rest` bytes resident.
+#[track_caller]
+fn assert_stays_purged(region: &Region, at_rest: usize) {
+    region.make_huge();
+    let found = region.resident_bytes();
+    assert!(found <= at_rest + at_rest / 100 + 2 * MIB, "{at_rest} bytes became {found}");
+}
+
 /// khugepaged must not fill the purged pages around live blocks, which it may try minutes after a purge.
 #[test]
 fn khugepaged_does_not_bring_back_purged_memory() {
@@ -85,9 +88,7 @@ fn khugepaged_does_not_bring_back_purged_memory() {
         let survivors = survivors();
         release();
         let at_rest = region.resident_bytes();
-        let most = at_rest + at_rest / 100 + 2 * MIB;
-        region.make_huge();
-        assert!(region.resident_bytes() <= most, "{at_rest} bytes became {}", region.resident_bytes());
+        assert_stays_purged(&region, at_rest);
 
         // Later requests get huge pages again, and the arena counts them all.
         let more: Vec<_> = (0..16).map(|_| Block::written(&RESIDENT, 4 * MIB)).collect();
@@ -97,8 +98,7 @@ fn khugepaged_does_not_bring_back_purged_memory() {
         region.check("the kernel made huge pages of what it may");
         drop((more, others));
         release();
-        region.make_huge();
-        assert!(region.resident_bytes() <= most, "{at_rest} bytes became {}", region.resident_bytes());
+        assert_stays_purged(&region, at_rest);
         drop(survivors);
     });
 }
@@ -111,10 +111,7 @@ fn khugepaged_does_not_bring_back_freed_memory_if_nothing_is_retained() {
         phase(|| ());
         let region = Region::new();
         let survivors = survivors();
-        let before = region.resident_bytes();
-        region.make_huge();
-        let most = before + before / 100 + 2 * MIB;
-        assert!(region.resident_bytes() <= most, "{before} bytes became {}", region.resident_bytes());
+        assert_stays_purged(&region, region.resident_bytes());
         drop(survivors);
     });
 }
