@@ -6,16 +6,15 @@
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::hint::black_box;
 use std::ptr::null_mut;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use support::forks::in_a_fork;
-use support::limits::{limited, lockable_bytes};
+use support::blocks::MIB;
+use support::process::{give_up_root, in_a_fork, limited, lockable_bytes};
 use support::{
-    address_space_bytes, alone, assert_patterned, child, in_its_own_process, patterned, peak_rss_bytes, skip,
-    without_warnings,
+    address_space_bytes, alone, assert_patterned, in_its_own_process, patterned, peak_rss_bytes, skip,
+    with_one_warning, without_warnings,
 };
 use zk_alloc::{ZkAllocator, overflow_stats, phase, stats};
 
@@ -47,7 +46,6 @@ unsafe impl GlobalAlloc for Backing {
 #[global_allocator]
 static ALLOC: ZkAllocator<Backing> = ZkAllocator::with_backing(Backing);
 
-const MIB: usize = 1 << 20;
 const WORDS: usize = MIB / 8;
 
 /// Does what a program does in addition to proving: starts threads, loads a library and maps memory.
@@ -142,40 +140,15 @@ fn huge_runs_that_grow_leave_scarce_addresses_to_the_program() {
     });
 }
 
-/// Beyond a limit the kernel refuses more memory to the arena, as to everyone.
-#[test]
-fn growth_refused_by_a_late_limit_goes_to_the_backing_allocator() {
-    alone!();
-    const MAX_VECTORS: usize = 300;
-    phase(|| drop(patterned(20 * WORDS, 1)));
-    let try_all = || {
-        let mut made: Vec<Vec<u64>> = Vec::with_capacity(MAX_VECTORS);
-        let had = (0..MAX_VECTORS).filter(|_| {
-            let mut words = Vec::new();
-            let had = words.try_reserve_exact(WORDS).is_ok();
-            words.resize(if had { WORDS } else { 0 }, 7);
-            made.push(black_box(words));
-            had
-        });
-        had.count()
-    };
-    let had = limited(libc::RLIMIT_AS, address_space_bytes() + 12 * MIB, || phase(try_all));
-    // The backing allocator may still have free address space.
-    assert!((20..200).contains(&had), "{had}");
-    assert!(overflow_stats().0 >= 200 && stats().refusals > 0, "{:?} {}", overflow_stats(), stats());
-    assert_eq!(phase(try_all), MAX_VECTORS, "the limit is gone");
-}
-
 /// The program locks all future mappings. The kernel refuses those beyond a limit, which does not apply to root.
 #[test]
 fn a_program_that_locks_its_future_memory_keeps_its_arena() {
     alone!();
-    // SAFETY: changes the user of this process, which has nothing else to do.
-    let is_root = unsafe { libc::setuid(65_534) } == 0;
+    let is_user = give_up_root();
     phase(|| drop(patterned(60 * WORDS, 1)));
     // SAFETY: changes no memory.
     let is_locked = limited(libc::RLIMIT_MEMLOCK, MIB, || unsafe { libc::mlockall(libc::MCL_FUTURE) } == 0);
-    assert!(is_locked, "root before: {is_root}");
+    assert!(is_locked, "not root: {is_user}");
     let lockable = lockable_bytes() as usize;
     phase(|| assert_patterned(&patterned(50 * WORDS, 2), 2));
     let mut large: Vec<u64> = Vec::new();
@@ -255,46 +228,39 @@ fn assert_foreign_memory_is_freed_by_its_owner(at: *mut u8) {
 }
 
 /// Another mapping may lie where a zone would grow. It may be memory of the backing allocator, so the arena must know that it is not its
-/// own. The zone grows behind it.
+/// own. The zones grow behind it: behind small mappings in a zone, and among large ones around the region and in it, as in a container of 4
+/// GiB (hazard 37).
 #[test]
-fn foreign_memory_in_a_zone_is_freed_by_its_owner() {
-    alone!();
-    let own = phase(|| patterned(WORDS, 1));
-    let place = own.as_ptr().addr() + 40 * MIB;
-    let foreign: Vec<_> =
-        (0..12).map(|index| foreign_behind(place + index * 10 * MIB, MIB)).map(|at| Foreign::new(at, MIB)).collect();
-    let many: Vec<_> = phase(|| (0..200).map(|seed| patterned(WORDS, seed)).collect());
-    many.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
-    assert_eq!((overflow_stats(), stats().refusals), ((0, 0), 0), "{}", stats());
-    let highest = many.iter().map(|words| words.as_ptr().addr()).max();
-    assert!(highest > foreign.iter().map(|foreign| foreign.0.addr()).max(), "the zone grows behind them");
-    foreign.iter().for_each(Foreign::assert_intact);
-    assert_foreign_memory_is_freed_by_its_owner(foreign[0].0);
-    drop((own, many));
-    zk_alloc::release();
-    foreign.iter().for_each(Foreign::assert_intact);
-}
-
-/// Large mappings around the region and in it, as in a container of 4 GiB (hazard 37).
-#[test]
-fn the_arena_goes_on_growing_among_large_foreign_mappings() {
-    for count in [5, 20] {
+fn the_arena_goes_on_growing_among_foreign_mappings_and_leaves_them_alone() {
+    for (count, len) in [(12, MIB), (5, 6 << 30), (20, 6 << 30)] {
         in_its_own_process(&[("ZK_ALLOC_SLAB_GB", "5")], || {
-            let len = 6 << 30;
+            let is_small = len == MIB;
             // Before the region exists, and after.
-            let mut foreign: Vec<_> = (0..count / 2).filter_map(|_| foreign_at(None, len)).collect();
-            let own = phase(|| Vec::<u8>::with_capacity(100 * MIB));
-            foreign.push(foreign_behind(own.as_ptr().addr() + own.capacity(), len));
-            foreign.extend((foreign.len()..count).filter_map(|_| foreign_at(None, len)));
+            let before = if is_small { 0 } else { count / 2 };
+            let mut foreign: Vec<_> = (0..before).filter_map(|_| foreign_at(None, len)).collect();
+            let own = phase(|| Vec::<u8>::with_capacity(if is_small { MIB } else { 100 * MIB }));
+            let behind = own.as_ptr().addr() + own.capacity();
+            if is_small {
+                foreign.extend((4..16).map(|index| foreign_behind(behind + index * 10 * MIB, len)));
+            } else {
+                foreign.push(foreign_behind(behind, len));
+                foreign.extend((foreign.len()..count).filter_map(|_| foreign_at(None, len)));
+            }
             assert_eq!(foreign.len(), count);
+            let highest = foreign.iter().map(|at| at.addr()).max();
             let foreign: Vec<_> = foreign.into_iter().map(|at| Foreign::new(at, len)).collect();
             let many: Vec<Vec<u64>> = phase(|| (0..50).map(|_| Vec::with_capacity(100 * WORDS)).collect());
             let small: Vec<_> = phase(|| (0..1000).map(|seed| patterned(100 + seed as usize, seed)).collect());
+            let mid: Vec<_> = phase(|| (0..200).map(|seed| patterned(WORDS, seed)).collect());
             assert_eq!((overflow_stats(), stats().refusals), ((0, 0), 0), "{}", stats());
-            small.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
+            for buffers in [&small, &mid] {
+                buffers.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
+            }
+            let is_behind = mid.iter().map(|words| words.as_ptr().addr()).max() > highest;
+            assert!(is_behind || !is_small, "the zone grows behind them");
             foreign.iter().for_each(Foreign::assert_intact);
-            assert_foreign_memory_is_freed_by_its_owner(foreign[count / 2].0);
-            drop((own, many, small));
+            assert_foreign_memory_is_freed_by_its_owner(foreign[before].0);
+            drop((own, many, small, mid));
             zk_alloc::release();
             foreign.iter().for_each(Foreign::assert_intact);
         });
@@ -325,17 +291,14 @@ fn small_requests_find_room_beside_any_number_of_long_runs() {
 
 #[test]
 fn one_warning_says_that_no_addresses_are_left() {
-    let ended = child(&[("ZK_ALLOC_SLAB_GB", "1")], || {
+    let words = ["no addresses are left for 104857600 bytes"];
+    with_one_warning(&[("ZK_ALLOC_SLAB_GB", "1")], &words, || {
         // Three zones of a few GiB.
         let many: Vec<Vec<u8>> = phase(|| (0..1000).map(|_| Vec::with_capacity(100 * MIB)).collect());
         let small: Vec<_> = phase(|| (0..1000).map(|seed| patterned(100, seed)).collect());
         assert!(overflow_stats().0 > 100 && many.len() == 1000, "{:?} {}", overflow_stats(), stats());
         small.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
     });
-    let Some(ended) = ended else { return };
-    ended.assert_passed();
-    let warnings = ended.warnings();
-    assert!(warnings.len() == 1 && warnings[0].contains("no addresses are left for 104857600 bytes"), "{ended:?}");
 }
 
 /// How often this thread has waited for something.
@@ -354,7 +317,7 @@ fn children_of_forks_while_zones_grow_neither_wait_nor_overflow() {
 }
 
 fn fork_while_zones_grow() {
-    const FORKS: usize = 200;
+    const FORKS: usize = 100;
     // A fork of a large process takes long. Threads that grow a zone meanwhile wait in the kernel.
     let large = phase(|| patterned(200 * WORDS, 1));
     let (round, mut codes) = (&Barrier::new(5), [0; 2]);

@@ -16,42 +16,24 @@ static A: ZkAllocator = ZkAllocator;
 /// A second allocator in addition to the installed one, by its full path.
 static BESIDE: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
 
-/// The loop of a prover: one phase per proof, with the result copied out of it.
-#[test]
-fn results_are_cloned_out_of_a_loop_of_phases() {
-    let mut outputs: Vec<Vec<u64>> = Vec::new();
-    for seed in 0..10u64 {
-        let proof = zk_alloc::phase(|| patterned(1 << 15, seed));
-        let output = proof.clone();
-        drop(proof);
-        outputs.push(output);
-    }
-    outputs.iter().zip(0..).for_each(|(output, seed)| assert_patterned(output, seed));
-    // With the type parameters written out: the closure, then the result.
-    let number = zk_alloc::phase::<_, u64>(|| 42) + zk_alloc::phase::<fn() -> u64, u64>(|| 0);
-    assert_eq!(number, 42);
-}
-
-/// Phases that were begun by hand, ended twice, or never begun.
+/// Phases that were begun by hand, ended twice, or never begun. The type parameters of `phase` may be written out: the closure, then the result.
 #[test]
 fn phases_by_hand_may_be_ended_more_often_than_begun() {
     without_warnings(&[], || {
         let arena_bytes = || zk_alloc::stats().arena_bytes;
-        zk_alloc::end_phase();
-        zk_alloc::end_phase();
-        zk_alloc::begin_phase();
+        let [begin, end]: [fn(); 2] = [zk_alloc::begin_phase, zk_alloc::end_phase];
+        (0..2).for_each(|_| end());
+        begin();
         let before = arena_bytes();
         let inside = patterned(1 << 15, 1);
         assert!(arena_bytes() - before >= 8 << 15, "an end without a begin must not outweigh the next begin");
-        zk_alloc::end_phase();
-        zk_alloc::end_phase();
+        (0..2).for_each(|_| end());
         let before = arena_bytes();
         let outside = patterned(1 << 15, 2);
         assert_eq!(arena_bytes(), before);
         assert_patterned(&inside, 1);
         assert_patterned(&outside, 2);
-        let _: fn() = zk_alloc::begin_phase;
-        let _: fn() = zk_alloc::end_phase;
+        assert_eq!(zk_alloc::phase::<_, u64>(|| 42) + zk_alloc::phase::<fn() -> u64, u64>(|| 0), 42);
     });
 }
 
@@ -96,7 +78,8 @@ fn overflow_is_a_pair_of_numbers_that_can_be_reset() {
             assert!(black_box(Vec::<u8>::new()).try_reserve_exact(1 << 61).is_err());
             drop(patterned(1 << 15, 1));
         });
-        assert_eq!(zk_alloc::overflow_stats(), (1, 1 << 61));
+        // No allocator serves it, which is no reason for a warning.
+        assert_eq!((zk_alloc::overflow_stats(), zk_alloc::stats().refusals), ((1, 1 << 61), 0));
         zk_alloc::reset_overflow_stats();
         assert_eq!(zk_alloc::overflow_stats(), (0, 0));
     });

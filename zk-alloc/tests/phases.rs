@@ -6,7 +6,7 @@ mod support;
 use std::hint::black_box;
 use std::thread;
 
-use support::{alone, assert_patterned, patterned};
+use support::{alone, patterned};
 use zk_alloc::{ZkAllocator, is_serving, phase, release, stats};
 
 #[global_allocator]
@@ -46,21 +46,6 @@ fn zeroed_memory_is_zero_after_other_use_and_after_a_release() {
                 drop(black_box(zeroed));
                 release();
             }
-        });
-    }
-}
-
-#[test]
-fn threads_free_memory_of_other_threads() {
-    for round in 0..50 {
-        phase(|| {
-            let made: Vec<_> = (0..64).map(|i| patterned(512 + i * 64, round)).collect();
-            thread::scope(|scope| {
-                for part in made.chunks(16).map(<[_]>::to_vec) {
-                    scope.spawn(move || part.iter().for_each(|values| assert_patterned(values, round)));
-                }
-                scope.spawn(move || drop(made));
-            });
         });
     }
 }

@@ -5,9 +5,9 @@ mod support;
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::hint::black_box;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use support::blocks::MIB;
 use support::{Numbers, alone};
 use zk_alloc::ZkAllocator;
 use zk_alloc::profile::{self, Amount, Site, Snapshot, Source};
@@ -15,8 +15,6 @@ use zk_alloc::{stats, take_peak_live_bytes, thread_stats};
 
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator::resident();
-
-const MIB: usize = 1 << 20;
 
 /// The profile belongs to the process, so each test runs alone. No setting of the caller begins to sample.
 const UNSAMPLED: &[(&str, &str)] = &[("ZK_ALLOC_PROFILE", "0")];
@@ -60,23 +58,28 @@ fn assert_near(estimate: u64, exact: u64, percent: u64) {
     assert!(off <= exact * percent, "{estimate} is estimated for {exact}");
 }
 
+/// Makes requests of many sizes, of which some thousand stay alive. Returns the number of bytes.
+fn request_at_random(requests: u64, alive: &mut Vec<Vec<u8>>) -> u64 {
+    let mut numbers = Numbers::new(7);
+    let sizes = (0..requests).map(|_| {
+        if alive.len() == 4_096 || numbers.below(3) == 0 && !alive.is_empty() {
+            alive.swap_remove(numbers.below(alive.len()));
+        }
+        let size = 16 << numbers.below(13);
+        let size = size + numbers.below(size);
+        alive.push(Vec::with_capacity(size));
+        size as u64
+    });
+    sizes.sum()
+}
+
 #[test]
 fn the_estimates_agree_with_all_requests() {
     alone!(UNSAMPLED);
-    let mut numbers = Numbers::new(7);
-    let mut alive: Vec<Vec<u8>> = Vec::with_capacity(4_096);
-    let (mut bytes, mut requests) = (0, 0);
-    let before = stats().live_bytes;
+    let mut alive = Vec::with_capacity(4_096);
+    let (before, requests) = (stats().live_bytes, 100_000);
     profile::start(16 << 10);
-    for _ in 0..100_000 {
-        let size = 16 << numbers.below(13);
-        let size = size + numbers.below(size);
-        (bytes, requests) = (bytes + size as u64, requests + 1);
-        if alive.len() == 4_096 {
-            alive.swap_remove(numbers.below(4_096));
-        }
-        alive.push(Vec::with_capacity(size));
-    }
+    let bytes = request_at_random(requests, &mut alive);
     let (profile, live) = (profile::snapshot(), stats().live_bytes - before);
     assert_eq!(profile.missed, 0);
     // The standard deviations are about 0.3%, 3.5% and 1.6%. Blocks are up to an eighth longer than the requests.
@@ -89,6 +92,25 @@ fn the_estimates_agree_with_all_requests() {
     drop(alive);
     let left = live_of(&profile::snapshot(), "the_estimates_agree_with_all_requests");
     assert_eq!(left, Amount::default(), "all frees are seen");
+}
+
+/// With every request sampled, the estimates are exact. The counted peak has the blocks in the thread's cache too, of some MiB.
+#[test]
+fn the_totals_agree_with_the_counters() {
+    alone!(UNSAMPLED);
+    let mut alive = Vec::with_capacity(4_096);
+    let before = stats().live_bytes;
+    take_peak_live_bytes();
+    profile::start(1);
+    let large: Vec<u8> = black_box(Vec::with_capacity(512 * MIB));
+    request_at_random(40_000, &mut alive);
+    let (live, peak) = (stats().live_bytes - before, take_peak_live_bytes() - before);
+    let mut arenas = profile::snapshot();
+    arenas.sites.retain(|site| site.source == Source::Arena);
+    let (sampled_live, sampled_peak) = (total(&arenas, |site| site.live).bytes, total(&arenas, |site| site.peak).bytes);
+    assert!(sampled_live.abs_diff(live as u64) * 1_000 <= live as u64, "{sampled_live} sampled, {live} counted");
+    assert!(sampled_peak.abs_diff(peak as u64) * 100 <= peak as u64, "{sampled_peak} sampled, {peak} counted");
+    drop(large);
 }
 
 // The functions use their results, so that no call is a jump.
@@ -231,7 +253,7 @@ fn a_forked_child_continues_to_sample() {
         held.truncate(held.len() % 50);
     };
     // The child samples, and notes its peak.
-    support::forks::fork_beside_threads(2, work, || {
+    support::process::fork_beside_threads(2, work, || {
         let before = total(&profile::snapshot(), |site| site.live).bytes;
         let held = black_box([vec![1u8; 3_000], vec![2u8; 64 * MIB]]);
         let grown = total(&profile::snapshot(), |site| site.live).bytes - before;
@@ -262,7 +284,7 @@ fn a_signal_handler_may_allocate() {
         let none = libc::itimerval { it_interval: libc::timeval { tv_usec: 0, ..every }, ..timer };
         let until = HANDLED.load(Ordering::Relaxed) + 500;
         // The arena serves handlers, and so does the profile; the handler calls nothing else.
-        assert!(support::raw::handle(libc::SIGALRM, on_signal, flags));
+        assert!(support::process::handle(libc::SIGALRM, on_signal, flags));
         // SAFETY: a valid timer.
         unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
         let mut held = Vec::with_capacity(64);
@@ -313,78 +335,4 @@ fn the_environment_starts_sampling() {
     drop(black_box(vec![1u8; 2 * MIB]));
     assert!(profile::is_on());
     assert_eq!(profile::snapshot().mean_bytes, 4096);
-}
-
-/// Allocates with a call site of its own for each `path`: its bits say which calls lead there.
-fn make_by_path(path: u32, calls: u32, made: &mut Vec<Vec<u8>>) {
-    #[inline(never)]
-    fn zero(path: u32, calls: u32, made: &mut Vec<Vec<u8>>) {
-        make_by_path(path, calls, made);
-        black_box(made);
-    }
-    #[inline(never)]
-    fn one(path: u32, calls: u32, made: &mut Vec<Vec<u8>>) {
-        make_by_path(path, calls, made);
-        black_box((made, "not the code of `zero`"));
-    }
-    match (calls, path & 1) {
-        (0, _) => made.push(vec![1u8; 100]),
-        (_, 0) => zero(path >> 1, calls - 1, made),
-        (_, _) => one(path >> 1, calls - 1, made),
-    }
-}
-
-/// While one thread notes a thousand call sites, others free what made the peak.
-#[test]
-fn the_peak_includes_memory_freed_while_it_is_recorded() {
-    const THREADS: usize = 4;
-    alone!(UNSAMPLED);
-    profile::start(1);
-    let mut made = Vec::new();
-    (0..1 << 10).for_each(|path| make_by_path(path, 10, &mut made));
-    assert!(profile::snapshot().sites.len() >= 1 << 10);
-    for _ in 0..50 {
-        profile::mark();
-        let full = Barrier::new(THREADS);
-        let work = || {
-            let held = hold_eight_mib();
-            full.wait();
-            drop(held);
-        };
-        std::thread::scope(|scope| (0..THREADS).for_each(|_| _ = scope.spawn(work)));
-        let peak: u64 =
-            profile::snapshot().sites.iter().map(|site| site.peak.bytes).filter(|&bytes| bytes >= MIB as u64).sum();
-        assert_eq!(peak, (THREADS * 8 * MIB) as u64);
-    }
-}
-
-#[inline(never)]
-fn hold_eight_mib() -> Vec<u8> {
-    black_box(vec![1u8; 8 * MIB])
-}
-
-/// With every request sampled, the estimates are exact. The counted peak has the blocks in the thread's cache too, of some MiB.
-#[test]
-fn the_totals_agree_with_the_counters() {
-    alone!(UNSAMPLED);
-    let mut numbers = Numbers::new(3);
-    let mut alive: Vec<Vec<u8>> = Vec::with_capacity(4_096);
-    let before = stats().live_bytes;
-    take_peak_live_bytes();
-    profile::start(1);
-    let large: Vec<u8> = black_box(Vec::with_capacity(512 * MIB));
-    for _ in 0..40_000 {
-        let size = 16 << numbers.below(14);
-        if alive.len() == 4_096 || numbers.below(3) == 0 && !alive.is_empty() {
-            alive.swap_remove(numbers.below(alive.len()));
-        }
-        alive.push(Vec::with_capacity(size + numbers.below(size)));
-    }
-    let (live, peak) = (stats().live_bytes - before, take_peak_live_bytes() - before);
-    let sites = profile::snapshot().sites.into_iter().filter(|site| site.source == Source::Arena);
-    let (sampled_live, sampled_peak) =
-        sites.fold((0, 0), |(live, peak), site| (live + site.live.bytes, peak + site.peak.bytes));
-    assert!(sampled_live.abs_diff(live as u64) * 1_000 <= live as u64, "{sampled_live} sampled, {live} counted");
-    assert!(sampled_peak.abs_diff(peak as u64) * 100 <= peak as u64, "{sampled_peak} sampled, {peak} counted");
-    drop(large);
 }

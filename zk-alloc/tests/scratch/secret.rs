@@ -2,11 +2,9 @@
 #![allow(unsafe_code, reason = "touches guarded memory on purpose")]
 
 use std::os::unix::process::ExitStatusExt;
-use std::thread;
 
-use crate::support::forks::in_a_fork;
-use crate::support::limits::lockable_bytes;
 use crate::support::maps::map_of;
+use crate::support::process::{give_up_root, in_a_fork, lockable_bytes};
 use crate::support::{alone, child};
 use zk_alloc::{MemoryRefused, SecretBuf};
 
@@ -23,17 +21,6 @@ fn debug_prints_no_contents() {
     let text = format!("{secret:?} {secret:#?}");
     assert!(text.contains("len: 8"), "{text}");
     assert!(!text.contains("165") && !text.to_lowercase().contains("a5"), "{text}");
-}
-
-#[test]
-fn a_secret_may_be_shared_with_and_moved_to_another_thread() {
-    let mut secret = SecretBuf::from_slice(b"shared");
-    thread::scope(|scope| {
-        let seen = scope.spawn(|| secret.to_vec());
-        assert_eq!(seen.join().unwrap(), *secret);
-    });
-    secret = thread::spawn(move || secret).join().unwrap();
-    assert_eq!(*secret, *b"shared");
 }
 
 /// A length that overflows when it is rounded up to whole pages must not return a small buffer.
@@ -110,14 +97,8 @@ fn a_child_of_fork_finds_zeroes_and_the_parent_keeps_its_secret() {
 fn without_memory_to_lock_a_buffer_works_and_says_that_it_is_not_locked() {
     alone!();
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both calls only restrict this process, in which nothing else runs. The limit does not apply to root, so
-    // this process gives up root.
-    unsafe {
-        assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none), 0);
-        if libc::geteuid() == 0 {
-            assert_eq!(libc::setresuid(65534, 65534, 65534), 0);
-        }
-    }
+    // SAFETY: only restricts this process, in which nothing else runs. The limit does not apply to root.
+    assert!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none) } == 0 && give_up_root());
     let secret = SecretBuf::from_slice(&[0xA5; PAGE_BYTES]);
     assert!(!secret.is_locked() && !map_of(address(&secret)).unwrap().has("lo"));
     assert!(secret.is_left_out_of_dumps() && secret.is_wiped_on_fork());
