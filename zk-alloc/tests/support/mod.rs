@@ -10,19 +10,11 @@ use std::time::{Duration, Instant};
 
 pub(crate) mod blocks;
 #[cfg(target_os = "linux")]
-pub(crate) mod forks;
-#[cfg(target_os = "linux")]
-pub(crate) mod limits;
-#[cfg(target_os = "linux")]
 pub(crate) mod maps;
 #[cfg(target_os = "linux")]
 pub(crate) mod process;
-#[cfg(target_os = "linux")]
-pub(crate) mod raw;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) mod seccomp;
-#[cfg(target_os = "linux")]
-pub(crate) mod tasks;
 
 /// Set in a process that runs one test alone. Its value is the number of the call that started the process.
 const ALONE: &str = "ZK_ALLOC_TEST_ALONE";
