@@ -5,12 +5,12 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicU64;
 
-use zk_alloc::ZkAllocator;
+use crate::support::blocks::{Allocator, RESIDENT};
 
 /// One allocator under its name in the report.
 pub(crate) struct Arm {
     pub(crate) name: &'static str,
-    pub(crate) allocator: &'static (dyn GlobalAlloc + Sync),
+    pub(crate) allocator: Allocator,
 }
 
 /// Every time is divided by this arm's. It takes part in every run.
@@ -19,14 +19,12 @@ pub(crate) const BASELINE: &str = "glibc";
 /// The arm that is compared with its peers.
 pub(crate) const OURS: &str = "zk-alloc";
 
-static ZK_ALLOC: ZkAllocator = ZkAllocator::resident();
-
 pub(crate) static ARMS: [Arm; 5] = [
     Arm { name: BASELINE, allocator: &System },
     Arm { name: "jemalloc", allocator: &tikv_jemallocator::Jemalloc },
     Arm { name: "mimalloc", allocator: &mimalloc::MiMalloc },
     Arm { name: "snmalloc", allocator: &snmalloc_rs::SnMalloc },
-    Arm { name: OURS, allocator: &ZK_ALLOC },
+    Arm { name: OURS, allocator: &RESIDENT },
 ];
 
 /// In no list: only the quick run of `--test` uses it, and demands that it fails, because a check that never fails checks

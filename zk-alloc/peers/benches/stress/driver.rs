@@ -1,14 +1,17 @@
 //! Runs rounds in lockstep. In each round, every arm runs every pattern, each in a process of its own. The arms of a
 //! pattern run one after the other in random order, so a round's ratios share the state of the machine.
+#![allow(unsafe_code, reason = "calls alarm(2)")]
 
 use std::env;
 use std::process::Command;
+use std::time::Instant;
 
 use crate::arms::{Arm, BROKEN};
 use crate::cli::Options;
-use crate::measure::Sample;
-use crate::patterns::{PATTERNS, Pattern, stream};
+use crate::heap::Heap;
+use crate::patterns::{PATTERNS, Pattern, Plan, stream};
 use crate::report::{self, Results};
+use crate::support::{peak_rss_bytes, restart_peak};
 
 /// Runs the selected patterns, and prints the report. Returns an error if any run failed.
 pub(crate) fn drive(options: &Options) -> Result<(), String> {
@@ -32,14 +35,9 @@ pub(crate) fn drive(options: &Options) -> Result<(), String> {
                 if results.has_failed(arm, index) {
                     continue;
                 }
-                match run(options, arms[arm], pattern) {
-                    Ok(sample) => results.add(round, arm, index, sample),
-                    Err(failure) => {
-                        eprintln!("{failure}");
-                        results.fail(arm, index);
-                        failures += 1;
-                    }
-                }
+                let sample = run(options, arms[arm], pattern).inspect_err(|failure| eprintln!("{failure}"));
+                failures += u32::from(sample.is_err());
+                results.add(arm, index, sample.ok());
             }
         }
     }
@@ -89,4 +87,46 @@ fn notices_damage(options: &Options) -> Result<(), String> {
         Err(failure) => Err(format!("damage was to be noticed, but {failure}")),
         Ok(_) => Err(format!("{name} did not notice that the allocator handed out memory that was in use")),
     }
+}
+
+/// A run that takes this long hangs. SIGALRM ends the process, and the driver reports it.
+const LIMIT_SECONDS: u32 = 120;
+
+/// The figures of one run.
+#[derive(Clone, Copy)]
+pub(crate) struct Sample {
+    pub(crate) wall_ns: u64,
+    pub(crate) peak_rss_bytes: u64,
+}
+
+impl Sample {
+    /// From the line that the child prints.
+    fn from_line(line: &str) -> Option<Self> {
+        let (wall_ns, peak_rss_bytes) = line.trim().split_once(' ')?;
+        Some(Self { wall_ns: wall_ns.parse().ok()?, peak_rss_bytes: peak_rss_bytes.parse().ok()? })
+    }
+}
+
+/// Runs the one pattern under the one arm that the hidden arguments name, and prints the sample: the process that [`run`] starts.
+///
+/// The peak comes from the kernel (`VmHWM` of /proc/self/status, reset before the pattern begins), minus the resident
+/// size at that time. Samples of `RssAnon` would leave out the few pages of code that a pattern loads, but would miss
+/// peaks between samples.
+pub(crate) fn child(options: &Options) -> Result<(), String> {
+    let (arms, patterns) = (options.arms(), options.patterns());
+    let ([arm], [pattern]) = (&arms[..], &patterns[..]) else {
+        return Err("a child runs one pattern under one arm".into());
+    };
+    // SAFETY: alarm(2) takes any number, and nothing else in this process uses it.
+    unsafe { libc::alarm(LIMIT_SECONDS) };
+    let plan = Plan { threads: options.threads(), seed: options.seed, tiny: options.tiny };
+    let heap = Heap::new(arm.allocator);
+    let rss_before = restart_peak();
+    if options.warm {
+        (pattern.run)(heap, &plan);
+    }
+    let begun = Instant::now();
+    (pattern.run)(heap, &plan);
+    println!("{} {}", begun.elapsed().as_nanos(), peak_rss_bytes().saturating_sub(rss_before));
+    Ok(())
 }

@@ -2,15 +2,14 @@
 //!
 //! Word `i` of a block holds the block's key, which no other block has, xor `i`. So the run fails on memory that was
 //! handed out twice, moved wrongly, not zeroed, or not aligned.
-#![allow(unsafe_code, reason = "calls GlobalAlloc")]
+#![allow(unsafe_code, reason = "reads and writes blocks")]
 
-use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::fmt;
-use std::hint::black_box;
 use std::process;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::support::blocks::{Allocator, Block as Memory};
 
 const WORD_BYTES: usize = size_of::<u64>();
 const PAGE_WORDS: usize = 4096 / WORD_BYTES;
@@ -30,10 +29,10 @@ pub(crate) enum Touch {
 
 /// The allocator under test.
 #[derive(Clone, Copy)]
-pub(crate) struct Heap(&'static (dyn GlobalAlloc + Sync));
+pub(crate) struct Heap(Allocator);
 
 impl Heap {
-    pub(crate) fn new(allocator: &'static (dyn GlobalAlloc + Sync)) -> Self {
+    pub(crate) fn new(allocator: Allocator) -> Self {
         Self(allocator)
     }
 
@@ -44,78 +43,67 @@ impl Heap {
 
     /// A block at a multiple of `align`, a power of two.
     pub(crate) fn aligned(self, bytes: usize, align: usize, touch: Touch) -> Block {
-        let layout = layout(bytes, align);
-        // SAFETY: `layout` ensures that the layout is not empty.
-        let block = Block::new(self, unsafe { self.0.alloc(black_box(layout)) }, layout, touch);
-        block.write_from(0);
-        block
+        let memory = Memory::untouched(self.0, bytes.next_multiple_of(WORD_BYTES), align);
+        if !memory.address().is_multiple_of(align) {
+            fail(&format_args!("{:#x} is not aligned to {align} bytes", memory.address()));
+        }
+        Block::new(memory, touch)
     }
 
     /// A block of zeroes, which are checked where the block is written.
     pub(crate) fn zeroed(self, bytes: usize, touch: Touch) -> Block {
-        let layout = layout(bytes, WORD_BYTES);
-        // SAFETY: as above.
-        let block = Block::new(self, unsafe { self.0.alloc_zeroed(black_box(layout)) }, layout, touch);
-        block.visit(|index| {
-            // SAFETY: `visit` passes indices of words within the block, and `alloc_zeroed` initialised all of it.
-            let found = unsafe { block.at.add(index).read() };
+        let memory = Memory::zeroed(self.0, bytes.next_multiple_of(WORD_BYTES));
+        visit(memory.size() / WORD_BYTES, touch, |index| {
+            // SAFETY: `visit` passes indices of words within the block, which is initialised if the allocator works.
+            let found = unsafe { memory.words().add(index).read() };
             if found != 0 {
-                fail(&format_args!("word {index} of {block} was to be zero and holds {found:#x}"));
+                fail(&format_args!("word {index} of {} zeroed bytes holds {found:#x}", memory.size()));
             }
         });
-        block.write_from(0);
-        block
+        Block::new(memory, touch)
     }
 }
 
-fn layout(bytes: usize, align: usize) -> Layout {
-    assert!(bytes > 0, "a pattern asked for an empty block");
-    Layout::from_size_align(bytes.next_multiple_of(WORD_BYTES), align.max(WORD_BYTES))
-        .expect("patterns ask for sizes far below isize::MAX, at powers of two")
+/// Calls `each` with the indices of the written words of so many, or of the checked words if all are written.
+fn visit(words: usize, touch: Touch, mut each: impl FnMut(usize)) {
+    let step = match touch {
+        Touch::First => return each(0),
+        Touch::Ends => words,
+        Touch::Pages | Touch::Whole => PAGE_WORDS,
+    };
+    (0..words).step_by(step).for_each(&mut each);
+    each(words - 1);
 }
 
 /// Memory with one owner. Dropping it checks the written words and frees it.
 pub(crate) struct Block {
-    at: NonNull<u64>,
-    layout: Layout,
+    memory: Memory,
     key: u64,
-    heap: Heap,
     touch: Touch,
 }
 
-// SAFETY: only the block owns its memory, and every `GlobalAlloc` frees memory on any thread.
-unsafe impl Send for Block {}
-
 impl Block {
-    fn new(heap: Heap, at: *mut u8, layout: Layout, touch: Touch) -> Self {
-        let Some(at) = NonNull::new(at) else {
-            fail(&format_args!("no memory for {} bytes", layout.size()));
-        };
-        if !at.addr().get().is_multiple_of(layout.align()) {
-            fail(&format_args!("{at:p} is not aligned to {} bytes", layout.align()));
-        }
-        Self { at: at.cast(), layout, key: fresh_key(), heap, touch }
+    fn new(memory: Memory, touch: Touch) -> Self {
+        let block = Self { memory, key: fresh_key(), touch };
+        block.write_from(0);
+        block
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.layout.size()
+        self.memory.size()
     }
 
     fn words(&self) -> usize {
-        self.layout.size() / WORD_BYTES
+        self.bytes() / WORD_BYTES
     }
 
     /// Grows a block that is written whole by `realloc`, as `Vec` does. Its contents are checked before and after.
     pub(crate) fn grow(&mut self, bytes: usize) {
         assert!(self.touch == Touch::Whole, "only what is written whole has contents to keep");
         let old_words = self.words();
-        let grown = layout(bytes, self.layout.align());
-        // SAFETY: `at` came from this allocator with this layout. The new size is not 0, and forms a valid layout.
-        let at = unsafe { self.heap.0.realloc(self.at.as_ptr().cast(), self.layout, black_box(grown.size())) };
-        let Some(at) = NonNull::new(at) else {
+        if !self.memory.resize(bytes.next_multiple_of(WORD_BYTES)) {
             fail(&format_args!("no memory to grow {self} to {bytes} bytes"));
-        };
-        (self.at, self.layout) = (at.cast(), grown);
+        }
         self.check(0);
         self.check(old_words - 1);
         self.write_from(old_words);
@@ -126,39 +114,27 @@ impl Block {
         for _ in 0..times {
             for index in [0, self.words() - 1] {
                 // SAFETY: both are words of the block, and volatile so that each write happens.
-                unsafe { self.at.add(index).write_volatile(self.key ^ index as u64) };
+                unsafe { self.memory.words().add(index).write_volatile(self.key ^ index as u64) };
             }
         }
-    }
-
-    /// Calls `each` with the indices of the written words, or of the checked words if all are written.
-    fn visit(&self, mut each: impl FnMut(usize)) {
-        let words = self.words();
-        let step = match self.touch {
-            Touch::First => return each(0),
-            Touch::Ends => words,
-            Touch::Pages | Touch::Whole => PAGE_WORDS,
-        };
-        (0..words).step_by(step).for_each(&mut each);
-        each(words - 1);
     }
 
     /// Writes the block from word `first` on.
     fn write_from(&self, first: usize) {
         let write = |index: usize| {
             // SAFETY: a word of the block, which is owned here, by `visit` or by the range below.
-            unsafe { self.at.add(index).write(self.key ^ index as u64) };
+            unsafe { self.memory.words().add(index).write(self.key ^ index as u64) };
         };
         match self.touch {
             Touch::Whole => (first..self.words()).for_each(write),
-            _ => self.visit(write),
+            _ => visit(self.words(), self.touch, write),
         }
     }
 
     fn check(&self, index: usize) {
         // SAFETY: callers pass the index of a word that was written: from `visit`, or below the length before the block
         // grew.
-        let found = unsafe { self.at.add(index).read() };
+        let found = unsafe { self.memory.words().add(index).read() };
         let wanted = self.key ^ index as u64;
         if found != wanted {
             fail(&format_args!("word {index} of {self} holds {found:#x} where {wanted:#x} was written"));
@@ -168,15 +144,13 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.visit(|index| self.check(index));
-        // SAFETY: `at` came from this allocator with this layout, and a block is dropped once.
-        unsafe { self.heap.0.dealloc(black_box(self.at.as_ptr().cast()), self.layout) };
+        visit(self.words(), self.touch, |index| self.check(index));
     }
 }
 
 impl fmt::Display for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the block of {} bytes at {:p}", self.layout.size(), self.at)
+        write!(f, "the block of {} bytes at {:#x}", self.bytes(), self.memory.address())
     }
 }
 

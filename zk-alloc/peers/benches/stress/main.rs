@@ -12,7 +12,6 @@ mod arms;
 mod cli;
 mod driver;
 mod heap;
-mod measure;
 mod patterns;
 mod report;
 #[path = "../../../tests/support/mod.rs"]
@@ -26,7 +25,7 @@ use clap::Parser;
 fn main() -> ExitCode {
     let options = cli::Options::parse();
     let done = if options.child {
-        measure::child(&options)
+        driver::child(&options)
     } else if options.list {
         // Not `print!`, which panics if the reader (such as `head`) has closed the pipe.
         stdout().write_all(cli::listing().as_bytes()).map_err(|error| format!("the list was not read: {error}"))

@@ -1,9 +1,10 @@
 //! Samples, the figures computed from them, and the report: a table of all patterns, the means, and the patterns in which zk-alloc breaks a promise.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use crate::arms::{Arm, BASELINE, OURS};
-use crate::measure::Sample;
+use crate::driver::Sample;
 use crate::patterns::{Group, Pattern};
 
 /// The memory that an arm may use, as a multiple of a peer's.
@@ -135,20 +136,12 @@ fn breaches(results: &Results) -> String {
     )
 }
 
-/// One run. `arm` and `pattern` are indices into the lists of [`Results`].
-struct Row {
-    round: u32,
-    arm: usize,
-    pattern: usize,
-    sample: Sample,
-}
-
 pub(crate) struct Results {
     arms: Vec<&'static Arm>,
     patterns: Vec<&'static Pattern>,
-    rows: Vec<Row>,
-    /// Arms that failed patterns. They have no figures there, even if earlier rounds passed.
-    failed: Vec<(usize, usize)>,
+    /// The samples of each round for an arm and a pattern, by their indices. An arm that failed a pattern has no figures there, even if
+    /// earlier rounds passed.
+    samples: HashMap<(usize, usize), Option<Vec<Sample>>>,
 }
 
 /// The median of some ratios, and their range.
@@ -161,19 +154,20 @@ struct Ratio {
 
 impl Results {
     pub(crate) fn new(arms: Vec<&'static Arm>, patterns: Vec<&'static Pattern>) -> Self {
-        Self { arms, patterns, rows: Vec::new(), failed: Vec::new() }
+        Self { arms, patterns, samples: HashMap::new() }
     }
 
-    pub(crate) fn add(&mut self, round: u32, arm: usize, pattern: usize, sample: Sample) {
-        self.rows.push(Row { round, arm, pattern, sample });
-    }
-
-    pub(crate) fn fail(&mut self, arm: usize, pattern: usize) {
-        self.failed.push((arm, pattern));
+    /// Adds the sample of a round; `None` if the arm failed.
+    pub(crate) fn add(&mut self, arm: usize, pattern: usize, sample: Option<Sample>) {
+        let all = self.samples.entry((arm, pattern)).or_insert_with(|| Some(Vec::new()));
+        match (all.as_mut(), sample) {
+            (Some(samples), Some(sample)) => samples.push(sample),
+            _ => *all = None,
+        }
     }
 
     pub(crate) fn has_failed(&self, arm: usize, pattern: usize) -> bool {
-        self.failed.contains(&(arm, pattern))
+        self.samples.get(&(arm, pattern)).is_some_and(Option::is_none)
     }
 
     /// The index of an arm that took part.
@@ -181,28 +175,24 @@ impl Results {
         self.arms.iter().position(|arm| arm.name == name)
     }
 
-    fn of(&self, arm: usize, pattern: usize) -> impl Iterator<Item = &Row> {
-        let valid = !self.has_failed(arm, pattern);
-        self.rows.iter().filter(move |row| valid && row.arm == arm && row.pattern == pattern)
+    fn of(&self, arm: usize, pattern: usize) -> impl Iterator<Item = &Sample> {
+        self.samples.get(&(arm, pattern)).into_iter().flatten().flatten()
     }
 
     /// The median of the arm's times, in milliseconds.
     fn time_ms(&self, arm: usize, pattern: usize) -> Option<f64> {
-        median(self.of(arm, pattern).map(|row| row.sample.wall_ns as f64 / 1e6).collect())
+        median(self.of(arm, pattern).map(|sample| sample.wall_ns as f64 / 1e6).collect())
     }
 
     /// The median of the arm's peaks.
     fn peak_bytes(&self, arm: usize, pattern: usize) -> Option<f64> {
-        median(self.of(arm, pattern).map(|row| row.sample.peak_rss_bytes as f64).collect())
+        median(self.of(arm, pattern).map(|sample| sample.peak_rss_bytes as f64).collect())
     }
 
     /// The arm's time relative to another's, round by round.
     fn time_by(&self, arm: usize, other: usize, pattern: usize) -> Option<Ratio> {
-        let in_round = |round| self.of(other, pattern).find(|row| row.round == round);
-        let ratios: Vec<f64> = self
-            .of(arm, pattern)
-            .filter_map(|row| Some(row.sample.wall_ns as f64 / in_round(row.round)?.sample.wall_ns as f64))
-            .collect();
+        let rounds = self.of(arm, pattern).zip(self.of(other, pattern));
+        let ratios: Vec<f64> = rounds.map(|(own, other)| own.wall_ns as f64 / other.wall_ns as f64).collect();
         let least = ratios.iter().copied().reduce(f64::min)?;
         let most = ratios.iter().copied().reduce(f64::max)?;
         Some(Ratio { median: median(ratios)?, least, most })
