@@ -59,6 +59,8 @@ pub(crate) use host::set_max_mappings;
 pub(crate) use host::{Host, Limits, host, max_mappings};
 #[cfg(unix)]
 pub(crate) use imp::keep_on_fork;
+#[cfg(all(not(unix), feature = "profile"))]
+pub(crate) use imp::may_be_on_signal_stack;
 pub(crate) use imp::{
     advise_huge, commit, copy_held, count_resident, discard, extend, forbid_huge, hand_to_children,
     leave_out_of_children, leave_out_of_dumps, minor_faults, missing_memory, move_pages, populate, prefault,
@@ -66,8 +68,8 @@ pub(crate) use imp::{
 };
 #[cfg(not(unix))]
 pub(crate) use imp::{
-    arm_thread_exit, coarse_ns, fence_other_threads, lock, lockable_bytes, may_be_in_signal_handler,
-    may_be_on_signal_stack, monotonic_ns, on_signal, return_key, signal_number, thread_exit_key, unlock,
+    arm_thread_exit, coarse_ns, fence_other_threads, lock, lockable_bytes, may_be_in_signal_handler, monotonic_ns,
+    on_signal, return_key, signal_number, thread_exit_key, unlock,
 };
 pub(crate) use mapping::{AddressRange, Mapping, map_guarded, map_zeroed, may_map_sparsely, reserve, round_up};
 #[cfg(any(not(loom), feature = "profile"))]

@@ -95,7 +95,7 @@ pub(crate) fn on_signal(_number: i32, _run: fn()) -> bool {
 }
 
 /// There are no signal handlers.
-#[cfg_attr(not(feature = "profile"), allow(dead_code, reason = "only the sampling asks"))]
+#[cfg(feature = "profile")]
 pub(crate) fn may_be_on_signal_stack() -> bool {
     false
 }
