@@ -5,10 +5,14 @@ use std::error::Error;
 use std::mem::forget;
 
 use cudarc::driver::{CudaContext, sys};
+use libloading::Library;
 use zk_alloc::{NotPinned, Pinned};
 
 // Compiles against this allocator only.
 const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
+
+/// The driver's library. `cudarc` has a function that asks for it, but not if another crate has it link the driver (`dynamic-linking`).
+const DRIVER: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 
 /// Why memory is not registered: there is no driver, or its answer.
 pub type CudaError = Box<dyn Error + Send + Sync>;
@@ -25,11 +29,9 @@ pub type CudaError = Box<dyn Error + Send + Sync>;
 /// of cudarc 0.19 copy a `Vec` asynchronously and do not wait, so each call needs a `synchronize` of its stream.
 pub unsafe fn pin(bytes: usize, device: usize) -> Result<Pinned, NotPinned<CudaError>> {
     let refused = |error| NotPinned::NotRegistered { asked_bytes: bytes, error };
-    // Asked first: pages that nothing registers need not become resident.
+    // Asked first: cudarc panics without a driver, and pages that nothing registers need not become resident.
     // SAFETY: loads a library of the system, whose initialisers are as safe as those of any driver.
-    if !unsafe { sys::is_culib_present() } {
-        return Err(refused("no CUDA driver is installed (libcuda.so.1)".into()));
-    }
+    unsafe { Library::new(DRIVER) }.map_err(|_| refused(format!("no CUDA driver is installed ({DRIVER})").into()))?;
     // The device's primary context, which the CUDA runtime uses, too. It lasts as long as the range.
     let context = CudaContext::new(device).map_err(|error| refused(error.into()))?;
     let registering = context.clone();
