@@ -1,13 +1,13 @@
 //! Checks the commands in the Markdown files, in Makefile.toml and in the workflows without running them: the tasks, packages, tests,
 //! provers, allocators, options, scripts, variables and files that they name exist. CHANGELOG.md is left out: it names what is gone.
-//! Checks the table of messages against the messages of the code, and the other way round.
+//! Checks the table of messages against the messages of the code, and the other way round. Checks what the preload library's page says of
+//! its reports in the same way.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, ExitCode};
 
 const WORKFLOWS: &str = ".github/workflows/";
-const MESSAGES: &str = "docs/data/messages.md";
 
 fn main() -> ExitCode {
     let names = Names::read();
@@ -47,7 +47,8 @@ fn main() -> ExitCode {
     for (place, command) in &commands {
         broken.extend(names.faults(command).into_iter().map(|why| format!("{place}: {command}: {why}")));
     }
-    broken.extend(message_faults(&read(MESSAGES), &names.allocator));
+    broken.extend(message_faults("docs/data/messages.md", "| Message |", &names.allocator, ""));
+    broken.extend(message_faults("docs/preload.md", "| output |", &names.allocator, "report of "));
     broken.iter().for_each(|line| eprintln!("{line}"));
     println!("{} commands, {} faults", commands.len(), broken.len());
     if commands.is_empty() || !broken.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
@@ -83,9 +84,10 @@ fn variables(line: &str) -> Vec<&str> {
     names.filter(|name| !name.ends_with('_')).collect()
 }
 
-/// The differences between the table of messages and the code: rows whose fixed parts are not in the code, and messages of the code
-/// without a row.
-fn message_faults(page: &str, code: &str) -> Vec<String> {
+/// The differences between the table of messages below `head` and the code: rows whose fixed parts are not in the code, and messages of the
+/// code that begin with `start` and have no row.
+fn message_faults(page: &str, head: &str, code: &str, start: &str) -> Vec<String> {
+    let text = read(page);
     // Strings go on behind a backslash at the end of a line.
     let mut joined = String::new();
     for line in code.lines() {
@@ -98,23 +100,25 @@ fn message_faults(page: &str, code: &str) -> Vec<String> {
         joined.push_str(if goes_on { line.trim_start() } else { line });
     }
     let joined = joined.replace("\\\"", "'");
-    let cells = page.lines().filter(|line| line.starts_with("| `")).filter_map(|line| line.split(" | ").next());
-    let rows: Vec<_> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(|row| row.replace('"', "'")).collect();
+    let table = text.lines().skip_while(|line| !line.starts_with(head)).take_while(|line| line.starts_with('|'));
+    let cells = table.filter(|line| line.starts_with("| `")).filter_map(|line| line.split(" | ").next());
+    let rows: Vec<_> =
+        cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(|row| row.replace('"', "'")).collect();
     let parts: Vec<_> = rows.iter().map(|row| fixed_parts(row)).collect();
     let gone = rows.iter().zip(&parts).filter(|(_, parts)| !parts.iter().all(|part| joined.contains(part)));
-    let mut faults: Vec<_> = gone.map(|(row, _)| format!("{MESSAGES}: no message of the code is {row:?}")).collect();
+    let mut faults: Vec<_> = gone.map(|(row, _)| format!("{page}: no message of the code is {row:?}")).collect();
     let messages = ["warn(", "print_line(", "abort(", "say("].into_iter().flat_map(|call| {
         let rests = joined.split(&format!("{call}format_args!(")).skip(1).collect::<Vec<_>>();
         rests.into_iter().filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next())
     });
-    for message in messages.filter(|message| !fixed_parts(message).is_empty()) {
+    for message in messages.filter(|message| message.starts_with(start) && !fixed_parts(message).is_empty()) {
         let is_row = |parts: &&Vec<String>| {
             let mut rest = message;
             parts.iter().map(String::len).sum::<usize>() >= 8
                 && parts.iter().all(|part| rest.split_once(part.as_str()).map(|(_, after)| rest = after).is_some())
         };
         if !parts.iter().any(|parts| is_row(&parts)) {
-            faults.push(format!("{MESSAGES} has no row for {message:?}"));
+            faults.push(format!("{page} has no row for {message:?}"));
         }
     }
     faults
