@@ -44,7 +44,7 @@ pub(crate) fn configure(value: Option<&[u8]>, is_said: impl FnOnce() -> bool) {
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = at_exit;
 
-/// Writes one line to where the report goes.
+/// Writes one line to where the report goes; to standard error if the file can't be opened.
 fn say(message: fmt::Arguments<'_>) {
     let path = FILE.each_ref().map(|byte| byte.load(Ordering::Relaxed));
     if path[0] == 0 {
@@ -55,10 +55,11 @@ fn say(message: fmt::Arguments<'_>) {
         // SAFETY: a path that ends with a zero, a buffer that is valid for its length, and a file that is opened here.
         unsafe {
             let file = libc::open(path.as_ptr().cast(), flags, 0o644);
-            if file >= 0 {
-                libc::write(file, line.as_ptr().cast(), line.len());
-                libc::close(file);
+            if file < 0 {
+                return c_api::print_line(message);
             }
+            libc::write(file, line.as_ptr().cast(), line.len());
+            libc::close(file);
         }
     });
 }

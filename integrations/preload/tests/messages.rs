@@ -167,4 +167,8 @@ fn report_goes_to_a_file_too() {
         assert!(text.lines().all(|line| line.contains("served")), "{text}");
     }
     std::fs::remove_file(&file).expect("the report's file");
+    // A file that can't be opened must not lose the report.
+    let output =
+        outcome_of(Arm::Everything.command("bash").args(["-c", ":"]).env("ZK_ALLOC_REPORT", file.join("file")));
+    assert!(output.err.contains("report of bash"), "{}", output.err);
 }

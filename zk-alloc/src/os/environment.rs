@@ -148,7 +148,9 @@ pub(crate) fn nearest_variable(name: &str) -> Option<&'static str> {
     const MAX_EDITS: usize = 4;
     let is_public = |known: &&&str| !known.starts_with("ZK_ALLOC_TEST_");
     let near = VARIABLES.iter().filter(is_public).map(|&known| (edits(name.as_bytes(), known.as_bytes()), known));
-    near.min_by_key(|&(edits, _)| edits).filter(|&(edits, _)| edits <= MAX_EDITS).map(|(_, known)| known)
+    // More would replace every letter of a short name.
+    let max_edits = MAX_EDITS.min(name.len().saturating_sub("ZK_ALLOC_X".len()));
+    near.min_by_key(|&(edits, _)| edits).filter(|&(edits, _)| edits <= max_edits).map(|(_, known)| known)
 }
 
 /// The least number of letters to insert, drop or replace that makes one text of the other (Levenshtein's distance).
@@ -285,6 +287,8 @@ mod tests {
             ("ZK_ALLOC_MAX_BYTE", Some("ZK_ALLOC_MAX_BYTES")),
             ("ZK_ALLOC_MAXBYTES", Some("ZK_ALLOC_MAX_BYTES")),
             ("ZK_ALLOC_RETAIN", Some("ZK_ALLOC_RETAIN_FOR")),
+            ("ZK_ALLOC_TPH", Some("ZK_ALLOC_THP")),
+            ("ZK_ALLOC_FOO", None),
             ("ZK_ALLOC_BACKGROUND_THREAD", None),
             ("ZK_ALLOC_TEST_PAGE_BYTE", None),
         ] {
