@@ -183,7 +183,9 @@ fn mistake(arguments: &[OsString]) -> Option<String> {
         match given.strip_prefix("--").map(|option| option.split_once('=').unwrap_or((option, ""))) {
             // The command to run begins.
             None if command == "exec" && !given.starts_with('-') => return None,
+            None if given == "-h" => return None,
             None => {}
+            Some(("", _)) if command == "exec" && words.next().is_none() => {}
             Some(("" | "help" | "version", _)) => return None,
             Some((name, _)) => match valid.iter().find(|known| known.trim_end_matches('=') == name) {
                 Some(known) if known.ends_with('=') && !given.contains('=') => _ = words.next(),
@@ -195,10 +197,12 @@ fn mistake(arguments: &[OsString]) -> Option<String> {
             },
         }
     }
+    if command == "exec" {
+        return Some("no command given: exec [OPTIONS] -- COMMAND".into());
+    }
     let known = listed("allocators")?;
-    // `exec` has arms of its own, and `zk-alloc:` begins the constants of zk-alloc.
-    let unknown =
-        allocators(arguments).find(|name| command != "exec" && !name.contains(':') && !known.contains(name))?;
+    // `zk-alloc:` begins the constants of zk-alloc.
+    let unknown = allocators(arguments).find(|name| !name.contains(':') && !known.contains(name))?;
     Some(format!("unknown allocator {unknown:?}: valid are {}, zk-alloc:CONSTANT=VALUE", known.join(", ")))
 }
 
@@ -416,6 +420,8 @@ mod tests {
             ("plonky3 --rounds 3 --round=3", "no option --round: valid are"),
             ("check --blesss", "--bless"),
             ("exec --allocator jemalloc -- true", "--allocators"),
+            ("exec --rounds 3", "no command given"),
+            ("exec --rounds 3 --", "no command given"),
             ("plonky3 --allocators glibc,hoard", "unknown allocator \"hoard\": valid are quick, peers"),
         ] {
             let message = runs(line).unwrap_err();
