@@ -105,8 +105,11 @@ impl Axis {
 impl Chart {
     /// The chart on a page.
     pub(super) fn figure(&self) -> Markup {
+        let is_wide = self.size.0 > 400.0;
+        // Below this width the figure scrolls, or nobody could read its labels.
+        let least = is_wide.then(|| format!("--least: {}px", place(self.size.0 * 0.75)));
         html! {
-            figure.wide[self.size.0 > 400.0] {
+            figure.wide[is_wide] style=[least] {
                 figcaption { b { (self.title) } " " span { (self.about) } }
                 (self.svg(None))
             }

@@ -83,7 +83,7 @@ fn section(run: &Run, name: &str, workload: &WorkloadResult, palette: &Palette) 
             @if !workload.timed.is_of_command() {
                 "2^" (workload.log_rows) " rows, threads " (workload.threads) ", " (at_once(run.concurrent))
             }
-            (run.rounds) " rounds."
+            (text::rounds(workload)) "."
         }
         (figures(workload, palette))
         ul.notes { @for note in notes(run, workload) { li { (note) } } }

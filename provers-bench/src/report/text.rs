@@ -68,8 +68,14 @@ pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> Str
 /// The verdict on our arm, and what the rows of a table cannot hold.
 pub(super) fn notes(run: &Run, workload: &WorkloadResult) -> Vec<String> {
     let mut notes: Vec<_> = verdict(run, workload).into_iter().collect();
+    let is_interrupted = |arm: &ArmResult| matches!(arm.outcome, Outcome::Interrupted);
+    let all_interrupted = !workload.arms.is_empty() && workload.arms.iter().all(is_interrupted);
+    if all_interrupted {
+        notes.extend(format::outcome(&Outcome::Interrupted).map(|text| format!("every arm: {text}")));
+    }
     for arm in &workload.arms {
-        notes.extend(format::outcome(&arm.outcome).map(|text| format!("{}: {text}", arm.label)));
+        let outcome = format::outcome(&arm.outcome).filter(|_| !all_interrupted);
+        notes.extend(outcome.map(|text| format!("{}: {text}", arm.label)));
         if let (Outcome::Failed { .. }, Some(why)) = (&arm.outcome, &arm.known_to_fail) {
             notes.push(format!("{}: known to fail, and no failure of the run: {why}", arm.label));
         }
@@ -126,7 +132,7 @@ pub(super) fn arms(run: &Run) -> Vec<(&str, String)> {
         let Some(identity) = arm.identity.as_ref().filter(|_| arms.iter().all(|(label, _)| *label != arm.label)) else {
             continue;
         };
-        let mut what = format!("{} {}", identity.allocator, identity.version.trim());
+        let mut what = format!("{} {}", identity.allocator, identity.version.trim()).trim_end().to_owned();
         for (how, settings) in [("with", &identity.settings), ("confirmed", &identity.confirmed)] {
             if !settings.is_empty() {
                 what += &format!("; {how} {}", settings.join(" "));
@@ -150,7 +156,7 @@ pub(super) fn at_once(concurrent: Concurrent) -> String {
 }
 
 /// The number of completed rounds, from the arm that got furthest.
-fn rounds(workload: &WorkloadResult) -> String {
+pub(super) fn rounds(workload: &WorkloadResult) -> String {
     let proofs = || workload.arms.iter().flat_map(|arm| &arm.samples);
     let warm = proofs().map(|proof| proof.round).max().unwrap_or(0);
     let processes = proofs().map(|proof| proof.process + 1).max().unwrap_or(0);
