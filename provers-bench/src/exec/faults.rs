@@ -94,7 +94,8 @@ impl Sampled {
     fn fault(&mut self, process: u32, at: u64, chain: &[u64]) {
         // The chain begins with the instruction itself. The others are where calls return to. As in all profiles here, each lies behind
         // the call.
-        let outer = chain.iter().copied().filter(|&address| address < FIRST_MARK).skip_while(|&address| address == at);
+        let addresses = chain.iter().copied().filter(|address| (FIRST_ADDRESS..FIRST_MARK).contains(address));
+        let outer = addresses.skip_while(|&address| address == at);
         let chain = iter::once(at + 1).chain(outer).collect();
         *self.processes.entry(process).or_default().chains.entry(chain).or_default() += 1;
     }
@@ -130,6 +131,8 @@ impl Process {
     }
 }
 
+/// Nothing is mapped below. A walk without frame pointers may end there.
+const FIRST_ADDRESS: u64 = 0x1000;
 /// From here on, values of a call chain are not addresses: they say in which mode the next calls were.
 const FIRST_MARK: u64 = -4095_i64 as u64;
 
