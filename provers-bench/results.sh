@@ -33,6 +33,12 @@ six miden miden --log-rows 16 --rounds 6 --processes 4
 six openvm openvm --rounds 6 --processes 4
 six sp1 sp1 --rounds 6 --processes 4
 six triton triton --log-rows 14 --rounds 6 --processes 4
+# A program in C++, by preload. Without its npm package it is left out.
+if [[ -d provers-bench/provers/bb/node_modules ]]; then
+    for size in 14 17 19; do
+        measure "bb-$size" bb --log-rows "$size" --allocators glibc,jemalloc-tuned,mimalloc-tuned,tcmalloc,zk-alloc
+    done
+fi
 # Four processes of 3 GB at once: fewer arms fit.
 measure big17 plonky3 --workloads poseidon2,keccak --log-rows 17 --rounds 6 --processes 4 --allocators glibc,jemalloc-tuned,mimalloc-tuned,zk-alloc
 

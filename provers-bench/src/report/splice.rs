@@ -193,10 +193,12 @@ impl<'a> Row<'a> {
 
 /// A table with a row for each workload: time and peak memory under glibc, under the fastest peer, and under zk-alloc.
 fn summary(rows: &[Row<'_>]) -> String {
-    let mut text =
-        "| warm proof: time, peak RSS | glibc | fastest peer | zk-alloc | time vs glibc (95% CI) | page faults |\n\
-                    |---|--:|--:|--:|--:|--:|\n"
-            .to_owned();
+    let are_commands = rows.iter().all(|row| row.workload.timed.is_of_command());
+    let what = if are_commands { "run" } else { "warm proof" };
+    let mut text = format!(
+        "| {what}: time, peak RSS | glibc | fastest peer | zk-alloc | time vs glibc (95% CI) | page faults |\n\
+        |---|--:|--:|--:|--:|--:|\n"
+    );
     for Row { name, workload, before, ours, peer } in rows {
         let both = |summary: &Summary| {
             let shown = |value: Option<u64>, shown: fn(u64) -> String| value.map_or("-".into(), shown);
@@ -208,8 +210,9 @@ fn summary(rows: &[Row<'_>]) -> String {
         let faults = [before, ours].map(|summary| summary.warm_minflt.map_or("-".into(), format::count)).join(" → ");
         let ratio = ours.wall_ratio.as_ref().map_or("-".into(), format::ratio);
         let verdict = ours.verdict.map_or("", format::verdict);
-        let (log_rows, before, ours) = (workload.log_rows, both(before), both(ours));
-        text += &format!("| {name} 2^{log_rows} | {before} | {peer} | **{ours}** | {ratio} {verdict} | {faults} |\n");
+        let size = if are_commands { String::new() } else { format!(" 2^{}", workload.log_rows) };
+        let (before, ours) = (both(before), both(ours));
+        text += &format!("| {name}{size} | {before} | {peer} | **{ours}** | {ratio} {verdict} | {faults} |\n");
     }
     text
 }

@@ -14,6 +14,9 @@ use std::env;
 /// Increases whenever a reader would misread an older `result.json`.
 pub(crate) const SCHEMA: u32 = 2;
 
+/// Variable with the command line of a program that runs `exec` for its user, a word a line. Reports name that command.
+const STARTED_AS: &str = "PROVE_BENCH_STARTED_AS";
+
 /// Gauge of the peak bytes in use, for allocators that have it.
 pub(super) const PEAK_LIVE_BYTES: &str = "peak_live_bytes";
 
@@ -171,7 +174,8 @@ impl Run {
             schema: SCHEMA,
             run,
             prover: prover.into(),
-            command_line: env::args().collect(),
+            command_line: env::var(STARTED_AS)
+                .map_or_else(|_| env::args().collect(), |words| words.lines().map(str::to_owned).collect()),
             seed,
             rounds,
             machine: Machine::observe(),
