@@ -95,17 +95,17 @@ impl Inputs {
     /// The command that proves.
     pub(crate) fn command(&self) -> impl Iterator<Item = OsString> {
         let options = [("-c", ""), ("-b", "circuit.json"), ("-w", "witness.gz"), ("-k", "vk"), ("-o", "")];
-        [self.program().into(), "prove".into()].into_iter().chain(self.options(&options))
+        [from_here(self.program()).into(), "prove".into()].into_iter().chain(self.options(&options))
     }
 
     /// The command line that verifies the proof, for a shell.
     pub(crate) fn verification(&self) -> String {
-        format!("'{}'", self.path("verify").to_string_lossy().replace('\'', r"'\''"))
+        format!("'{}'", from_here(self.path("verify")).to_string_lossy().replace('\'', r"'\''"))
     }
 
     /// Each option with the path of its file.
     fn options(&self, options: &[(&str, &str)]) -> Vec<OsString> {
-        options.iter().flat_map(|(option, file)| [option.into(), self.path(file).into()]).collect()
+        options.iter().flat_map(|(option, file)| [option.into(), from_here(self.path(file)).into()]).collect()
     }
 
     /// A link to `bb`. `exec` calls a command by its file's name, so each size has a row of its own.
@@ -116,6 +116,12 @@ impl Inputs {
     fn path(&self, file: &str) -> PathBuf {
         if file.is_empty() { self.folder.clone() } else { self.folder.join(file) }
     }
+}
+
+/// The path from the current folder, if it lies below. Tables show the command, and no other machine has this one's folders.
+fn from_here(path: PathBuf) -> PathBuf {
+    let here = env::current_dir().unwrap_or_default();
+    path.strip_prefix(here).map(Path::to_owned).unwrap_or(path)
 }
 
 /// The folder of all inputs, in this package's target folder. Other inputs have another one.
