@@ -32,7 +32,7 @@ mod imp;
 mod environment;
 #[cfg(all(test, target_os = "linux"))]
 #[allow(dead_code, reason = "unit tests use a part")]
-#[path = "../../tests/support/forks.rs"]
+#[path = "../../tests/support/process.rs"]
 pub(crate) mod forks;
 mod host;
 mod mapping;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::ALLOC;
 use crate::support::blocks::{Allocator, Block, KIB, MIB, RESIDENT};
-use crate::support::process::{are_ours, first_failure, give_up_root, in_a_fork, limited, ours, tasks};
-use crate::support::{address_space_bytes, alone, field, in_its_own_process, soon};
+use crate::support::process::{are_ours, first_failure, give_up_root, in_a_fork, limited, ours, soon, tasks};
+use crate::support::{address_space_bytes, alone, field, in_its_own_process};
 use zk_alloc::{
     Origin, PhaseGuard, Retain, Settings, ZkAllocator, phase, release, reserve, set_retain, start_background_thread,
     stats, stop_background_thread,

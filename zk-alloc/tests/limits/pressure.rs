@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use std::{fs, io, process, thread};
 
 use crate::support::blocks::MIB;
-use crate::support::{Ended, Settings, assert_patterned, child, child_as, field, is_alone, patterned, skip, soon};
+use crate::support::process::soon;
+use crate::support::{Ended, Settings, assert_patterned, child, child_as, field, is_alone, patterned, skip};
 use zk_alloc::{Retain, phase, set_retain, start_background_thread, stats};
 
 /// A control group of the memory controller. Dropping it removes it.

@@ -4,8 +4,8 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use crate::support::blocks::Block;
-use crate::support::process::ours;
-use crate::support::{alone, field, rss_bytes, soon};
+use crate::support::process::{ours, soon};
+use crate::support::{alone, field, rss_bytes};
 use zk_alloc::{
     Participants, Phase, Retain, ZkAllocator, phase, release, reserve, set_retain, soften, start_background_thread,
     stats, stop_background_thread,

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::support::blocks::{Block, KIB, MIB, RESIDENT, cost, keep_every};
-use crate::support::process::without_more_memory;
-use crate::support::{Numbers, alone, assert_patterned, in_its_own_process, patterned, rss_bytes, soon};
+use crate::support::process::{soon, without_more_memory};
+use crate::support::{Numbers, alone, assert_patterned, in_its_own_process, patterned, rss_bytes};
 use zk_alloc::{Phase, Retain, Stats, phase, release, set_retain, start_background_thread, stats};
 
 /// The kernel maps whole pages, so a block of up to a page costs one.

@@ -6,7 +6,6 @@ use std::hint::black_box;
 use std::process::{Command, ExitStatus};
 use std::sync::Barrier;
 use std::thread;
-use std::time::{Duration, Instant};
 
 pub(crate) mod blocks;
 #[cfg(target_os = "linux")]
@@ -109,20 +108,6 @@ pub(crate) fn beside_idle_threads<R>(count: usize, work: impl Fn() + Sync, meanw
         done.wait();
         result
     })
-}
-
-/// Whether `holds` returns `true` within 20 seconds. It is called every few milliseconds.
-pub(crate) fn soon(mut holds: impl FnMut() -> bool) -> bool {
-    let begun = Instant::now();
-    loop {
-        if holds() {
-            return true;
-        }
-        if begun.elapsed() > Duration::from_secs(20) {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// Whether this process was started by [`child`].

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Longer than a forked child takes on a busy machine. One that hangs is ended then.
 const PATIENCE_S: u32 = 40;
@@ -130,10 +131,24 @@ pub(crate) fn ours() -> Vec<PathBuf> {
     tasks().into_iter().filter(is_ours).collect()
 }
 
+/// Whether `holds` returns `true` within 20 seconds. It is called every few milliseconds.
+pub(crate) fn soon(mut holds: impl FnMut() -> bool) -> bool {
+    let begun = Instant::now();
+    loop {
+        if holds() {
+            return true;
+        }
+        if begun.elapsed() > Duration::from_secs(20) {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
 /// Whether `count` tasks have the allocator's name, or will in a moment: a new thread names itself, and the kernel lists one that
 /// was joined a little longer.
 pub(crate) fn are_ours(count: usize) -> bool {
-    super::soon(|| ours().len() == count)
+    soon(|| ours().len() == count)
 }
 
 #[cfg(target_env = "gnu")]
