@@ -58,51 +58,35 @@ unsafe extern "C" fn before_look_up(file: *const c_char, flags: c_int) -> *mut c
 ///
 /// # Safety
 /// As dlopen(3) requires.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
     naked_asm!(
-        "endbr64",
-        "test esi, {deepbind}",
-        "jz 2f",
-        "cmp byte ptr [rip + {is_in_use}], 0",
-        "je 2f",
-        "and esi, {others}",
-        "mov byte ptr [rip + {was_left_out}], 1",
-        "2:",
-        "jmp qword ptr [rip + {next}]",
-        deepbind = const libc::RTLD_DEEPBIND,
-        others = const !libc::RTLD_DEEPBIND,
-        is_in_use = sym IS_IN_USE,
-        was_left_out = sym WAS_LEFT_OUT,
-        next = sym NEXT_DLOPEN,
-    )
-}
-
-/// dlopen(3).
-///
-/// # Safety
-/// As dlopen(3) requires.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
-    naked_asm!(
-        "hint #34", // bti c
-        "tst w1, #{deepbind}",
-        "b.eq 2f",
-        "adrp x9, {is_in_use}",
-        "ldrb w9, [x9, :lo12:{is_in_use}]",
-        "cbz w9, 2f",
-        "and w1, w1, #{others}",
-        "adrp x9, {was_left_out}",
-        "mov w10, #1",
-        "strb w10, [x9, :lo12:{was_left_out}]",
-        "2:",
-        "adrp x16, {next}",
-        "ldr x16, [x16, :lo12:{next}]",
-        "br x16",
+        #[cfg(target_arch = "x86_64")]
+        "endbr64
+        test esi, {deepbind}
+        jz 2f
+        cmp byte ptr [rip + {is_in_use}], 0
+        je 2f
+        and esi, {others}
+        mov byte ptr [rip + {was_left_out}], 1
+        2:
+        jmp qword ptr [rip + {next}]",
+        #[cfg(target_arch = "aarch64")]
+        "hint #34 // bti c
+        tst w1, #{deepbind}
+        b.eq 2f
+        adrp x9, {is_in_use}
+        ldrb w9, [x9, :lo12:{is_in_use}]
+        cbz w9, 2f
+        and w1, w1, #{others}
+        adrp x9, {was_left_out}
+        mov w10, #1
+        strb w10, [x9, :lo12:{was_left_out}]
+        2:
+        adrp x16, {next}
+        ldr x16, [x16, :lo12:{next}]
+        br x16",
         deepbind = const libc::RTLD_DEEPBIND,
         others = const !libc::RTLD_DEEPBIND,
         is_in_use = sym IS_IN_USE,

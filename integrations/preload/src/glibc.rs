@@ -130,23 +130,14 @@ pub(crate) fn is_there() -> bool {
 /// libraries must start without it.
 fn address_of_release() -> *const c_void {
     let address: *const c_void;
-    #[cfg(target_arch = "x86_64")]
     // SAFETY: reads an entry of the library's table of addresses.
     unsafe {
         asm!(
             ".weak gnu_get_libc_release",
-            "mov {}, qword ptr [rip + gnu_get_libc_release@GOTPCREL]",
-            out(reg) address,
-            options(pure, readonly, nostack),
-        );
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
-    unsafe {
-        asm!(
-            ".weak gnu_get_libc_release",
-            "adrp {0}, :got:gnu_get_libc_release",
-            "ldr {0}, [{0}, :got_lo12:gnu_get_libc_release]",
+            #[cfg(target_arch = "x86_64")]
+            "mov {0}, qword ptr [rip + gnu_get_libc_release@GOTPCREL]",
+            #[cfg(target_arch = "aarch64")]
+            "adrp {0}, :got:gnu_get_libc_release\nldr {0}, [{0}, :got_lo12:gnu_get_libc_release]",
             out(reg) address,
             options(pure, readonly, nostack),
         );

@@ -6,21 +6,13 @@
 macro_rules! named {
     ($name:literal) => {{
         let address: *mut c_void;
-        #[cfg(target_arch = "x86_64")]
         // SAFETY: reads an entry of the library's table of addresses.
         unsafe {
             asm!(
-                concat!("mov {}, qword ptr [rip + ", $name, "@GOTPCREL]"),
-                out(reg) address,
-                options(pure, readonly, nostack, preserves_flags),
-            );
-        }
-        #[cfg(target_arch = "aarch64")]
-        // SAFETY: as above.
-        unsafe {
-            asm!(
-                concat!("adrp {0}, :got:", $name),
-                concat!("ldr {0}, [{0}, :got_lo12:", $name, "]"),
+                #[cfg(target_arch = "x86_64")]
+                concat!("mov {0}, qword ptr [rip + ", $name, "@GOTPCREL]"),
+                #[cfg(target_arch = "aarch64")]
+                concat!("adrp {0}, :got:", $name, "\nldr {0}, [{0}, :got_lo12:", $name, "]"),
                 out(reg) address,
                 options(pure, readonly, nostack, preserves_flags),
             );
@@ -33,21 +25,13 @@ macro_rules! named {
 macro_rules! is_ours {
     ($name:literal) => {{
         let address: *mut c_void;
-        #[cfg(target_arch = "x86_64")]
         // SAFETY: computes the address of a label.
         unsafe {
             asm!(
-                concat!("lea {}, [rip + zk_alloc", $name, "]"),
-                out(reg) address,
-                options(pure, nomem, nostack, preserves_flags),
-            );
-        }
-        #[cfg(target_arch = "aarch64")]
-        // SAFETY: as above.
-        unsafe {
-            asm!(
-                concat!("adrp {0}, zk_alloc", $name),
-                concat!("add {0}, {0}, :lo12:zk_alloc", $name),
+                #[cfg(target_arch = "x86_64")]
+                concat!("lea {0}, [rip + zk_alloc", $name, "]"),
+                #[cfg(target_arch = "aarch64")]
+                concat!("adrp {0}, zk_alloc", $name, "\nadd {0}, {0}, :lo12:zk_alloc", $name),
                 out(reg) address,
                 options(pure, nomem, nostack, preserves_flags),
             );
@@ -57,39 +41,32 @@ macro_rules! is_ours {
 }
 
 /// The label that [`is_ours`] compares with, at the start of a function.
-#[cfg(target_arch = "x86_64")]
 macro_rules! label {
     ($name:literal) => {
-        concat!(".globl zk_alloc", $name, "\n.hidden zk_alloc", $name, "\nzk_alloc", $name, ":\nendbr64")
-    };
-}
-
-/// As above; `hint #34` is `bti c`.
-#[cfg(target_arch = "aarch64")]
-macro_rules! label {
-    ($name:literal) => {
-        concat!(".globl zk_alloc", $name, "\n.hidden zk_alloc", $name, "\nzk_alloc", $name, ":\nhint #34")
+        concat!(".globl zk_alloc", $name, "\n.hidden zk_alloc", $name, "\nzk_alloc", $name, ":")
     };
 }
 
 /// Defines functions that jump to the process's function of another name, or to one of ours. They leave registers and stack as they are.
 macro_rules! jumps {
     (@to $name:literal $target:literal) => {
-        #[cfg(target_arch = "x86_64")]
-        naked_asm!(label!($name), concat!("jmp qword ptr [rip + ", $target, "@GOTPCREL]"));
-        #[cfg(target_arch = "aarch64")]
         naked_asm!(
             label!($name),
-            concat!("adrp x16, :got:", $target),
-            concat!("ldr x16, [x16, :got_lo12:", $target, "]"),
-            "br x16",
+            #[cfg(target_arch = "x86_64")]
+            concat!("endbr64\njmp qword ptr [rip + ", $target, "@GOTPCREL]"),
+            #[cfg(target_arch = "aarch64")]
+            concat!("hint #34 // bti c\nadrp x16, :got:", $target, "\nldr x16, [x16, :got_lo12:", $target, "]\nbr x16"),
         );
     };
     (@to $name:literal $target:ident) => {
-        #[cfg(target_arch = "x86_64")]
-        naked_asm!(label!($name), "jmp {target}", target = sym $target);
-        #[cfg(target_arch = "aarch64")]
-        naked_asm!(label!($name), "b {target}", target = sym $target);
+        naked_asm!(
+            label!($name),
+            #[cfg(target_arch = "x86_64")]
+            "endbr64\njmp {target}",
+            #[cfg(target_arch = "aarch64")]
+            "hint #34 // bti c\nb {target}",
+            target = sym $target,
+        );
     };
     ($($(#[$doc:meta])* $own:ident = $name:literal -> $target:tt;)*) => {$(
         $(#[$doc])*

@@ -77,77 +77,61 @@ unsafe extern "C" fn syscall_early(
 ///
 /// # Safety
 /// As syscall(2) requires.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn syscall() {
     naked_asm!(
-        "endbr64",
-        "cmp edi, {seccomp}",
-        "je 2f",
-        "cmp edi, {prctl}",
-        "jne 3f",
-        "cmp esi, {set_seccomp}",
-        "jne 3f",
-        "2:",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push rcx",
-        "push r8",
-        "push r9",
-        "sub rsp, 8",
-        "call {enters}",
-        "add rsp, 8",
-        "pop r9",
-        "pop r8",
-        "pop rcx",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "xor eax, eax",
-        "3:",
-        "jmp qword ptr [rip + {next}]",
-        seccomp = const libc::SYS_seccomp,
-        prctl = const libc::SYS_prctl,
-        set_seccomp = const libc::PR_SET_SECCOMP,
-        enters = sym enters,
-        next = sym NEXT_SYSCALL,
-    )
-}
-
-/// As above.
-///
-/// # Safety
-/// As syscall(2) requires.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn syscall() {
-    naked_asm!(
-        "hint #34", // bti c
-        "cmp w0, #{seccomp}",
-        "b.eq 2f",
-        "cmp w0, #{prctl}",
-        "b.ne 3f",
-        "cmp w1, #{set_seccomp}",
-        "b.ne 3f",
-        "2:",
-        "stp x29, x30, [sp, #-80]!",
-        "stp x0, x1, [sp, #16]",
-        "stp x2, x3, [sp, #32]",
-        "stp x4, x5, [sp, #48]",
-        "str x6, [sp, #64]",
-        "bl {enters}",
-        "ldr x6, [sp, #64]",
-        "ldp x4, x5, [sp, #48]",
-        "ldp x2, x3, [sp, #32]",
-        "ldp x0, x1, [sp, #16]",
-        "ldp x29, x30, [sp], #80",
-        "3:",
-        "adrp x16, {next}",
-        "ldr x16, [x16, :lo12:{next}]",
-        "br x16",
+        #[cfg(target_arch = "x86_64")]
+        "endbr64
+        cmp edi, {seccomp}
+        je 2f
+        cmp edi, {prctl}
+        jne 3f
+        cmp esi, {set_seccomp}
+        jne 3f
+        2:
+        push rdi
+        push rsi
+        push rdx
+        push rcx
+        push r8
+        push r9
+        sub rsp, 8
+        call {enters}
+        add rsp, 8
+        pop r9
+        pop r8
+        pop rcx
+        pop rdx
+        pop rsi
+        pop rdi
+        xor eax, eax
+        3:
+        jmp qword ptr [rip + {next}]",
+        #[cfg(target_arch = "aarch64")]
+        "hint #34 // bti c
+        cmp w0, #{seccomp}
+        b.eq 2f
+        cmp w0, #{prctl}
+        b.ne 3f
+        cmp w1, #{set_seccomp}
+        b.ne 3f
+        2:
+        stp x29, x30, [sp, #-80]!
+        stp x0, x1, [sp, #16]
+        stp x2, x3, [sp, #32]
+        stp x4, x5, [sp, #48]
+        str x6, [sp, #64]
+        bl {enters}
+        ldr x6, [sp, #64]
+        ldp x4, x5, [sp, #48]
+        ldp x2, x3, [sp, #32]
+        ldp x0, x1, [sp, #16]
+        ldp x29, x30, [sp], #80
+        3:
+        adrp x16, {next}
+        ldr x16, [x16, :lo12:{next}]
+        br x16",
         seccomp = const libc::SYS_seccomp,
         prctl = const libc::SYS_prctl,
         set_seccomp = const libc::PR_SET_SECCOMP,
