@@ -6,15 +6,17 @@ mod support;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
-use support::{Arm, assert_ok, compiled, compiled_library, compiled_with_library, has, library, outcome_of, text};
+use support::{
+    Arm, assert_ok, compiled, compiled_library, compiled_with_library, has, in_all_arms, library, outcome_of,
+    report_of, text,
+};
 
 const CPP: [&str; 2] = ["-std=c++17", "-Wno-mismatched-new-delete"];
 
-/// Runs a program without the library, at the default threshold, and at other thresholds.
+/// Runs a program in each arm, and at other thresholds.
 fn at_each_threshold(program: &Path, arguments: &[&str]) {
-    assert_ok(Arm::Without.command(program).args(arguments));
-    assert_ok(Arm::Default.command(program).args(arguments));
-    for threshold in ["0", "1", "4096"] {
+    in_all_arms(program, arguments);
+    for threshold in ["1", "4096"] {
         assert_ok(Arm::Default.command(program).args(arguments).env("ZK_ALLOC_MIN_BYTES", threshold));
     }
 }
@@ -100,6 +102,6 @@ fn memory_may_be_freed_by_the_second_names_of_glibc() {
 fn a_wrapper_of_malloc_by_the_second_names_is_not_called_by_what_it_calls() {
     let Some(program) = compiled("wrapped_malloc", "wrapped_malloc.c", &[]) else { return };
     at_each_threshold(&program, &[]);
-    let output = outcome_of(Arm::Default.command(program).env("ZK_ALLOC_REPORT", "1"));
-    assert!(output.err.contains(": served "), "{}", output.err);
+    let report = report_of(&program, &[]);
+    assert!(report.contains(": served "), "{report}");
 }

@@ -3,25 +3,16 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
-
-use support::{Arm, assert_ok, compiled, compiled_library, outcome_of};
+use support::{Arm, assert_ok, compiled, compiled_library, empty_folder, outcome_of};
 use zk_alloc_profile::{Profile, Value};
 
 /// Each function keeps its frame.
 const SIBLINGS: [&str; 1] = ["-fno-optimize-sibling-calls"];
 
-/// An empty folder of this test.
-fn folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = std::fs::remove_dir_all(&folder);
-    folder
-}
-
 #[test]
 fn a_process_leaves_its_call_sites() {
     let Some(program) = compiled("profile", "profile.c", &SIBLINGS) else { return };
-    let folder = folder("profile-of-a-process");
+    let folder = empty_folder("profile-of-a-process").join("made");
     assert_ok(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", &folder));
     let files: Vec<_> = std::fs::read_dir(&folder).expect("the folder was made").collect();
     assert_eq!(files.len(), 1);
@@ -43,7 +34,7 @@ fn a_process_leaves_its_call_sites() {
 #[test]
 fn a_running_process_writes_its_call_sites_at_each_signal() {
     let Some(program) = compiled("profile", "profile.c", &SIBLINGS) else { return };
-    let folder = folder("profile-at-a-signal");
+    let folder = empty_folder("profile-at-a-signal");
     let mut command = Arm::Default.command(&program);
     assert_ok(command.arg(&folder).env("ZK_ALLOC_PROFILE", &folder).env("ZK_ALLOC_PROFILE_SIGNAL", "USR2"));
     let files = std::fs::read_dir(&folder).expect("the folder was made").map(|file| file.unwrap().path());
@@ -60,8 +51,7 @@ fn a_running_process_writes_its_call_sites_at_each_signal() {
 #[test]
 fn a_process_without_the_variable_leaves_nothing() {
     let Some(program) = compiled("profile", "profile.c", &SIBLINGS) else { return };
-    let folder = folder("profile-off");
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = empty_folder("profile-off");
     for off in ["", "0"] {
         assert_ok(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", off).current_dir(&folder));
     }
@@ -73,7 +63,7 @@ fn a_process_without_the_variable_leaves_nothing() {
 fn a_sample_neither_waits_for_the_loader_nor_changes_its_error() {
     let Some(library) = compiled_library("libdlopen.so", "dlopen.c", &[]) else { return };
     let Some(program) = compiled("dlopen", "dlopen.c", &[]) else { return };
-    let folder = folder("profile-walk");
+    let folder = empty_folder("profile-walk");
     assert_ok(Arm::Default.command(&program).arg("sample").arg(library).env("ZK_ALLOC_PROFILE", &folder));
     assert_eq!(std::fs::read_dir(&folder).expect("the folder was made").count(), 1);
 }
@@ -82,7 +72,7 @@ fn a_sample_neither_waits_for_the_loader_nor_changes_its_error() {
 #[test]
 fn profile_bytes_takes_units_and_warns_of_bad_values() {
     let Some(program) = compiled("profile", "profile.c", &SIBLINGS) else { return };
-    let folder = folder("profile-mean");
+    let folder = empty_folder("profile-mean");
     let run = |mean: &str| {
         outcome_of(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", &folder).env("ZK_ALLOC_PROFILE_BYTES", mean))
     };

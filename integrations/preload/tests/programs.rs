@@ -67,7 +67,8 @@ fn output_of(name: &str, arm: &str, script: &str, command: &mut Command) -> Outc
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(folder.join("here")).expect("a folder for a program");
     command.args(["--norc", "--noprofile", "-euo", "pipefail", "-c", script]).current_dir(folder.join("here"));
-    command.env("SOURCES", env!("CARGO_MANIFEST_DIR")).env("HOME", &folder).env("LC_ALL", "C").env("TZ", "UTC");
+    command.env("USER_HOME", std::env::var_os("HOME").unwrap_or_default()).env("HOME", &folder);
+    command.env("SOURCES", env!("CARGO_MANIFEST_DIR")).env("LC_ALL", "C").env("TZ", "UTC");
     let output = outcome_of(command);
     let _ = std::fs::remove_dir_all(&folder);
     output
@@ -199,6 +200,12 @@ seq 1 200000 > text
 openssl dgst -sha512 text && openssl enc -aes-256-ctr -pbkdf2 -iter 1000 -S 0102030405060708 -k word -in text | openssl dgst -sha256
 openssl prime 1000003 && openssl ciphers -v ALL | sort | openssl dgst -sha256"#);
 
+    /// Brings its own allocator, and loads libraries that don't. The toolchain is found through the user's folder.
+    rustc: prints_the_same(["rustc", "sha256sum"], r#"
+export HOME=$USER_HOME
+printf 'fn main() { let v: Vec<u64> = (0..1000).map(|n| n * n).collect(); println!("{:?}", v.iter().sum::<u64>()); }' > p.rs
+rustc --edition 2024 -O -C codegen-units=4 --emit=asm -o - p.rs | sha256sum && rustc --edition 2024 -O p.rs -o p && ./p"#);
+
     /// redis calls `malloc_usable_size` for all that it allocates, and forks to write its data. redis-benchmark sends the
     /// requests.
     redis_server_and_its_benchmark: says_the_same_beside_jemalloc(["redis-server", "redis-cli", "redis-benchmark", "awk"], r#"
@@ -320,15 +327,4 @@ threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
 print(sorted(sums.items()))
 '"#;
     prints_the_same("numpy", &["python3"], script);
-}
-
-/// Brings its own allocator, and loads libraries that don't.
-#[test]
-fn rustc() {
-    let script = r#"
-printf 'fn main() { let v: Vec<u64> = (0..1000).map(|n| n * n).collect(); println!("{:?}", v.iter().sum::<u64>()); }' > p.rs
-rustc --edition 2024 -O -C codegen-units=4 --emit=asm -o - p.rs | sha256sum && rustc --edition 2024 -O p.rs -o p && ./p"#;
-    // The toolchain is found through the user's folder.
-    let home = std::env::var("HOME").unwrap_or_default();
-    prints_the_same("rustc", &["rustc", "sha256sum"], &format!("export HOME={home}\n{script}"));
 }

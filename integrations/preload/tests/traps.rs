@@ -9,26 +9,15 @@ mod support;
 use std::process::Command;
 
 use support::{
-    ARMS, Arm, assert_ok, compiled, compiled_library, compiled_with_library, has, library, outcome_of, text,
+    ARMS, Arm, assert_ok, compiled, compiled_library, compiled_with_library, has, in_all_arms, library, outcome_of,
+    report_of, text,
 };
 
-/// Runs a program in each arm.
-fn in_all_arms(program: &std::path::Path, arguments: &[&str]) {
-    for arm in ARMS {
-        assert_ok(arm.command(program).args(arguments));
-    }
-}
-
+/// Also with a threshold in the middle of the size classes, and with one that no request reaches.
 #[test]
-fn each_function_keeps_what_its_manual_page_promises() {
+fn each_function_keeps_what_its_manual_page_promises_at_any_threshold() {
     let Some(program) = compiled("functions", "functions.c", &[]) else { return };
     in_all_arms(&program, &[]);
-}
-
-/// A threshold in the middle of the size classes, and one that no request reaches.
-#[test]
-fn functions_keep_their_promises_at_any_threshold() {
-    let Some(program) = compiled("functions", "functions.c", &[]) else { return };
     for threshold in ["1", "1000", "33K", "1M", "8388608T"] {
         assert_ok(Arm::Default.command(&program).env("ZK_ALLOC_MIN_BYTES", threshold));
     }
@@ -40,9 +29,8 @@ fn operators_of_cpp_arrive_aligned_or_not_throwing_or_not() {
         return;
     };
     in_all_arms(&program, &[]);
-    let output = outcome_of(Arm::Default.command(program).env("ZK_ALLOC_REPORT", "1"));
-    let served = served(&output.err);
-    assert!(served > 300, "{}", output.err);
+    let report = report_of(&program, &[]);
+    assert!(served(&report) > 300, "{report}");
 }
 
 /// The number of served requests in a report.
@@ -68,9 +56,22 @@ fn tls_set_up_and_thread_destructors_may_allocate_around_a_threads_first_request
 }
 
 #[test]
-fn children_can_allocate_no_matter_what_other_threads_did_at_the_fork() {
+fn threads_and_children_may_begin_and_end_at_any_moment() {
     let Some(program) = compiled("threads", "threads.c", &[]) else { return };
-    in_all_arms(&program, &["forks"]);
+    for arguments in [
+        // Forked and spawned children allocate, whatever other threads were doing.
+        &["forks"][..],
+        // The arena's own structures take some kilobytes, and so do the files of the host that it reads. Neither may lie
+        // on the stack of the first request.
+        &["little stack", "thread"],
+        &["little stack", "handler"],
+        // The environment changes while the settings are read.
+        &["environment"],
+        // The process ends with its last thread.
+        &["last thread"],
+    ] {
+        in_all_arms(&program, arguments);
+    }
 }
 
 /// A vforked child runs on its parent's memory, in place of the calling thread, with another process id. At the same
@@ -79,16 +80,6 @@ fn children_can_allocate_no_matter_what_other_threads_did_at_the_fork() {
 fn vforked_children_allocate_while_another_thread_takes_what_threads_keep() {
     let Some(program) = compiled("threads", "threads.c", &[]) else { return };
     in_all_arms(&program, &["vforks", "3"]);
-}
-
-/// The arena's own structures take some kilobytes, and so do the files of the host that it reads. Neither may lie on
-/// the stack.
-#[test]
-fn the_first_request_may_come_where_there_is_little_stack() {
-    let Some(program) = compiled("threads", "threads.c", &[]) else { return };
-    for place in ["thread", "handler"] {
-        in_all_arms(&program, &["little stack", place]);
-    }
 }
 
 /// glibc has 32 keys for which a thread needs no memory. For any other key it calls the library's `calloc`.
@@ -127,20 +118,8 @@ fn a_library_loaded_with_deepbind_frees_what_the_program_allocated() {
     let Some(plugin) = compiled_library("libdlopen.so", "dlopen.c", &[]) else { return };
     let Some(program) = compiled("dlopen", "dlopen.c", &[]) else { return };
     in_all_arms(&program, &["deepbind", text(&plugin)]);
-    let output = outcome_of(Arm::Default.command(program).arg("deepbind").arg(plugin).env("ZK_ALLOC_REPORT", "1"));
-    assert!(output.err.contains("RTLD_DEEPBIND left out"), "{}", output.err);
-}
-
-#[test]
-fn the_environment_may_change_while_the_settings_are_needed() {
-    let Some(program) = compiled("threads", "threads.c", &[]) else { return };
-    in_all_arms(&program, &["environment"]);
-}
-
-#[test]
-fn the_process_ends_with_its_last_thread() {
-    let Some(program) = compiled("threads", "threads.c", &[]) else { return };
-    in_all_arms(&program, &["last thread"]);
+    let report = report_of(&program, &["deepbind", text(&plugin)]);
+    assert!(report.contains("RTLD_DEEPBIND left out"), "{report}");
 }
 
 /// A small limit leaves no room for the arena's address space; a larger one leaves room for a small arena.
@@ -193,11 +172,9 @@ fn processes_that_inherit_the_environment_print_nothing_twice() {
 fn a_program_with_its_own_allocator_keeps_it_and_the_report_says_so() {
     let Some(program) = compiled("own_malloc", "own_malloc.c", &["-Wno-unused-result"]) else { return };
     in_all_arms(&program, &[]);
-    let output = outcome_of(Arm::Default.command(&program).env("ZK_ALLOC_REPORT", "1"));
-    assert_eq!(output.out, "ok\n");
-    let not_in_use =
-        output.err.contains("report of own_malloc") && output.err.contains("not in use, malloc is that of");
-    assert!(not_in_use && output.err.trim_end().ends_with("own_malloc"), "{}", output.err);
+    let report = report_of(&program, &[]);
+    let not_in_use = report.contains("report of own_malloc") && report.contains("not in use, malloc is that of");
+    assert!(not_in_use && report.trim_end().ends_with("own_malloc"), "{report}");
 }
 
 #[test]
@@ -215,8 +192,8 @@ fn what_the_header_declares_is_weak_and_works_where_the_library_is() {
 fn a_program_at_a_fixed_address_is_no_allocator() {
     let Some(program) = compiled("functions_fixed", "functions.c", &["-no-pie", "-fno-pie"]) else { return };
     in_all_arms(&program, &[]);
-    let output = outcome_of(Arm::Default.command(program).env("ZK_ALLOC_REPORT", "1"));
-    assert!(served(&output.err) > 0, "{}", output.err);
+    let report = report_of(&program, &[]);
+    assert!(served(&report) > 0, "{report}");
 }
 
 #[test]
@@ -236,9 +213,7 @@ fn a_program_of_musl_runs_as_it_does_without() {
     let program = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("hello_musl");
     let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/hello.c");
     assert!(outcome_of(Command::new("musl-gcc").arg("-o").args([&program, &source])).ok);
-    for arm in ARMS {
-        assert_ok(&mut arm.command(&program));
-    }
+    in_all_arms(&program, &[]);
     let output = outcome_of(Arm::Everything.command(&program).env("ZK_ALLOC_REPORT", "1"));
     assert!(
         output.out == "ok\n" && output.err.contains("report of") && output.err.contains("not in use"),

@@ -80,14 +80,23 @@ pub(crate) fn outcome_of(command: &mut Command) -> Outcome {
 
 /// Runs a program that prints "ok" and nothing else.
 pub(crate) fn assert_ok(command: &mut Command) {
-    let output = outcome_of(command);
-    assert!(
-        output.ok && output.out == "ok\n" && output.err.is_empty(),
-        "{command:?}: {:?} {:?} {:?}",
-        output.ok,
-        output.out,
-        output.err
-    );
+    let Outcome { ok, out, err } = outcome_of(command);
+    assert!(ok && out == "ok\n" && err.is_empty(), "{command:?}: {ok} {out:?} {err:?}");
+}
+
+/// Runs such a program in each arm.
+pub(crate) fn in_all_arms(program: &Path, arguments: &[&str]) {
+    for arm in ARMS {
+        assert_ok(arm.command(program).args(arguments));
+    }
+}
+
+/// The report of such a program, by default.
+pub(crate) fn report_of(program: &Path, arguments: &[&str]) -> String {
+    let Outcome { ok, out, err } =
+        outcome_of(Arm::Default.command(program).args(arguments).env("ZK_ALLOC_REPORT", "1"));
+    assert!(ok && out == "ok\n", "{program:?}: {ok} {out:?} {err:?}");
+    err
 }
 
 /// Whether a program exists. Prints a line if it does not, because the test that needs it then shows nothing.
@@ -138,6 +147,14 @@ pub(crate) fn compiled_with_library(name: &str, source: &str, flags: &[&str]) ->
         [format!("-L{folder}"), "-Wl,--no-as-needed".into(), format!("-l{name}"), format!("-Wl,-rpath,{folder}")];
     let flags: Vec<&str> = flags.iter().copied().chain(linked.iter().map(String::as_str)).collect();
     Some((compiled(name, source, &flags)?, library))
+}
+
+/// A folder for the files of a test.
+pub(crate) fn empty_folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder for files");
+    folder
 }
 
 /// A path as an argument among others.
