@@ -1,61 +1,34 @@
-//! Profiles three proofs of Keccak by Plonky3, and compares the estimates with the allocator's counters:
+//! Profiles three proofs by Plonky3, and compares the estimates with the allocator's counters:
 //!
 //!     cargo run --release -p zk-alloc-profile --example prover -- DIR
 
-use p3_challenger::DuplexChallenger;
-use p3_commit::ExtensionMmcs;
-use p3_dft::Radix2DitParallel;
-use p3_field::{Field, extension::BinomialExtensionField};
-use p3_fri::{FriParameters, TwoAdicFriPcs};
-use p3_keccak_air::{KeccakAir, generate_trace_rows};
-use p3_koala_bear::{KoalaBear, Poseidon2KoalaBear, default_koalabear_poseidon2_16};
-use p3_merkle_tree::MerkleTreeMmcs;
-use p3_symmetric::{PaddingFreeSponge, TruncatedPermutation};
-use p3_uni_stark::{StarkConfig, verify};
+#[allow(dead_code, reason = "the tests of the adapter use the rest")]
+#[path = "../../plonky3/tests/common/mod.rs"]
+mod common;
+
+use common::{Fibonacci, config};
+use p3_uni_stark::verify;
 use zk_alloc::profile::{self, Source};
 
 #[global_allocator]
 static ALLOCATOR: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
 
-type Val = KoalaBear;
-type Challenge = BinomialExtensionField<Val, 4>;
-type Packing = <Val as Field>::Packing;
-type Perm = Poseidon2KoalaBear<16>;
-type Hash = PaddingFreeSponge<Perm, 16, 8, 8>;
-type Compress = TruncatedPermutation<Perm, 2, 8, 16>;
-type ValMmcs = MerkleTreeMmcs<Packing, Packing, Hash, Compress, 2, 8>;
-type ChallengeMmcs = ExtensionMmcs<Val, Challenge, ValMmcs>;
-type Challenger = DuplexChallenger<Val, Perm, 16, 8>;
-type Pcs = TwoAdicFriPcs<Val, Radix2DitParallel<Val>, ValMmcs, ChallengeMmcs>;
-type Config = StarkConfig<Pcs, Challenge, Challenger>;
-
-/// Keccak-f permutations in a proof: with 24 rows each, they just fit 2^12 rows.
-const PERMUTATIONS: u64 = 170;
+const LOG_ROWS: usize = 16;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     zk_alloc_plonky3::init();
     profile::start(profile::MEAN_BYTES);
 
-    let perm = default_koalabear_poseidon2_16();
-    let val_mmcs = ValMmcs::new(Hash::new(perm.clone()), Compress::new(perm.clone()), 0);
-    let fri = FriParameters::new_benchmark(ChallengeMmcs::new(val_mmcs.clone()));
-    let log_blowup = fri.log_blowup;
-    let pcs = Pcs::new(Radix2DitParallel::default(), val_mmcs, fri);
-    let config = Config::new(pcs, Challenger::new(perm));
-
-    for round in 0..3u64 {
-        let trace = || {
-            let inputs = (0..PERMUTATIONS).map(|i| std::array::from_fn(|word| (round << 32) + 25 * i + word as u64));
-            generate_trace_rows::<Val>(inputs.collect(), log_blowup)
-        };
-        let proof = zk_alloc_plonky3::prove_with_trace(&config, &KeccakAir {}, trace, &[])?;
-        verify(&config, &KeccakAir {}, &proof, &[])?;
+    let (config, public_values) = (config(), Fibonacci::public_values(LOG_ROWS));
+    for _ in 0..3 {
+        let trace = || Fibonacci::trace(LOG_ROWS);
+        let proof = zk_alloc_plonky3::prove_with_trace(&config, &Fibonacci, trace, &public_values)?;
+        verify(&config, &Fibonacci, &proof, &public_values)?;
     }
     let snapshot = profile::snapshot();
-    let of_arena = snapshot.sites.iter().filter(|site| site.source == Source::Arena);
-    let (mut peak_bytes, mut fresh_bytes) = (0, 0);
-    of_arena
-        .for_each(|site| (peak_bytes, fresh_bytes) = (peak_bytes + site.peak.bytes, fresh_bytes + site.fresh_bytes));
+    let of_arena = || snapshot.sites.iter().filter(|site| site.source == Source::Arena);
+    let (peak_bytes, fresh_bytes): (u64, u64) =
+        (of_arena().map(|site| site.peak.bytes).sum(), of_arena().map(|site| site.fresh_bytes).sum());
     let stats = zk_alloc::stats();
     println!("peak of the arena: {peak_bytes} bytes estimated, {} counted", stats.peak_live_bytes);
     println!("fresh: {fresh_bytes} bytes estimated, {} counted", stats.fresh_bytes);

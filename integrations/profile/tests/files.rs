@@ -1,10 +1,13 @@
 //! The files say what the snapshot says, to readers that others wrote.
 
+#[path = "../../test_support.rs"]
+mod support;
+
 use std::fs;
 use std::hint::black_box;
 use std::io::Read;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use pprof::protos::{Message, Profile as Proto};
 use zk_alloc::{ZkAllocator, profile};
@@ -15,12 +18,10 @@ static ALLOC: ZkAllocator = ZkAllocator::resident();
 
 const MIB: usize = 1 << 20;
 
-/// The profile belongs to the process, and tests are its threads.
 fn sampling() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = support::alone();
     profile::start(profile::MEAN_BYTES);
-    one
+    turn
 }
 
 #[inline(never)]

@@ -1,9 +1,12 @@
 //! A span's account: its own peak, the bytes allocated in it and the live bytes, next to other spans and on several threads;
 //! and the files that are written of it.
 
+#[path = "../../test_support.rs"]
+mod support;
+
 use std::collections::BTreeMap;
 use std::hint::black_box;
-use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
+use std::sync::Barrier;
 use std::{fs, thread};
 
 use rayon::prelude::*;
@@ -17,13 +20,6 @@ use zk_alloc_tracing::{Recorder, Report, SpanReport};
 static ALLOC: ZkAllocator = ZkAllocator::resident();
 
 const MIB: u64 = 1 << 20;
-
-/// The counters belong to the process.
-static TURN: Mutex<()> = Mutex::new(());
-
-fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn mib(count: u64) -> Vec<u8> {
     black_box(vec![1; (count * MIB) as usize])
@@ -58,7 +54,7 @@ fn assert_mib(bytes: u64, expected: u64) {
 
 #[test]
 fn each_span_has_the_peak_within_it_and_its_parent_has_the_highest() {
-    let _turn = turn();
+    let _turn = support::alone();
     zk_alloc::release();
     let before = zk_alloc::stats().live_bytes as u64;
     let report = recorded(|| {
@@ -93,20 +89,8 @@ fn each_span_has_the_peak_within_it_and_its_parent_has_the_highest() {
 }
 
 #[test]
-fn spans_do_not_reset_the_peak_of_an_open_phase() {
-    let _turn = turn();
-    let phase = zk_alloc::Phase::new();
-    let before = zk_alloc::stats().live_bytes;
-    recorded(|| {
-        info_span!("high").in_scope(|| drop(mib(64)));
-        info_span!("low").in_scope(|| drop(mib(1)));
-    });
-    assert!(phase.report().peak_live_bytes - before >= 64 << 20, "{}", phase.report());
-}
-
-#[test]
 fn spans_of_one_name_are_folded_and_the_threads_told_apart() {
-    let _turn = turn();
+    let _turn = support::alone();
     let memory = Recorder::new();
     let dispatch = dispatch(&memory);
     let together = Barrier::new(2);
@@ -142,7 +126,7 @@ fn spans_of_one_name_are_folded_and_the_threads_told_apart() {
 
 #[test]
 fn a_span_that_moves_between_threads_counts_once_and_only_while_it_is_entered() {
-    let _turn = turn();
+    let _turn = support::alone();
     let memory = Recorder::new();
     let dispatch = dispatch(&memory);
     let span = dispatcher::with_default(&dispatch, || info_span!("future"));
@@ -160,7 +144,7 @@ fn a_span_that_moves_between_threads_counts_once_and_only_while_it_is_entered() 
 
 #[test]
 fn spans_that_end_in_another_order_keep_their_own_time() {
-    let _turn = turn();
+    let _turn = support::alone();
     let report = recorded(|| {
         let (first, second) = (info_span!("first"), info_span!(parent: None, "second"));
         let first = first.entered();
@@ -180,7 +164,7 @@ fn spans_that_end_in_another_order_keep_their_own_time() {
 /// Otherwise the prover's counts would grow with the number of its spans.
 #[test]
 fn the_layer_s_own_memory_is_not_the_prover_s() {
-    let _turn = turn();
+    let _turn = support::alone();
     let memory = Recorder::new();
     let enter_many =
         |count| (0..count).for_each(|_| info_span!("outer").in_scope(|| info_span!("inner").in_scope(|| ())));
@@ -200,7 +184,7 @@ fn the_layer_s_own_memory_is_not_the_prover_s() {
 #[test]
 fn spans_of_workers_stand_under_the_span_that_they_work_for() {
     const PARTS: u64 = 64;
-    let _turn = turn();
+    let _turn = support::alone();
     let memory = zk_alloc_tracing::init();
     info_span!("prove").in_scope(|| {
         info_span!("commit").in_scope(|| {
@@ -267,7 +251,7 @@ fn assert_nested(slices: &[(f64, f64)]) {
 /// The trace is what ui.perfetto.dev and chrome://tracing read, and `memory.json` what the README says.
 #[test]
 fn slices_nest_and_counters_are_numbers_in_order() {
-    let _turn = turn();
+    let _turn = support::alone();
     let memory = Recorder::new();
     let dispatch = dispatch(&memory);
     let open = record(&dispatch);
