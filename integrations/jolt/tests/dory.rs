@@ -44,7 +44,7 @@ type Opened = (ArkGT, ArkDoryProof);
 type Setup = ProverSetup<BN254>;
 
 /// Commits and opens, through the adapter or without it.
-fn open_by(is_adapter: bool, seed: u64, nu: usize, sigma: usize, setup: &Setup) -> Result<Opened, DoryError> {
+fn open(is_adapter: bool, seed: u64, nu: usize, sigma: usize, setup: &Setup) -> Result<Opened, DoryError> {
     let (polynomial, point) = statement(seed, nu, sigma);
     let (commitment, rows, blind) = if is_adapter {
         dory::commit::<BN254, Transparent, G1Routines>(&polynomial, nu, sigma, setup)?
@@ -58,14 +58,6 @@ fn open_by(is_adapter: bool, seed: u64, nu: usize, sigma: usize, setup: &Setup) 
     };
     let (proof, _) = prove(&polynomial, &point, rows, blind, nu, sigma, setup, &mut transcript())?;
     Ok((commitment, proof))
-}
-
-fn open(seed: u64, nu: usize, sigma: usize, setup: &Setup) -> Result<Opened, DoryError> {
-    open_by(true, seed, nu, sigma, setup)
-}
-
-fn open_outside(seed: u64, nu: usize, sigma: usize, setup: &Setup) -> Result<Opened, DoryError> {
-    open_by(false, seed, nu, sigma, setup)
 }
 
 /// Verifies, through the adapter, a claim that is `offset` too large.
@@ -83,14 +75,14 @@ fn five_openings_verify_equal_the_framework_s_and_reject_another_claim() {
     let (prover_setup, verifier_setup) = dory_pcs::setup(12);
     for (seed, nu, sigma) in [(1, 6, 6), (2, 5, 6), (3, 6, 6), (4, 3, 5), (5, 6, 6)] {
         let before = zk_alloc::stats();
-        let ours = open(seed, nu, sigma, &prover_setup).expect("the dimensions fit");
+        let ours = open(true, seed, nu, sigma, &prover_setup).expect("the dimensions fit");
         let after = zk_alloc::stats();
         assert_eq!(after.phases, before.phases + 2, "one to commit, one to prove");
         if (nu, sigma) == (6, 6) {
             assert!(after.arena_bytes > before.arena_bytes, "the arena serves the larger ones");
         }
 
-        assert_eq!(ours, open_outside(seed, nu, sigma, &prover_setup).expect("the dimensions fit"));
+        assert_eq!(ours, open(false, seed, nu, sigma, &prover_setup).expect("the dimensions fit"));
         assert_eq!(verify(seed, 0, &ours, &verifier_setup), Ok(()));
         assert_eq!(zk_alloc::stats().phases, after.phases + 1, "one to verify");
         assert_eq!(verify(seed, 1, &ours, &verifier_setup), Err(DoryError::InvalidProof));
@@ -107,7 +99,7 @@ fn the_prepared_cache_survives_when_it_is_filled_inside_a_phase() {
     }
     let _turn = alone();
     let (prover_setup, verifier_setup) = dory_pcs::setup(14);
-    let theirs = open_outside(1, 7, 7, &prover_setup).expect("the dimensions fit");
+    let theirs = open(false, 1, 7, 7, &prover_setup).expect("the dimensions fit");
 
     let before = zk_alloc::stats().arena_bytes;
     zk_alloc::phase(|| init_cache(&prover_setup.g1_vec, &prover_setup.g2_vec));
@@ -121,7 +113,7 @@ fn the_prepared_cache_survives_when_it_is_filled_inside_a_phase() {
             drop((0..8).map(|_| (*cache).clone()).collect::<Vec<_>>());
             drop(black_box((10..22).map(|log| vec![0xa5u8; 1 << log]).collect::<Vec<_>>()));
         });
-        let ours = open(seed, 7, 7, &prover_setup).expect("the dimensions fit");
+        let ours = open(true, seed, 7, 7, &prover_setup).expect("the dimensions fit");
         assert_eq!(verify(seed, 0, &ours, &verifier_setup), Ok(()));
         if seed == 1 {
             assert_eq!(ours, theirs, "with the cache and without");
@@ -144,6 +136,6 @@ fn the_prepared_cache_filled_outside_phases_is_not_in_the_arena() {
     init_cache(&prover_setup.g1_vec, &prover_setup.g2_vec);
     assert_eq!(zk_alloc::stats().arena_bytes, before);
 
-    let ours = open(1, 6, 6, &prover_setup).expect("the dimensions fit");
+    let ours = open(true, 1, 6, 6, &prover_setup).expect("the dimensions fit");
     assert_eq!(verify(1, 0, &ours, &verifier_setup), Ok(()));
 }

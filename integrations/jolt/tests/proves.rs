@@ -6,7 +6,7 @@ mod common;
 #[path = "../../test_support.rs"]
 mod support;
 
-use common::{Device, Proof, build_prover_fib, build_verifier_fib, preprocess, prove_fib, trace_fib, verify_fib};
+use common::{Proof, build_prover_fib, build_verifier_fib, preprocess, prove_fib, trace_fib, verify_fib};
 use dory_pcs::DoryError;
 use dory_pcs::backends::arkworks::ArkFr;
 use support::{alone, arena_bytes_of};
@@ -135,18 +135,4 @@ fn wrap_keeps_every_arity_up_to_eight() {
     assert_eq!(shared(wrap(eight))(1, 2, 3, 4, 5, 6, 7, "8".into()), ([1, 2, 3, 4, 5, 6, 7], "8".into()));
 
     assert_eq!(phases(), before + 5);
-}
-
-/// Jolt generates a closure of an opaque type. `wrap` must read its arguments off its bounds.
-#[test]
-fn wrap_takes_an_opaque_closure_and_its_proof_may_move_to_another_thread() {
-    fn opaque() -> impl Fn(u64) -> (u64, Vec<u64>, Device) + Send + Sync {
-        |n| (n, vec![n; 1 << 16], Device { inputs: vec![], outputs: vec![], panic: false })
-    }
-    let _turn = alone();
-    let prove = wrap(opaque());
-    let (bytes, (_, proof, _)) = arena_bytes_of(|| prove(9));
-    assert!(bytes >= 1 << 19);
-    let sum = std::thread::spawn(move || proof.iter().sum::<u64>()).join().expect("it adds up");
-    assert_eq!(sum, 9 << 16);
 }

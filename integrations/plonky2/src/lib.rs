@@ -39,29 +39,23 @@ pub trait Circuit<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, cons
     fn common(&self) -> &CommonCircuitData<F, D>;
 }
 
-impl<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: usize> Circuit<F, C, D>
-    for CircuitData<F, C, D>
-{
-    fn prover_only(&self) -> &ProverOnlyCircuitData<F, C, D> {
-        &self.prover_only
-    }
+macro_rules! circuits {
+    ($($data:ident)*) => {$(
+        impl<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: usize> Circuit<F, C, D>
+            for $data<F, C, D>
+        {
+            fn prover_only(&self) -> &ProverOnlyCircuitData<F, C, D> {
+                &self.prover_only
+            }
 
-    fn common(&self) -> &CommonCircuitData<F, D> {
-        &self.common
-    }
+            fn common(&self) -> &CommonCircuitData<F, D> {
+                &self.common
+            }
+        }
+    )*};
 }
 
-impl<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: usize> Circuit<F, C, D>
-    for ProverCircuitData<F, C, D>
-{
-    fn prover_only(&self) -> &ProverOnlyCircuitData<F, C, D> {
-        &self.prover_only
-    }
-
-    fn common(&self) -> &CommonCircuitData<F, D> {
-        &self.common
-    }
-}
+circuits!(CircuitData ProverCircuitData);
 
 /// [`CircuitData::prove`] or [`ProverCircuitData::prove`] in a phase, which includes the generation of the witness.
 ///
