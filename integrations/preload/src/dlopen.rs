@@ -7,12 +7,19 @@
 
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::transmute;
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use crate::glibc::behind;
+use crate::glibc::{look_up_behind, looked_up};
 
-/// The loader's own `dlopen`.
-static NEXT_DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(before_look_up as *mut c_void);
+looked_up! {
+    { if !look_up_behind(&NEXT_DLOPEN, c"dlopen") { return null_mut(); } }
+    /// The loader's own. If the library is not in use, or a constructor comes before ours, the first call looks it up, and
+    /// the loader then ignores the folders of the library that called.
+    NEXT_DLOPEN: fn next_dlopen(file: *const c_char, flags: c_int) -> *mut c_void;
+}
+
 /// Whether to drop the flag.
 static IS_IN_USE: AtomicBool = AtomicBool::new(false);
 /// Whether the flag was dropped.
@@ -20,7 +27,7 @@ static WAS_LEFT_OUT: AtomicBool = AtomicBool::new(false);
 
 /// Looks up the loader's own `dlopen`. Returns `false` if there is none.
 pub(crate) fn look_up() -> bool {
-    let is_there = find();
+    let is_there = look_up_behind(&NEXT_DLOPEN, c"dlopen");
     IS_IN_USE.store(is_there, Ordering::Relaxed);
     is_there
 }
@@ -28,30 +35,6 @@ pub(crate) fn look_up() -> bool {
 /// Whether a library was requested with `RTLD_DEEPBIND`.
 pub(crate) fn left_deepbind_out() -> bool {
     WAS_LEFT_OUT.load(Ordering::Relaxed)
-}
-
-fn find() -> bool {
-    let next = behind(c"dlopen");
-    if !next.is_null() {
-        NEXT_DLOPEN.store(next, Ordering::Relaxed);
-    }
-    !next.is_null()
-}
-
-/// Called before [`look_up`] has run, or if the library is not in use. Constructors of other libraries may call
-/// `dlopen` that early; the loader then ignores the folders of their library.
-unsafe extern "C" fn before_look_up(file: *const c_char, flags: c_int) -> *mut c_void {
-    if !find() {
-        return std::ptr::null_mut();
-    }
-    // SAFETY: the loader's `dlopen`, which has this type.
-    let next = unsafe {
-        std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void>(
-            NEXT_DLOPEN.load(Ordering::Relaxed),
-        )
-    };
-    // SAFETY: upheld by the caller.
-    unsafe { next(file, flags) }
 }
 
 /// dlopen(3).

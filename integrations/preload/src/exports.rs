@@ -9,51 +9,47 @@ use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 
 use crate::functions;
-use crate::names::{jumps, label};
+use crate::names::jumps;
 
 macro_rules! exports {
-    ($($name:literal: fn $own:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)? = $function:ident($($passed:ident),*);)*) => {$(
-        #[doc = concat!("[`", stringify!($function), "`](functions::", stringify!($function), ").")]
-        ///
-        /// # Safety
-        /// As for the function that it calls.
-        #[unsafe(export_name = $name)]
-        pub(crate) unsafe extern "C" fn $own($($argument: $kind),*) $(-> $answer)? {
-            #[allow(unused_unsafe, reason = "some have no requirements")]
-            // SAFETY: upheld by the caller.
-            unsafe {
-                functions::$function($($passed),*)
+    ($($name:literal => $function:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)?;)*) => {$(
+        const _: () = {
+            #[unsafe(export_name = $name)]
+            unsafe extern "C" fn export($($argument: $kind),*) $(-> $answer)? {
+                #[allow(unused_unsafe, reason = "some have no requirements")]
+                // SAFETY: upheld by the caller, as for the function.
+                unsafe {
+                    functions::$function($($argument),*)
+                }
             }
-        }
+        };
     )*};
 }
 
 exports! {
-    "malloc": fn malloc(size: usize) -> *mut c_void = malloc(size);
-    "free": fn free(at: *mut c_void) = free(at);
-    "calloc": fn calloc(count: usize, size: usize) -> *mut c_void = calloc(count, size);
-    "realloc": fn realloc(at: *mut c_void, size: usize) -> *mut c_void = realloc(at, size);
-    "reallocarray": fn reallocarray(at: *mut c_void, count: usize, size: usize) -> *mut c_void =
-        reallocarray(at, count, size);
-    "memalign": fn memalign(align: usize, size: usize) -> *mut c_void = memalign(align, size);
-    "aligned_alloc": fn aligned_alloc(align: usize, size: usize) -> *mut c_void = aligned_alloc(align, size);
-    "posix_memalign": fn posix_memalign(place: *mut *mut c_void, align: usize, size: usize) -> c_int =
-        posix_memalign(place, align, size);
-    "valloc": fn valloc(size: usize) -> *mut c_void = valloc(size);
-    "pvalloc": fn pvalloc(size: usize) -> *mut c_void = pvalloc(size);
-    "malloc_usable_size": fn malloc_usable_size(at: *mut c_void) -> usize = malloc_usable_size(at);
-    "malloc_trim": fn malloc_trim(pad: usize) -> c_int = malloc_trim(pad);
+    "malloc" => malloc(size: usize) -> *mut c_void;
+    "free" => free(at: *mut c_void);
+    "calloc" => calloc(count: usize, size: usize) -> *mut c_void;
+    "realloc" => realloc(at: *mut c_void, size: usize) -> *mut c_void;
+    "reallocarray" => reallocarray(at: *mut c_void, count: usize, size: usize) -> *mut c_void;
+    "memalign" => memalign(align: usize, size: usize) -> *mut c_void;
+    "aligned_alloc" => aligned_alloc(align: usize, size: usize) -> *mut c_void;
+    "posix_memalign" => posix_memalign(place: *mut *mut c_void, align: usize, size: usize) -> c_int;
+    "valloc" => valloc(size: usize) -> *mut c_void;
+    "pvalloc" => pvalloc(size: usize) -> *mut c_void;
+    "malloc_usable_size" => malloc_usable_size(at: *mut c_void) -> usize;
+    "malloc_trim" => malloc_trim(pad: usize) -> c_int;
 
     // For old programs.
-    "cfree": fn cfree(at: *mut c_void) = free(at);
+    "cfree" => free(at: *mut c_void);
 
-    "__libc_malloc": fn libc_malloc(size: usize) -> *mut c_void = malloc(size);
-    "__libc_free": fn libc_free(at: *mut c_void) = free(at);
-    "__libc_calloc": fn libc_calloc(count: usize, size: usize) -> *mut c_void = calloc(count, size);
-    "__libc_realloc": fn libc_realloc(at: *mut c_void, size: usize) -> *mut c_void = realloc(at, size);
-    "__libc_memalign": fn libc_memalign(align: usize, size: usize) -> *mut c_void = memalign(align, size);
-    "__libc_valloc": fn libc_valloc(size: usize) -> *mut c_void = valloc(size);
-    "__libc_pvalloc": fn libc_pvalloc(size: usize) -> *mut c_void = pvalloc(size);
+    "__libc_malloc" => malloc(size: usize) -> *mut c_void;
+    "__libc_free" => free(at: *mut c_void);
+    "__libc_calloc" => calloc(count: usize, size: usize) -> *mut c_void;
+    "__libc_realloc" => realloc(at: *mut c_void, size: usize) -> *mut c_void;
+    "__libc_memalign" => memalign(align: usize, size: usize) -> *mut c_void;
+    "__libc_valloc" => valloc(size: usize) -> *mut c_void;
+    "__libc_pvalloc" => pvalloc(size: usize) -> *mut c_void;
 }
 
 // C23: calls the process's `free`, which finds the sizes itself.

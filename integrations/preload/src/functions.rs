@@ -22,15 +22,15 @@ fn from_arena(size: usize, align: usize, zeroed: bool) -> Option<*mut c_void> {
     match c_api::alloc(size, align, zeroed, start::arena_opened) {
         Ok(at) => Some(at.as_ptr().cast()),
         Err(Unserved::BackingServes) => None,
-        Err(Unserved::Fails) => Some(no_memory()),
+        Err(Unserved::Fails) => Some(fails(libc::ENOMEM)),
     }
 }
 
 /// Null, and the reason in `errno`.
 #[cold]
-fn no_memory() -> *mut c_void {
+fn fails(reason: c_int) -> *mut c_void {
     // SAFETY: this thread's own `errno`.
-    unsafe { *libc::__errno_location() = libc::ENOMEM };
+    unsafe { *libc::__errno_location() = reason };
     null_mut()
 }
 
@@ -189,7 +189,7 @@ pub(crate) unsafe extern "C" fn reallocarray(at: *mut c_void, count: usize, size
                 transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>(realloc)(at, bytes)
             }
         }
-        None => no_memory(),
+        None => fails(libc::ENOMEM),
     }
 }
 
@@ -207,13 +207,8 @@ pub(crate) extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
 
 /// aligned_alloc(3).
 pub(crate) extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    if !align.is_power_of_two() {
-        // As glibc from 2.38 on, and as the C standard requires.
-        // SAFETY: this thread's own `errno`.
-        unsafe { *libc::__errno_location() = libc::EINVAL };
-        return null_mut();
-    }
-    memalign(align, size)
+    // As glibc from 2.38 on, and as the C standard requires.
+    if align.is_power_of_two() { memalign(align, size) } else { fails(libc::EINVAL) }
 }
 
 /// posix_memalign(3). Returns the error, and leaves `errno` alone.
@@ -239,18 +234,14 @@ pub(crate) unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: u
 
 /// valloc(3).
 pub(crate) extern "C" fn valloc(size: usize) -> *mut c_void {
-    // SAFETY: any length is allowed.
-    if start::is_for_arena(size) { memalign(glibc::page_bytes(), size) } else { unsafe { glibc::valloc(size) } }
+    memalign(glibc::page_bytes(), size)
 }
 
 /// pvalloc(3): in whole pages.
 pub(crate) extern "C" fn pvalloc(size: usize) -> *mut c_void {
     let page = glibc::page_bytes();
-    match size.checked_next_multiple_of(page) {
-        Some(whole) if start::is_for_arena(whole) => memalign(page, whole.max(page)),
-        // SAFETY: any length is allowed.
-        _ => unsafe { glibc::pvalloc(size) },
-    }
+    let whole = size.checked_next_multiple_of(page);
+    whole.map_or_else(|| fails(libc::ENOMEM), |whole| memalign(page, whole.max(page)))
 }
 
 /// malloc_usable_size(3).

@@ -10,18 +10,18 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::arch::{asm, global_asm};
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::transmute;
-use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::names::address;
 use crate::symbols::Symbols;
 
-/// Defines each function with a place for the address of glibc's function. Until [`look_up`] has run, the place holds a
-/// function that calls `look_up` first.
-macro_rules! functions {
-    ($($(#[$doc:meta])* $place:ident: fn $own:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)?;)*) => {$(
+/// Defines functions of the C library, each with a place for its address. Until the function was looked up, the place
+/// holds one that looks it up first.
+macro_rules! looked_up {
+    ($look_up:block $($(#[$doc:meta])* $place:ident: fn $own:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)?;)*) => {$(
         static $place: AtomicPtr<c_void> = {
             unsafe extern "C" fn first($($argument: $kind),*) $(-> $answer)? {
-                look_up();
+                $look_up
                 // SAFETY: upheld by the caller.
                 unsafe { $own($($argument),*) }
             }
@@ -31,7 +31,7 @@ macro_rules! functions {
         $(#[$doc])*
         ///
         /// # Safety
-        /// As in its manual page, and only for memory of glibc.
+        /// As in its manual page, and only for memory of the C library.
         #[inline(always)]
         pub(crate) unsafe fn $own($($argument: $kind),*) $(-> $answer)? {
             let found = $place.load(Ordering::Relaxed);
@@ -42,8 +42,10 @@ macro_rules! functions {
         }
     )*};
 }
+pub(crate) use looked_up;
 
-functions! {
+looked_up! {
+    { look_up(); }
     /// malloc(3).
     MALLOC: fn malloc(size: usize) -> *mut c_void;
     /// free(3).
@@ -56,10 +58,6 @@ functions! {
     MEMALIGN: fn memalign(align: usize, size: usize) -> *mut c_void;
     /// malloc_usable_size(3).
     USABLE_SIZE: fn usable_size(at: *mut c_void) -> usize;
-    /// valloc(3).
-    VALLOC: fn valloc(size: usize) -> *mut c_void;
-    /// pvalloc(3).
-    PVALLOC: fn pvalloc(size: usize) -> *mut c_void;
     /// malloc_trim(3).
     TRIM: fn malloc_trim(pad: usize) -> c_int;
 }
@@ -84,31 +82,25 @@ pub(crate) fn look_up() -> bool {
         let found = glibc.as_ref().map_or_else(|| behind(elsewhere), |glibc| glibc.function(name));
         place.store(found, Ordering::Relaxed);
     }
-    let dispensable = [
-        (&VALLOC, c"valloc", valloc_elsewhere as *mut c_void),
-        (&PVALLOC, c"pvalloc", pvalloc_elsewhere as *mut c_void),
-        (&TRIM, c"malloc_trim", trim_elsewhere as *mut c_void),
-    ];
-    for (place, name, elsewhere) in dispensable {
-        let found = glibc.as_ref().map_or(null_mut(), |glibc| glibc.function(name));
-        place.store(if found.is_null() { elsewhere } else { found }, Ordering::Relaxed);
-    }
+    // Every glibc has it.
+    let trim = glibc.as_ref().map_or(trim_elsewhere as *mut c_void, |glibc| glibc.function(c"malloc_trim"));
+    TRIM.store(trim, Ordering::Relaxed);
     glibc.is_some()
 }
 
 /// The function of this name that comes behind ours. Loaders other than glibc's allocate nothing for the answer.
-pub(crate) fn behind(name: &CStr) -> *mut c_void {
+fn behind(name: &CStr) -> *mut c_void {
     // SAFETY: a NUL-terminated name.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
-extern "C" fn valloc_elsewhere(size: usize) -> *mut c_void {
-    // SAFETY: any length is allowed.
-    unsafe { memalign(page_bytes(), size) }
-}
-
-extern "C" fn pvalloc_elsewhere(size: usize) -> *mut c_void {
-    size.checked_next_multiple_of(page_bytes()).map_or(null_mut(), |whole| valloc_elsewhere(whole))
+/// Looks up the function of this name that comes behind ours. Returns `false` if there is none; its place then stays as it is.
+pub(crate) fn look_up_behind(place: &AtomicPtr<c_void>, name: &CStr) -> bool {
+    let next = behind(name);
+    if !next.is_null() {
+        place.store(next, Ordering::Relaxed);
+    }
+    !next.is_null()
 }
 
 extern "C" fn trim_elsewhere(_pad: usize) -> c_int {
@@ -128,21 +120,11 @@ pub(crate) fn is_there() -> bool {
 
 /// The address of `gnu_get_libc_release`, which only glibc has. The symbol is weak, because programs of other C
 /// libraries must start without it.
-fn address_of_release() -> *const c_void {
-    let address: *const c_void;
-    // SAFETY: reads an entry of the library's table of addresses.
-    unsafe {
-        asm!(
-            ".weak gnu_get_libc_release",
-            #[cfg(target_arch = "x86_64")]
-            "mov {0}, qword ptr [rip + gnu_get_libc_release@GOTPCREL]",
-            #[cfg(target_arch = "aarch64")]
-            "adrp {0}, :got:gnu_get_libc_release\nldr {0}, [{0}, :got_lo12:gnu_get_libc_release]",
-            out(reg) address,
-            options(pure, readonly, nostack),
-        );
-    }
-    address
+fn address_of_release() -> *mut c_void {
+    address!(
+        ".weak gnu_get_libc_release\nmov {0}, qword ptr [rip + gnu_get_libc_release@GOTPCREL]",
+        ".weak gnu_get_libc_release\nadrp {0}, :got:gnu_get_libc_release\nldr {0}, [{0}, :got_lo12:gnu_get_libc_release]"
+    )
 }
 
 // The linked-in unwinder calls a function of glibc's loader, which other loaders lack.
@@ -151,33 +133,23 @@ global_asm!(
     ".hidden _dl_find_object",
     "_dl_find_object:",
     #[cfg(target_arch = "x86_64")]
-    "jmp {find}",
+    "jmp qword ptr [rip + {find}]",
     #[cfg(target_arch = "aarch64")]
-    "b {find}",
-    find = sym find_object,
+    "adrp x16, {find}\nldr x16, [x16, :lo12:{find}]\nbr x16",
+    find = sym FIND_OBJECT,
 );
 
-/// glibc's `_dl_find_object`, once [`prepare_walks`] has looked it up.
-static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+looked_up! {
+    { if !look_up_behind(&FIND_OBJECT, c"_dl_find_object") { return -1; } }
+    /// glibc's own. Without a profile, only the backtrace of a panic comes here, which ends the process. A profile walks
+    /// the stack within `malloc`, where dlsym(3) would wait for the loader's lock, and change what dlerror(3) says.
+    FIND_OBJECT: fn find_object(pc: *mut c_void, result: *mut c_void) -> c_int;
+}
 
 /// Looks up what a walk of the stack needs. Returns `false` if the C library lacks it, as glibc before 2.35 does: the unwinder would
 /// then end the process.
 pub(crate) fn prepare_walks() -> bool {
-    let found = behind(c"_dl_find_object");
-    FIND_OBJECT.store(found, Ordering::Relaxed);
-    !found.is_null()
-}
-
-/// Without a profile, only the backtrace of a panic comes here, which ends the process. A profile walks the stack within `malloc`, where
-/// dlsym(3) would wait for the loader's lock, and change what dlerror(3) says.
-unsafe extern "C" fn find_object(pc: *mut c_void, result: *mut c_void) -> c_int {
-    let prepared = FIND_OBJECT.load(Ordering::Relaxed);
-    let next = if prepared.is_null() { behind(c"_dl_find_object") } else { prepared };
-    if next.is_null() {
-        return -1;
-    }
-    // SAFETY: a function of this name has this type; the caller upholds the rest.
-    unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int>(next)(pc, result) }
+    look_up_behind(&FIND_OBJECT, c"_dl_find_object")
 }
 
 /// Purges the free memory of glibc's heap, except `pad` bytes at its end. Returns whether anything was purged.

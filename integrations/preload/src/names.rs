@@ -2,17 +2,17 @@
 //! libraries preloaded before this one, then here. A call in Rust would always reach our function.
 #![allow(unsafe_code, reason = "reads the library's table of addresses")]
 
-/// The address that the process has for a name: the program's function, if it has one, or ours.
-macro_rules! named {
-    ($name:literal) => {{
+/// An address, from an instruction for each processor.
+macro_rules! address {
+    ($x86_64:expr, $aarch64:expr) => {{
         let address: *mut c_void;
-        // SAFETY: reads an entry of the library's table of addresses.
+        // SAFETY: computes the address of a label, or reads an entry of the library's table of addresses.
         unsafe {
             asm!(
                 #[cfg(target_arch = "x86_64")]
-                concat!("mov {0}, qword ptr [rip + ", $name, "@GOTPCREL]"),
+                $x86_64,
                 #[cfg(target_arch = "aarch64")]
-                concat!("adrp {0}, :got:", $name, "\nldr {0}, [{0}, :got_lo12:", $name, "]"),
+                $aarch64,
                 out(reg) address,
                 options(pure, readonly, nostack, preserves_flags),
             );
@@ -21,51 +21,55 @@ macro_rules! named {
     }};
 }
 
+/// The address that the process has for a name: the program's function, if it has one, or ours.
+macro_rules! named {
+    ($name:literal) => {
+        $crate::names::address!(
+            concat!("mov {0}, qword ptr [rip + ", $name, "@GOTPCREL]"),
+            concat!("adrp {0}, :got:", $name, "\nldr {0}, [{0}, :got_lo12:", $name, "]")
+        )
+    };
+}
+
 /// Whether the process's function of a name is ours, and not replaced by the program or by a library before this one.
 macro_rules! is_ours {
-    ($name:literal) => {{
-        let address: *mut c_void;
-        // SAFETY: computes the address of a label.
-        unsafe {
-            asm!(
-                #[cfg(target_arch = "x86_64")]
-                concat!("lea {0}, [rip + zk_alloc", $name, "]"),
-                #[cfg(target_arch = "aarch64")]
-                concat!("adrp {0}, zk_alloc", $name, "\nadd {0}, {0}, :lo12:zk_alloc", $name),
-                out(reg) address,
-                options(pure, nomem, nostack, preserves_flags),
-            );
-        }
-        named!($name) == address
-    }};
-}
-
-/// The label that [`is_ours`] compares with, at the start of a function.
-macro_rules! label {
     ($name:literal) => {
-        concat!(".globl zk_alloc", $name, "\n.hidden zk_alloc", $name, "\nzk_alloc", $name, ":")
+        named!($name)
+            == $crate::names::address!(
+                concat!("lea {0}, [rip + zk_alloc", $name, "]"),
+                concat!("adrp {0}, zk_alloc", $name, "\nadd {0}, {0}, :lo12:zk_alloc", $name)
+            )
     };
 }
 
-/// Defines functions that jump to the process's function of another name, or to one of ours. They leave registers and stack as they are.
+/// Defines functions that jump to the process's function of another name, or to one of ours. They leave registers and stack as they are;
+/// in front of a name in brackets, the third argument takes the place of the second. Each starts with the label that [`is_ours`] compares
+/// with.
 macro_rules! jumps {
+    (@to $name:literal $target:ident) => {
+        jumps!(@asm $name, "jmp {target}", "b {target}", target = sym $target);
+    };
     (@to $name:literal $target:literal) => {
-        naked_asm!(
-            label!($name),
-            #[cfg(target_arch = "x86_64")]
-            concat!("endbr64\njmp qword ptr [rip + ", $target, "@GOTPCREL]"),
-            #[cfg(target_arch = "aarch64")]
-            concat!("hint #34 // bti c\nadrp x16, :got:", $target, "\nldr x16, [x16, :got_lo12:", $target, "]\nbr x16"),
+        jumps!(@to $name ("", "") $target);
+    };
+    (@to $name:literal [$target:literal]) => {
+        jumps!(@to $name ("mov rsi, rdx\n", "mov x1, x2\n") $target);
+    };
+    (@to $name:literal ($x86_64:literal, $aarch64:literal) $target:literal) => {
+        jumps!(
+            @asm $name,
+            concat!($x86_64, "jmp qword ptr [rip + ", $target, "@GOTPCREL]"),
+            concat!($aarch64, "adrp x16, :got:", $target, "\nldr x16, [x16, :got_lo12:", $target, "]\nbr x16"),
         );
     };
-    (@to $name:literal $target:ident) => {
+    (@asm $name:literal, $x86_64:expr, $aarch64:expr, $($operand:tt)*) => {
         naked_asm!(
-            label!($name),
+            concat!(".globl zk_alloc", $name, "\n.hidden zk_alloc", $name, "\nzk_alloc", $name, ":"),
             #[cfg(target_arch = "x86_64")]
-            "endbr64\njmp {target}",
+            concat!("endbr64\n", $x86_64),
             #[cfg(target_arch = "aarch64")]
-            "hint #34 // bti c\nb {target}",
-            target = sym $target,
+            concat!("hint #34 // bti c\n", $aarch64),
+            $($operand)*
         );
     };
     ($($(#[$doc:meta])* $own:ident = $name:literal -> $target:tt;)*) => {$(
@@ -81,4 +85,4 @@ macro_rules! jumps {
     )*};
 }
 
-pub(crate) use {is_ours, jumps, label, named};
+pub(crate) use {address, is_ours, jumps, named};

@@ -16,7 +16,7 @@ use std::ptr::null_mut;
 use arena::c_api;
 
 use crate::dlopen;
-use crate::names::{is_ours, jumps, label, named};
+use crate::names::{is_ours, jumps, named};
 use crate::symbols::Symbols;
 
 // The target finds the arguments in the same registers, and ignores those that it has no parameter for.
@@ -40,7 +40,7 @@ jumps! {
     /// `delete(at, align, nothrow)`.
     delete_aligned_nothrow = "_ZdlPvSt11align_val_tRKSt9nothrow_t" -> "_ZdlPvSt11align_val_t";
     /// `delete(at, size, align)`.
-    delete_sized_aligned = "_ZdlPvmSt11align_val_t" -> delete_with_align;
+    delete_sized_aligned = "_ZdlPvmSt11align_val_t" -> ["_ZdlPvSt11align_val_t"];
     /// `delete[](at)`.
     delete_array = "_ZdaPv" -> "_ZdlPv";
     /// `delete[](at, size)`.
@@ -52,25 +52,7 @@ jumps! {
     /// `delete[](at, align, nothrow)`.
     delete_array_aligned_nothrow = "_ZdaPvSt11align_val_tRKSt9nothrow_t" -> "_ZdaPvSt11align_val_t";
     /// `delete[](at, size, align)`.
-    delete_array_sized_aligned = "_ZdaPvmSt11align_val_t" -> delete_array_with_align;
-}
-
-/// # Safety
-/// As for [`delete_sized_aligned`].
-unsafe extern "C-unwind" fn delete_with_align(at: *mut c_void, _size: usize, align: usize) {
-    type Delete = unsafe extern "C-unwind" fn(*mut c_void, usize);
-    let delete = named!("_ZdlPvSt11align_val_t");
-    // SAFETY: a function of this name has this type; the caller upholds the rest.
-    unsafe { transmute::<*mut c_void, Delete>(delete)(at, align) }
-}
-
-/// # Safety
-/// As for [`delete_array_sized_aligned`].
-unsafe extern "C-unwind" fn delete_array_with_align(at: *mut c_void, _size: usize, align: usize) {
-    type Delete = unsafe extern "C-unwind" fn(*mut c_void, usize);
-    let delete = named!("_ZdaPvSt11align_val_t");
-    // SAFETY: as above.
-    unsafe { transmute::<*mut c_void, Delete>(delete)(at, align) }
+    delete_array_sized_aligned = "_ZdaPvmSt11align_val_t" -> ["_ZdaPvSt11align_val_t"];
 }
 
 /// Memory from the process's `malloc`, or null.
@@ -138,66 +120,46 @@ fn new_at_last(size: usize, align: usize) -> *mut c_void {
     }
 }
 
-/// Defines the forms that do not throw. They find memory themselves only if the forms that they stand for are ours.
+/// Defines the forms that do not throw. They find memory themselves only if the forms that they stand for are ours. If
+/// there is none, they call the C++ library's own function of that name. It calls the throwing form and catches the
+/// exception, which Rust code cannot do. Null if the process has no such library.
 macro_rules! nothrow {
-    ($($(#[$doc:meta])* $own:ident($($argument:ident),*) = $export:literal, $name:literal:
-        $find:ident if $($form:literal)&&+, else $at_last:ident;)*) => {$(
+    ($($(#[$doc:meta])* $own:ident($($argument:ident: $kind:ty),*) = $export:literal, $name:literal:
+        $find:ident if $($form:literal)&&+;)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
         /// As the C++ standard requires.
         #[unsafe(export_name = $export)]
-        pub(crate) unsafe extern "C-unwind" fn $own($($argument: usize,)* tag: *const c_void) -> *mut c_void {
+        pub(crate) unsafe extern "C-unwind" fn $own($($argument: $kind,)* tag: *const c_void) -> *mut c_void {
+            type New = unsafe extern "C-unwind" fn($($kind,)* *const c_void) -> *mut c_void;
             let at = if $(is_ours!($form))&&+ { $find($($argument),*) } else { null_mut() };
             if !at.is_null() {
                 return at;
             }
-            // SAFETY: upheld by the caller.
-            unsafe { $at_last($name, $($argument,)* tag) }
+            let its_own = of_library($name);
+            if its_own.is_null() {
+                return its_own;
+            }
+            // SAFETY: a function of this name has this type; the caller upholds the rest.
+            unsafe { transmute::<*mut c_void, New>(its_own)($($argument,)* tag) }
         }
     )*};
 }
 
 nothrow! {
     /// `new(size, nothrow)`.
-    new_nothrow(size) = "_ZnwmRKSt9nothrow_t", c"_ZnwmRKSt9nothrow_t":
-        plain if "_Znwm", else nothrow_at_last;
+    new_nothrow(size: usize) = "_ZnwmRKSt9nothrow_t", c"_ZnwmRKSt9nothrow_t": plain if "_Znwm";
     /// `new[](size, nothrow)`.
-    new_array_nothrow(size) = "_ZnamRKSt9nothrow_t", c"_ZnamRKSt9nothrow_t":
-        plain if "_Znam" && "_Znwm", else nothrow_at_last;
+    new_array_nothrow(size: usize) = "_ZnamRKSt9nothrow_t", c"_ZnamRKSt9nothrow_t": plain if "_Znam" && "_Znwm";
     /// `new(size, align, nothrow)`.
-    new_aligned_nothrow(size, align) = "_ZnwmSt11align_val_tRKSt9nothrow_t", c"_ZnwmSt11align_val_tRKSt9nothrow_t":
-        aligned if "_ZnwmSt11align_val_t", else aligned_nothrow_at_last;
+    new_aligned_nothrow(size: usize, align: usize) =
+        "_ZnwmSt11align_val_tRKSt9nothrow_t", c"_ZnwmSt11align_val_tRKSt9nothrow_t":
+        aligned if "_ZnwmSt11align_val_t";
     /// `new[](size, align, nothrow)`.
-    new_array_aligned_nothrow(size, align) = "_ZnamSt11align_val_tRKSt9nothrow_t", c"_ZnamSt11align_val_tRKSt9nothrow_t":
-        aligned if "_ZnamSt11align_val_t" && "_ZnwmSt11align_val_t", else aligned_nothrow_at_last;
-}
-
-/// Calls the C++ library's own function of that name. It calls the throwing form and catches the exception, which Rust
-/// code cannot do. Null if the process has no such library.
-///
-/// # Safety
-/// As for [`new_nothrow`].
-#[cold]
-#[inline(never)]
-unsafe fn nothrow_at_last(name: &CStr, size: usize, tag: *const c_void) -> *mut c_void {
-    type New = unsafe extern "C-unwind" fn(usize, *const c_void) -> *mut c_void;
-    let its_own = of_library(name);
-    // SAFETY: a function of this name has this type; the caller upholds the rest.
-    if its_own.is_null() { null_mut() } else { unsafe { transmute::<*mut c_void, New>(its_own)(size, tag) } }
-}
-
-/// As [`nothrow_at_last`].
-///
-/// # Safety
-/// As for [`nothrow_at_last`].
-#[cold]
-#[inline(never)]
-unsafe fn aligned_nothrow_at_last(name: &CStr, size: usize, align: usize, tag: *const c_void) -> *mut c_void {
-    type New = unsafe extern "C-unwind" fn(usize, usize, *const c_void) -> *mut c_void;
-    let its_own = of_library(name);
-    // SAFETY: as above.
-    if its_own.is_null() { null_mut() } else { unsafe { transmute::<*mut c_void, New>(its_own)(size, align, tag) } }
+    new_array_aligned_nothrow(size: usize, align: usize) =
+        "_ZnamSt11align_val_tRKSt9nothrow_t", c"_ZnamSt11align_val_tRKSt9nothrow_t":
+        aligned if "_ZnamSt11align_val_t" && "_ZnwmSt11align_val_t";
 }
 
 /// The function that throws `std::bad_alloc`; null if the process has no C++ library.
@@ -223,6 +185,8 @@ fn thrower() -> *mut c_void {
 }
 
 /// A function from the C++ library's own symbol table. A look-up by name might find another library's.
+#[cold]
+#[inline(never)]
 fn of_library(name: &CStr) -> *mut c_void {
     // SAFETY: the library stays loaded, because the code that asks for memory uses it.
     unsafe { Symbols::around(thrower()) }.map_or(null_mut(), |library| library.function(name))

@@ -3,7 +3,6 @@
 //! Until then glibc serves every request, also those of the loader and of other libraries' constructors.
 #![allow(unsafe_code, reason = "is called by the loader, and asks it")]
 
-use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::{MaybeUninit, transmute};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -81,13 +80,9 @@ pub(crate) fn min_bytes() -> usize {
 static BEFORE_MAIN: extern "C" fn() = begin;
 
 extern "C" fn begin() {
-    unsafe extern "C" {
-        /// environ(7).
-        static environ: *const *const c_char;
-    }
     c_api::postpone_asking_host();
     // SAFETY: the C library's list of variables, before the program runs.
-    let entry = |name: &str| unsafe { entry(environ, name) };
+    let entry = |name: &str| unsafe { entry(libc::environ.cast_const().cast(), name) };
     // One process of a tree warns of a value: the first that has the library and was started with that value.
     let is_said = |name: &str| procfs::parent_has_library() && entry(name).is_some_and(procfs::parent_was_started_with);
     let value = |name: &'static str| entry(name).map(|entry| &entry[name.len() + 1..]);
@@ -95,26 +90,24 @@ extern "C" fn begin() {
     c_api::warn_of_settings(is_said);
     // Also if the library is not in use, because `malloc_usable_size` passes through here.
     let knows_libc = glibc::look_up();
-    if !glibc::is_there() {
-        STATE.store(State::NotInUse as u8, Ordering::Relaxed);
-        return;
-    }
-    if c_api::is_off() {
-        STATE.store(State::Off as u8, Ordering::Relaxed);
-        return;
-    }
-    if !arrives_here() {
-        STATE.store(State::NotInUse as u8, Ordering::Relaxed);
+    let state = if !glibc::is_there() {
+        State::NotInUse
+    } else if c_api::is_off() {
+        State::Off
+    } else if !arrives_here() {
         say_if_late();
-        return;
-    }
-    if !knows_libc || !dlopen::look_up() {
-        STATE.store(State::NotInUse as u8, Ordering::Relaxed);
+        State::NotInUse
+    } else if !knows_libc || !dlopen::look_up() {
         c_api::print_line(format_args!("libzk_alloc.so does not know this C library, and does nothing"));
+        State::NotInUse
+    } else {
+        sandbox::look_up();
+        State::InUse
+    };
+    STATE.store(state as u8, Ordering::Relaxed);
+    if state != State::InUse {
         return;
     }
-    sandbox::look_up();
-    STATE.store(State::InUse as u8, Ordering::Relaxed);
     profile::configure(value(profile::VARIABLE), is_said);
     match c_api::min_bytes_setting() {
         Some(bytes) => MIN_BYTES.store(bytes, Ordering::Relaxed),
@@ -164,14 +157,9 @@ static ARRIVED: AtomicBool = AtomicBool::new(false);
 /// A length that another thread is unlikely to request at the same time.
 const PROBE_BYTES: usize = 12_289;
 
-/// What the probe gets. glibc's heap stays as it is: a small program may never need it.
-static PROBE: Probe = Probe(UnsafeCell::new([0; PROBE_BYTES]));
-
-#[repr(align(16))]
-struct Probe(UnsafeCell<[u8; PROBE_BYTES]>);
-
-// SAFETY: only a program's wrapper of `malloc` writes there, for the one probe.
-unsafe impl Sync for Probe {}
+/// What the probe gets. glibc's heap stays as it is: a small program may never need it. Only a program's wrapper of
+/// `malloc` writes there, for the one probe.
+static mut PROBE: [u128; PROBE_BYTES.div_ceil(16)] = [0; PROBE_BYTES.div_ceil(16)];
 
 /// The memory for a request, if it is the probe.
 #[inline]
@@ -179,7 +167,7 @@ pub(crate) fn answer_to_probe(size: usize) -> Option<*mut c_void> {
     let is_probe = size == PROBE_BYTES && IS_PROBED.load(Ordering::Relaxed);
     is_probe.then(|| {
         ARRIVED.store(true, Ordering::Relaxed);
-        PROBE.0.get().cast()
+        (&raw mut PROBE).cast()
     })
 }
 

@@ -28,20 +28,16 @@ struct Dynamic {
     value: u64,
 }
 
-/// The search for the file that contains an address.
-struct Search {
-    address: usize,
-    /// The difference between addresses in memory and in the file, and the segments of the file.
-    found: Option<(usize, &'static [libc::Elf64_Phdr])>,
-}
+/// The difference between addresses in memory and in the file, and the segments of the file.
+type File = (usize, &'static [libc::Elf64_Phdr]);
 
 /// Notes a file if it contains the address. Returns 1 to end the search.
 ///
 /// # Safety
-/// Called by `dl_iterate_phdr` only, with a [`Search`].
+/// Called by `dl_iterate_phdr` only, with an address and a place for its file.
 unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
     // SAFETY: upheld by the caller.
-    let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
+    let (info, (address, file)) = unsafe { (&*info, &mut *search.cast::<(usize, Option<File>)>()) };
     if info.dlpi_phdr.is_null() {
         return 0;
     }
@@ -50,13 +46,10 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, search: *
     let bias = info.dlpi_addr as usize;
     let contains = |segment: &libc::Elf64_Phdr| {
         let begin = bias.wrapping_add(segment.p_vaddr as usize);
-        segment.p_type == libc::PT_LOAD && search.address.wrapping_sub(begin) < segment.p_memsz as usize
+        segment.p_type == libc::PT_LOAD && address.wrapping_sub(begin) < segment.p_memsz as usize
     };
-    if !segments.iter().any(contains) {
-        return 0;
-    }
-    search.found = Some((bias, segments));
-    1
+    *file = segments.iter().any(contains).then_some((bias, segments));
+    c_int::from(file.is_some())
 }
 
 /// The tables of one file, which stay valid as long as it is loaded.
@@ -79,22 +72,12 @@ impl Symbols {
     /// # Safety
     /// The file stays loaded while the result is in use.
     pub(crate) unsafe fn around(address: *const c_void) -> Option<Self> {
-        let mut search = Search { address: address.addr(), found: None };
+        let mut search = (address.addr(), None::<File>);
         // SAFETY: `look` gets this variable as its last argument.
         unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
-        let (bias, segments) = search.found?;
-        // SAFETY: the loader's list of the segments of a file that stays loaded, as the caller upholds.
-        unsafe { Self::of(bias, segments) }
-    }
-
-    /// The tables of a file that was loaded at an address.
-    ///
-    /// # Safety
-    /// These are the segments of a loaded file, which stays loaded while the result is in use.
-    unsafe fn of(bias: usize, segments: &[libc::Elf64_Phdr]) -> Option<Self> {
-        let of = |kind| segments.iter().find(|segment| segment.p_type == kind);
-        let mut entry =
-            std::ptr::with_exposed_provenance::<Dynamic>(bias.wrapping_add(of(libc::PT_DYNAMIC)?.p_vaddr as usize));
+        let (bias, segments) = search.1?;
+        let dynamic = segments.iter().find(|segment| segment.p_type == libc::PT_DYNAMIC)?;
+        let mut entry = std::ptr::with_exposed_provenance::<Dynamic>(bias.wrapping_add(dynamic.p_vaddr as usize));
         let (mut symbols, mut names, mut hashes, mut versions) = (None, None, None, None);
         loop {
             // SAFETY: the list of a loaded file ends with `DT_NULL`, where the loop stops.
