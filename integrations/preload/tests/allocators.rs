@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
 use support::{
-    Arm, assert_ok, compiled, compiled_library, compiled_with_library, has, in_all_arms, library, outcome_of,
+    Arm, assert_ok, compiled, compiled_library, compiled_with_library, has, in_all_arms, library, outcome_of, programs,
     report_of, text,
 };
 
@@ -57,20 +57,15 @@ fn what_jemalloc_handed_out_by_its_own_functions_is_never_freed_by_ours() {
     }
 }
 
-/// By the C++ standard, each form of `operator new` and `operator delete` calls the simpler one, which a program may
-/// define.
-#[test]
-fn a_program_with_its_own_operator_new_keeps_it_for_all_forms() {
-    let Some(program) = compiled("own_new", "own_new.cc", &[&CPP[..], &["-Wno-sized-deallocation"]].concat()) else {
-        return;
-    };
-    at_each_threshold(&program, &[]);
-}
-
-#[test]
-fn where_memory_is_short_new_calls_the_handler_and_throws() {
-    let Some(program) = compiled("no_memory", "no_memory.cc", &CPP) else { return };
-    at_each_threshold(&program, &[]);
+programs! {
+    /// By the C++ standard, each form of `operator new` and `operator delete` calls the simpler one, which a program may
+    /// define.
+    a_program_with_its_own_operator_new_keeps_it_for_all_forms: at_each_threshold(
+        "own_new", "own_new.cc", &[&CPP[..], &["-Wno-sized-deallocation"]].concat(), &[]);
+    where_memory_is_short_new_calls_the_handler_and_throws: at_each_threshold(
+        "no_memory", "no_memory.cc", &CPP, &[]);
+    memory_may_be_freed_by_the_second_names_of_glibc: at_each_threshold(
+        "functions", "functions.c", &[], &["second names"]);
 }
 
 /// Only the loaded library sees the C++ library: the global scope has no function that throws.
@@ -89,12 +84,6 @@ fn without_a_cpp_library_new_ends_the_program_and_says_why() {
     let output = support::Outcome::from(output);
     assert_eq!((output.out.as_str(), signal), ("ok\n", Some(6)), "{}", output.err);
     assert!(output.err.contains("operator new: no memory for 9223372036854771711 bytes"), "{}", output.err);
-}
-
-#[test]
-fn memory_may_be_freed_by_the_second_names_of_glibc() {
-    let Some(program) = compiled("functions", "functions.c", &[]) else { return };
-    at_each_threshold(&program, &["second names"]);
 }
 
 /// Our functions must not call each other by names that the program has taken.

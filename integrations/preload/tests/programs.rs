@@ -21,7 +21,7 @@ fn prints_the_same(name: &str, needs: &[&str], script: &str) {
 
 /// As above, with libjemalloc linked into the first of the programs, and at thresholds at which the arena serves a part
 /// of its memory.
-fn says_the_same_beside_jemalloc(name: &str, needs: &[&str], script: &str) {
+fn prints_the_same_beside_jemalloc(name: &str, needs: &[&str], script: &str) {
     // A server, and a wait for it, end with the script.
     let script = &format!("trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}");
     if is_compared(name, needs, script, &["1", "4096"]) {
@@ -51,12 +51,8 @@ fn is_compared(name: &str, needs: &[&str], script: &str, thresholds: &[&str]) ->
         let with = output_of(name, &arm, script, &mut command);
         assert!(with.ok, "{name} {arm}: {} {}", with.err, first_lines(&with));
         assert_eq!(with.err, without.err, "{name} {arm}");
-        assert!(
-            with.out == without.out,
-            "{name} {arm} says something else: {} {}",
-            first_lines(&with),
-            first_lines(&without)
-        );
+        let (own, its) = (first_lines(&without), first_lines(&with));
+        assert!(with.out == without.out, "{name} {arm} prints something else: {its}, not {own}");
     }
     true
 }
@@ -208,7 +204,7 @@ rustc --edition 2024 -O -C codegen-units=4 --emit=asm -o - p.rs | sha256sum && r
 
     /// redis calls `malloc_usable_size` for all that it allocates, and forks to write its data. redis-benchmark sends the
     /// requests.
-    redis_server_and_its_benchmark: says_the_same_beside_jemalloc(["redis-server", "redis-cli", "redis-benchmark", "awk"], r#"
+    redis_server_and_its_benchmark: prints_the_same_beside_jemalloc(["redis-server", "redis-cli", "redis-benchmark", "awk"], r#"
 redis-server --port 0 --unixsocket "$PWD/socket" --save "" --io-threads 2 --enable-debug-command yes > log 2>&1 &
 until redis-cli -s socket ping 2>&1 | grep -q PONG; do kill -0 $!; sleep 0.05; done
 seq 1 20000 | awk '{ print "SET key" $1, "value" $1 * 31; print "ZADD sorted", $1 * 7919 % 10007, "member" $1; print "RPUSH list" $1 % 50, $1 }' |
@@ -223,7 +219,7 @@ redis-benchmark -s socket -q -n 1000 -c 20 -P 8 -d 300 -r 1000 -t set,get,lpush,
 redis-cli -s socket shutdown nosave; wait $! && grep -c 'bye bye' log"#);
 
     /// A cache in front of a server, both run by varnish's own test program. gcc compiles its configuration.
-    varnishd: says_the_same_beside_jemalloc(["varnishd", "varnishtest", "gcc"], r#"
+    varnishd: prints_the_same_beside_jemalloc(["varnishd", "varnishtest", "gcc"], r#"
 cat > cache.vtc <<'end'
 varnishtest "a cache in front of a server"
 server s1 -repeat 30 -keepalive {
@@ -251,7 +247,7 @@ varnishtest -b 64M -q -t 120 cache.vtc > log 2>&1 || { tail -n 30 log; exit 1; }
 echo passed"#);
 
     /// Allocates through names that only jemalloc has, and must stay with jemalloc.
-    dig: says_the_same_beside_jemalloc(["dig", "python3", "sha256sum"], r#"
+    dig: prints_the_same_beside_jemalloc(["dig", "python3", "sha256sum"], r#"
 python3 -c '
 import os, socket, struct, threading
 def answered(query, over_tcp):
@@ -283,7 +279,7 @@ $ask -f questions | sort | sha256sum && $ask long.example TXT | sha256sum
 $ask +tcp other.example A && $ask +short +identify another.example A | wc -l"#);
 
     /// C++, with operators that the program would otherwise get from jemalloc.
-    nghttpd: says_the_same_beside_jemalloc(["nghttpd", "curl", "python3", "sha256sum"], r#"
+    nghttpd: prints_the_same_beside_jemalloc(["nghttpd", "curl", "python3", "sha256sum"], r#"
 mkdir htdocs; for n in 1 2 3; do seq 1 $((n * 20000)) > htdocs/file$n; done
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 nghttpd --no-tls -n 2 -d htdocs --address=127.0.0.1 --echo-upload "$port" > log 2>&1 &

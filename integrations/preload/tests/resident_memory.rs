@@ -5,7 +5,7 @@ mod support;
 
 use std::path::Path;
 
-use support::{ARMS, Arm, compiled, has, outcome_of};
+use support::{ARMS, Arm, assert_ok, compiled, has, outcome_of};
 
 /// A stage, as printed by the program.
 #[derive(Debug)]
@@ -103,8 +103,7 @@ fn what_is_kept_for_ever_stays() {
 #[test]
 fn a_program_without_an_arena_ends_though_it_has_the_thread() {
     for arm in [Arm::Default, Arm::Everything] {
-        let output = outcome_of(arm.command("/bin/echo").arg("ok").env("ZK_ALLOC_BACKGROUND", "1"));
-        assert!(output.ok && output.out == "ok\n" && output.err.is_empty(), "{arm:?}: {} {}", output.out, output.err);
+        assert_ok(arm.command("/bin/echo").arg("ok").env("ZK_ALLOC_BACKGROUND", "1"));
     }
 }
 

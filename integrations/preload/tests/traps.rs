@@ -9,8 +9,8 @@ mod support;
 use std::process::Command;
 
 use support::{
-    ARMS, Arm, assert_ok, compiled, compiled_library, compiled_with_library, has, in_all_arms, library, outcome_of,
-    report_of, text,
+    ARMS, Arm, assert_ok, compiled, compiled_library, compiled_with_library, errors_of, has, in_all_arms, library,
+    outcome_of, programs, report_of, text,
 };
 
 /// Also with a threshold in the middle of the size classes, and with one that no request reaches.
@@ -55,31 +55,22 @@ fn tls_set_up_and_thread_destructors_may_allocate_around_a_threads_first_request
     in_all_arms(&program, &paths);
 }
 
-#[test]
-fn threads_and_children_may_begin_and_end_at_any_moment() {
-    let Some(program) = compiled("threads", "threads.c", &[]) else { return };
-    for arguments in [
-        // Forked and spawned children allocate, whatever other threads were doing.
-        &["forks"][..],
-        // The arena's own structures take some kilobytes, and so do the files of the host that it reads. Neither may lie
-        // on the stack of the first request.
-        &["little stack", "thread"],
-        &["little stack", "handler"],
-        // The environment changes while the settings are read.
-        &["environment"],
-        // The process ends with its last thread.
-        &["last thread"],
-    ] {
-        in_all_arms(&program, arguments);
-    }
-}
-
-/// A vforked child runs on its parent's memory, in place of the calling thread, with another process id. At the same
-/// time, `malloc_trim` on another thread claims all caches.
-#[test]
-fn vforked_children_allocate_while_another_thread_takes_what_threads_keep() {
-    let Some(program) = compiled("threads", "threads.c", &[]) else { return };
-    in_all_arms(&program, &["vforks", "3"]);
+programs! {
+    children_can_allocate_no_matter_what_other_threads_did_at_the_fork: in_all_arms(
+        "threads", "threads.c", &[], &["forks"]);
+    /// A vforked child runs on its parent's memory, in place of the calling thread, with another process id. At the same
+    /// time, `malloc_trim` on another thread claims all caches.
+    vforked_children_allocate_while_another_thread_takes_what_threads_keep: in_all_arms(
+        "threads", "threads.c", &[], &["vforks", "3"]);
+    /// The arena's own structures take some kilobytes, and so do the files of the host that it reads. Neither may lie on
+    /// the stack.
+    the_first_request_may_come_on_a_thread_with_little_stack: in_all_arms(
+        "threads", "threads.c", &[], &["little stack", "thread"]);
+    the_first_request_may_come_in_a_handler_with_little_stack: in_all_arms(
+        "threads", "threads.c", &[], &["little stack", "handler"]);
+    the_environment_may_change_while_the_settings_are_needed: in_all_arms(
+        "threads", "threads.c", &[], &["environment"]);
+    the_process_ends_with_its_last_thread: in_all_arms("threads", "threads.c", &[], &["last thread"]);
 }
 
 /// glibc has 32 keys for which a thread needs no memory. For any other key it calls the library's `calloc`.
@@ -89,16 +80,11 @@ fn threads_get_caches_after_a_library_used_up_the_first_32_pthread_keys() {
     for arm in [Arm::Default, Arm::Everything] {
         assert_ok(arm.command(&program).arg("threads"));
         // The best of several runs, because the machine may be busy.
-        let best = |command: &dyn Fn() -> Command| {
-            let pair = |_| outcome_of(command().arg("pairs")).out.trim().parse::<u64>().expect("a number");
-            (0..3).map(pair).min().expect("three times")
+        let best = |setting: &[(&str, &str)]| {
+            let pair = || outcome_of(arm.command(&program).arg("pairs").envs(setting.iter().copied())).out;
+            (0..3).map(|_| pair().trim().parse::<u64>().expect("a number")).min().expect("three times")
         };
-        let with_keys = best(&|| arm.command(&program));
-        let without = best(&|| {
-            let mut command = arm.command(&program);
-            command.env("NO_KEYS", "1");
-            command
-        });
+        let (with_keys, without) = (best(&[]), best(&[("NO_KEYS", "1")]));
         println!("{arm:?}: {with_keys} tenths of a nanosecond a pair, {without} without the keys");
         assert!(with_keys <= 2 * without, "{arm:?}: {with_keys} against {without}");
     }
@@ -128,10 +114,9 @@ fn where_the_system_refuses_the_program_goes_on() {
     let Some(program) = compiled("limits", "limits.c", &[]) else { return };
     for arm in ARMS {
         for limit_mib in ["64", "200"] {
-            let output = outcome_of(arm.command(&program).args(["refusals", limit_mib]));
-            assert!(output.ok && output.out == "ok\n", "{arm:?} {limit_mib}: {} {}", output.out, output.err);
-            let warnings = output.err.lines().count();
-            assert!(warnings <= 2 && output.err.lines().all(|line| line.starts_with("zk-alloc: ")), "{}", output.err);
+            let errors = errors_of(arm.command(&program).args(["refusals", limit_mib]));
+            let warnings = errors.lines().count();
+            assert!(warnings <= 2 && errors.lines().all(|line| line.starts_with("zk-alloc: ")), "{arm:?} {errors}");
         }
     }
 }
@@ -140,11 +125,8 @@ fn where_the_system_refuses_the_program_goes_on() {
 fn a_small_process_reserves_nothing() {
     let Some(program) = compiled("limits", "limits.c", &[]) else { return };
     let mib = |arm: Arm| -> Vec<u64> {
-        outcome_of(arm.command(&program).arg("reservation"))
-            .out
-            .lines()
-            .map(|line| line.parse().expect("a number"))
-            .collect()
+        let output = outcome_of(arm.command(&program).arg("reservation"));
+        output.out.lines().map(|line| line.parse().expect("a number")).collect()
     };
     let (without, with) = (mib(Arm::Without), mib(Arm::Default));
     assert!(with[0] < without[0] + 16, "{with:?} against {without:?}");
@@ -214,21 +196,16 @@ fn a_program_of_musl_runs_as_it_does_without() {
     let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/hello.c");
     assert!(outcome_of(Command::new("musl-gcc").arg("-o").args([&program, &source])).ok);
     in_all_arms(&program, &[]);
-    let output = outcome_of(Arm::Everything.command(&program).env("ZK_ALLOC_REPORT", "1"));
-    assert!(
-        output.out == "ok\n" && output.err.contains("report of") && output.err.contains("not in use"),
-        "{}",
-        output.err
-    );
+    let report = errors_of(Arm::Everything.command(&program).env("ZK_ALLOC_REPORT", "1"));
+    assert!(report.contains("report of") && report.contains("not in use"), "{report}");
 }
 
 #[test]
 fn loaded_late_the_library_says_that_it_does_nothing() {
     let Some(program) = compiled("dlopen", "dlopen.c", &[]) else { return };
-    let output = outcome_of(Arm::Without.command(program).arg("late").arg(library()));
-    assert!(output.ok && output.out == "ok\n", "{} {:?} {}", output.ok, output.out, output.err);
-    assert!(output.err.lines().all(|line| line.contains("libzk_alloc.so was loaded too late")), "{}", output.err);
-    assert!(output.err.lines().count() >= 1, "nothing was output");
+    let errors = errors_of(Arm::Without.command(program).arg("late").arg(library()));
+    assert!(errors.lines().all(|line| line.contains("libzk_alloc.so was loaded too late")), "{errors}");
+    assert!(errors.lines().count() >= 1, "nothing was output");
 }
 
 #[test]
@@ -248,13 +225,9 @@ fn what_is_freed_twice_or_was_never_handed_out_ends_the_program() {
     ] {
         let output = outcome_of(Arm::Default.command(&program).args(["invalid", how]));
         let (head, tail) = line.split_once('*').expect("the address");
-        let is_said = output.err.strip_prefix("zk-alloc: ").is_some_and(|output| output.starts_with(head))
-            && output.err.strip_suffix('\n').is_some_and(|output| output.ends_with(tail));
-        assert!(
-            !output.ok && output.out.is_empty() && is_said && output.err.lines().count() == 1,
-            "{how}: {}",
-            output.err
-        );
+        let message = output.err.strip_prefix("zk-alloc: ").and_then(|message| message.strip_suffix('\n'));
+        let is_one = message.is_some_and(|it| it.starts_with(head) && it.ends_with(tail) && it.lines().count() == 1);
+        assert!(!output.ok && output.out.is_empty() && is_one, "{how}: {}", output.err);
     }
     let output = outcome_of(Arm::Default.command(&program).args(["invalid", "usable"]));
     assert!(output.ok && output.out == "went on\n" && output.err.is_empty(), "{}", output.err);

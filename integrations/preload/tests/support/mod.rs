@@ -1,5 +1,5 @@
 //! The library, C programs for it, and processes that run with and without it.
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "each test file uses a part of it")]
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -78,10 +78,16 @@ pub(crate) fn outcome_of(command: &mut Command) -> Outcome {
     command.output().unwrap_or_else(|error| panic!("{command:?}: {error}")).into()
 }
 
+/// Runs a program that prints "ok", and returns what it printed on standard error.
+pub(crate) fn errors_of(command: &mut Command) -> String {
+    let Outcome { ok, out, err } = outcome_of(command);
+    assert!(ok && out == "ok\n", "{command:?}: {ok} {out:?} {err:?}");
+    err
+}
+
 /// Runs a program that prints "ok" and nothing else.
 pub(crate) fn assert_ok(command: &mut Command) {
-    let Outcome { ok, out, err } = outcome_of(command);
-    assert!(ok && out == "ok\n" && err.is_empty(), "{command:?}: {ok} {out:?} {err:?}");
+    assert_eq!(errors_of(command), "", "{command:?}");
 }
 
 /// Runs such a program in each arm.
@@ -93,11 +99,22 @@ pub(crate) fn in_all_arms(program: &Path, arguments: &[&str]) {
 
 /// The report of such a program, by default.
 pub(crate) fn report_of(program: &Path, arguments: &[&str]) -> String {
-    let Outcome { ok, out, err } =
-        outcome_of(Arm::Default.command(program).args(arguments).env("ZK_ALLOC_REPORT", "1"));
-    assert!(ok && out == "ok\n", "{program:?}: {ok} {out:?} {err:?}");
-    err
+    errors_of(Arm::Default.command(program).args(arguments).env("ZK_ALLOC_REPORT", "1"))
 }
+
+/// Makes a test of each program: how it runs, its source with the compiler's flags, and its arguments.
+macro_rules! programs {
+    ($($(#[doc = $what:literal])* $name:ident: $run:ident($program:literal, $source:literal, $flags:expr, $arguments:expr);)*) => {$(
+        $(#[doc = $what])*
+        #[test]
+        fn $name() {
+            if let Some(program) = $crate::support::compiled($program, $source, $flags) {
+                $run(&program, $arguments);
+            }
+        }
+    )*};
+}
+pub(crate) use programs;
 
 /// Whether a program exists. Prints a line if it does not, because the test that needs it then shows nothing.
 pub(crate) fn has(program: &str) -> bool {
