@@ -127,34 +127,29 @@ mod sealed {
     pub trait Sealed<Args> {}
 }
 
+/// Implements the trait for functions of these arguments, and of the ones without the first.
 macro_rules! provers_of {
-    ($($arg:ident)*) => {
-        impl<'f, F, R, $($arg),*> sealed::Sealed<(&'f (), $($arg,)*)> for F
+    ($($first:ident $($rest:ident)*)?) => {
+        impl<'f, F, R, $($first $(, $rest)*)?> sealed::Sealed<(&'f (), $($first, $($rest,)*)?)> for F
         where
-            F: Fn($($arg),*) -> R + Send + Sync + 'f,
+            F: Fn($($first $(, $rest)*)?) -> R + Send + Sync + 'f,
         {
         }
 
-        impl<'f, F, R, $($arg),*> ProverFn<(&'f (), $($arg,)*)> for F
+        impl<'f, F, R, $($first $(, $rest)*)?> ProverFn<(&'f (), $($first, $($rest,)*)?)> for F
         where
-            F: Fn($($arg),*) -> R + Send + Sync + 'f,
+            F: Fn($($first $(, $rest)*)?) -> R + Send + Sync + 'f,
         {
-            type Wrapped = Box<dyn Fn($($arg),*) -> R + Send + Sync + 'f>;
+            type Wrapped = Box<dyn Fn($($first $(, $rest)*)?) -> R + Send + Sync + 'f>;
 
             #[allow(non_snake_case)] // An argument has the name of its type.
             fn in_phases(self) -> Self::Wrapped {
-                Box::new(move |$($arg),*| zk_alloc::phase(|| self($($arg),*)))
+                Box::new(move |$($first $(, $rest)*)?| zk_alloc::phase(|| self($($first $(, $rest)*)?)))
             }
         }
+
+        $(provers_of!($($rest)*);)?
     };
 }
 
-provers_of!();
-provers_of!(A);
-provers_of!(A B);
-provers_of!(A B C);
-provers_of!(A B C D);
-provers_of!(A B C D G);
-provers_of!(A B C D G H);
-provers_of!(A B C D G H I);
 provers_of!(A B C D G H I J);

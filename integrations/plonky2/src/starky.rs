@@ -11,61 +11,56 @@ use plonky2::hash::hash_types::RichField;
 use plonky2::plonk::config::GenericConfig;
 use plonky2::util::timing::TimingTree;
 
-/// [`starky::prover::prove`] in a phase.
-///
-/// The trace was allocated before the call, and so isn't in the arena. The copies that the framework extends and
-/// commits to are. To have both there, use [`prove_with_trace`].
-///
-/// # Errors
-///
-/// The framework's errors, unchanged: with negligible probability, the opening point is in the subgroup.
-///
-/// # Panics
-///
-/// If the framework panics: the trace is empty, its height is not a power of two, or it doesn't suit the FRI
-/// parameters. A trace that breaks the constraints may have no quotient polynomial.
-pub fn prove<F, C, S, const D: usize>(
-    stark: S,
-    config: &StarkConfig,
-    trace_poly_values: Vec<PolynomialValues<F>>,
-    public_inputs: &[F],
-    verifier_circuit_fri_params: Option<FriParams>,
-    timing: &mut TimingTree,
-) -> Result<StarkProofWithPublicInputs<F, C, D>>
-where
-    F: RichField + Extendable<D>,
-    C: GenericConfig<D, F = F>,
-    S: Stark<F, D>,
-{
-    let trace = || trace_poly_values;
-    prove_with_trace(stark, config, trace, public_inputs, verifier_circuit_fri_params, timing)
+/// [`starky::prover::prove`] in a phase, of a trace that is there or made.
+macro_rules! in_phase {
+    ($($(#[$doc:meta])* fn $name:ident($trace:ident: $kind:ty) = $made:expr;)*) => {$(
+        $(#[$doc])*
+        pub fn $name<F, C, S, const D: usize>(
+            stark: S,
+            config: &StarkConfig,
+            $trace: $kind,
+            public_inputs: &[F],
+            verifier_circuit_fri_params: Option<FriParams>,
+            timing: &mut TimingTree,
+        ) -> Result<StarkProofWithPublicInputs<F, C, D>>
+        where
+            F: RichField + Extendable<D>,
+            C: GenericConfig<D, F = F>,
+            S: Stark<F, D>,
+        {
+            zk_alloc::phase(|| {
+                ::starky::prover::prove(stark, config, $made, public_inputs, verifier_circuit_fri_params, timing)
+            })
+        }
+    )*};
 }
 
-/// [`starky::prover::prove`] in a phase, where `trace` builds the trace in the same phase.
-///
-/// `trace` is called once, on the calling thread.
-///
-/// # Errors
-///
-/// As [`prove`]. If your generator can fail, open a [`zk_alloc::phase`] around it and [`prove`].
-///
-/// # Panics
-///
-/// As [`prove`], and if `trace` panics. The phase ends as the panic unwinds, and the next proof is not affected.
-pub fn prove_with_trace<F, C, S, const D: usize>(
-    stark: S,
-    config: &StarkConfig,
-    trace: impl FnOnce() -> Vec<PolynomialValues<F>>,
-    public_inputs: &[F],
-    verifier_circuit_fri_params: Option<FriParams>,
-    timing: &mut TimingTree,
-) -> Result<StarkProofWithPublicInputs<F, C, D>>
-where
-    F: RichField + Extendable<D>,
-    C: GenericConfig<D, F = F>,
-    S: Stark<F, D>,
-{
-    zk_alloc::phase(|| {
-        ::starky::prover::prove(stark, config, trace(), public_inputs, verifier_circuit_fri_params, timing)
-    })
+in_phase! {
+    /// [`starky::prover::prove`] in a phase.
+    ///
+    /// The trace was allocated before the call, and so isn't in the arena. The copies that the framework extends and
+    /// commits to are. To have both there, use [`prove_with_trace`].
+    ///
+    /// # Errors
+    ///
+    /// The framework's errors, unchanged: with negligible probability, the opening point is in the subgroup.
+    ///
+    /// # Panics
+    ///
+    /// If the framework panics: the trace is empty, its height is not a power of two, or it doesn't suit the FRI
+    /// parameters. A trace that breaks the constraints may have no quotient polynomial.
+    fn prove(trace_poly_values: Vec<PolynomialValues<F>>) = trace_poly_values;
+
+    /// [`starky::prover::prove`] in a phase, where `trace` builds the trace in the same phase.
+    ///
+    /// `trace` is called once, on the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`prove`]. If your generator can fail, open a [`zk_alloc::phase`] around it and [`prove`].
+    ///
+    /// # Panics
+    ///
+    /// As [`prove`], and if `trace` panics. The phase ends as the panic unwinds, and the next proof is not affected.
+    fn prove_with_trace(trace: impl FnOnce() -> Vec<PolynomialValues<F>>) = trace();
 }

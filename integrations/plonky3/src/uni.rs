@@ -13,142 +13,123 @@ use p3_challenger::GrindingChallenger;
 use p3_matrix::dense::RowMajorMatrix;
 use p3_uni_stark::{PcsProverError, PreprocessedProverData, Proof, ProvingError, QuotientAir, StarkGenericConfig, Val};
 
-/// [`p3_uni_stark::prove`] in a phase.
-///
-/// The trace was allocated before the call, and so isn't in the arena. It is by far the largest buffer of a proof, so
-/// prefer [`prove_with_trace`].
-///
-/// # Errors
-///
-/// The framework's errors, unchanged: the commitment scheme refused the configuration, or its budget is spent.
-///
-/// # Panics
-///
-/// If the framework panics: the trace's height is not a power of two, or the AIR has preprocessed columns. With debug
-/// assertions on, also if the trace doesn't satisfy the AIR.
-///
-/// ```
-/// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
-/// # use common::{Fibonacci, config};
-/// # assert_eq!(zk_alloc_plonky3::init(), cfg!(feature = "parallel"));
-/// let config = config();
-/// let (trace, public_values) = (Fibonacci::trace(8), Fibonacci::public_values(8));
-///
-/// let proof = zk_alloc_plonky3::prove(&config, &Fibonacci, trace, &public_values)?;
-///
-/// p3_uni_stark::verify(&config, &Fibonacci, &proof, &public_values)?;
-/// # // This program has another global allocator, so the adapter only calls the framework.
-/// # assert_eq!(zk_alloc::stats().arena_bytes, 0);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[allow(clippy::multiple_bound_locations)] // `cfg` is not supported in where clauses.
-pub fn prove<
-    SC,
-    #[cfg(debug_assertions)] A: for<'a> Air<DebugConstraintBuilder<'a, Val<SC>>>,
-    #[cfg(not(debug_assertions))] A,
->(
-    config: &SC,
-    air: &A,
-    trace: RowMajorMatrix<Val<SC>>,
-    public_values: &[Val<SC>],
-) -> Result<Proof<SC>, ProvingError<PcsProverError<SC>>>
-where
-    SC: StarkGenericConfig,
-    SC::Challenger: GrindingChallenger<Witness = Val<SC>>,
-    A: QuotientAir<SC>,
-{
-    zk_alloc::phase(|| p3_uni_stark::prove(config, air, trace, public_values))
+/// A function of the framework in a phase.
+macro_rules! in_phase {
+    ($(#[$doc:meta])* fn $name:ident($config:ident, $air:ident, $($argument:ident: $kind:ty),*) = $proof:expr) => {
+        $(#[$doc])*
+        #[allow(clippy::multiple_bound_locations)] // `cfg` is not supported in where clauses.
+        pub fn $name<
+            SC,
+            #[cfg(debug_assertions)] A: for<'a> Air<DebugConstraintBuilder<'a, Val<SC>>>,
+            #[cfg(not(debug_assertions))] A,
+        >(
+            $config: &SC,
+            $air: &A,
+            $($argument: $kind),*
+        ) -> Result<Proof<SC>, ProvingError<PcsProverError<SC>>>
+        where
+            SC: StarkGenericConfig,
+            SC::Challenger: GrindingChallenger<Witness = Val<SC>>,
+            A: QuotientAir<SC>,
+        {
+            zk_alloc::phase(|| $proof)
+        }
+    };
 }
 
-/// [`p3_uni_stark::prove`] in a phase, where `trace` builds the trace in the same phase.
-///
-/// The trace is the largest buffer of a Plonky3 proof. It has capacity for its low-degree extension, which the prover
-/// makes in place. If the closure builds it, it lies in pages that the last proof left resident. `trace` is called
-/// once, on the calling thread.
-///
-/// # Errors
-///
-/// As [`prove`]. If your generator can fail, open a [`zk_alloc::phase`] around it and [`prove`].
-///
-/// # Panics
-///
-/// As [`prove`], and if `trace` panics. The phase ends as the panic unwinds, and the next proof is not affected.
-///
-/// ```
-/// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
-/// # use common::{Fibonacci, config};
-/// let config = config();
-/// let public_values = Fibonacci::public_values(8);
-///
-/// let trace = || Fibonacci::trace(8);
-/// let proof = zk_alloc_plonky3::prove_with_trace(&config, &Fibonacci, trace, &public_values)?;
-///
-/// p3_uni_stark::verify(&config, &Fibonacci, &proof, &public_values)?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[allow(clippy::multiple_bound_locations)] // `cfg` is not supported in where clauses.
-pub fn prove_with_trace<
-    SC,
-    #[cfg(debug_assertions)] A: for<'a> Air<DebugConstraintBuilder<'a, Val<SC>>>,
-    #[cfg(not(debug_assertions))] A,
->(
-    config: &SC,
-    air: &A,
-    trace: impl FnOnce() -> RowMajorMatrix<Val<SC>>,
-    public_values: &[Val<SC>],
-) -> Result<Proof<SC>, ProvingError<PcsProverError<SC>>>
-where
-    SC: StarkGenericConfig,
-    SC::Challenger: GrindingChallenger<Witness = Val<SC>>,
-    A: QuotientAir<SC>,
-{
-    zk_alloc::phase(|| p3_uni_stark::prove(config, air, trace(), public_values))
+in_phase! {
+    /// [`p3_uni_stark::prove`] in a phase.
+    ///
+    /// The trace was allocated before the call, and so isn't in the arena. It is by far the largest buffer of a proof, so
+    /// prefer [`prove_with_trace`].
+    ///
+    /// # Errors
+    ///
+    /// The framework's errors, unchanged: the commitment scheme refused the configuration, or its budget is spent.
+    ///
+    /// # Panics
+    ///
+    /// If the framework panics: the trace's height is not a power of two, or the AIR has preprocessed columns. With debug
+    /// assertions on, also if the trace doesn't satisfy the AIR.
+    ///
+    /// ```
+    /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
+    /// # use common::{Fibonacci, config};
+    /// # assert_eq!(zk_alloc_plonky3::init(), cfg!(feature = "parallel"));
+    /// let config = config();
+    /// let (trace, public_values) = (Fibonacci::trace(8), Fibonacci::public_values(8));
+    ///
+    /// let proof = zk_alloc_plonky3::prove(&config, &Fibonacci, trace, &public_values)?;
+    ///
+    /// p3_uni_stark::verify(&config, &Fibonacci, &proof, &public_values)?;
+    /// # // This program has another global allocator, so the adapter only calls the framework.
+    /// # assert_eq!(zk_alloc::stats().arena_bytes, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    fn prove(config, air, trace: RowMajorMatrix<Val<SC>>, public_values: &[Val<SC>]) =
+        p3_uni_stark::prove(config, air, trace, public_values)
 }
 
-/// [`p3_uni_stark::prove_with_preprocessed`] in a phase.
-///
-/// `preprocessed` comes from [`p3_uni_stark::setup_preprocessed`]. It is made once and kept, so make it outside any
-/// phase. As with [`prove`], the trace is only in the arena if the caller makes it inside a [`zk_alloc::phase`].
-///
-/// # Errors
-///
-/// As [`prove`].
-///
-/// # Panics
-///
-/// As [`prove`]. In addition, an AIR with preprocessed columns needs its `preprocessed` data, of the height of the
-/// trace.
-///
-/// ```
-/// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
-/// # use common::{Squares, config};
-/// use p3_uni_stark::{setup_preprocessed, verify_with_preprocessed};
-/// use zk_alloc_plonky3::prove_with_preprocessed;
-///
-/// let (config, air) = (config(), Squares { log_rows: 6 });
-/// let (prover_data, key) = setup_preprocessed(&config, &air, 6)?.expect("it has such columns");
-///
-/// let proof = prove_with_preprocessed(&config, &air, air.trace(), &[], Some(&prover_data))?;
-///
-/// verify_with_preprocessed(&config, &air, &proof, &[], Some(&key))?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[allow(clippy::multiple_bound_locations)] // `cfg` is not supported in where clauses.
-pub fn prove_with_preprocessed<
-    SC,
-    #[cfg(debug_assertions)] A: for<'a> Air<DebugConstraintBuilder<'a, Val<SC>>>,
-    #[cfg(not(debug_assertions))] A,
->(
-    config: &SC,
-    air: &A,
-    trace: RowMajorMatrix<Val<SC>>,
-    public_values: &[Val<SC>],
-    preprocessed: Option<&PreprocessedProverData<SC>>,
-) -> Result<Proof<SC>, ProvingError<PcsProverError<SC>>>
-where
-    SC: StarkGenericConfig,
-    SC::Challenger: GrindingChallenger<Witness = Val<SC>>,
-    A: QuotientAir<SC>,
-{
-    zk_alloc::phase(|| p3_uni_stark::prove_with_preprocessed(config, air, trace, public_values, preprocessed))
+in_phase! {
+    /// [`p3_uni_stark::prove`] in a phase, where `trace` builds the trace in the same phase.
+    ///
+    /// The trace is the largest buffer of a Plonky3 proof. It has capacity for its low-degree extension, which the prover
+    /// makes in place. If the closure builds it, it lies in pages that the last proof left resident. `trace` is called
+    /// once, on the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`prove`]. If your generator can fail, open a [`zk_alloc::phase`] around it and [`prove`].
+    ///
+    /// # Panics
+    ///
+    /// As [`prove`], and if `trace` panics. The phase ends as the panic unwinds, and the next proof is not affected.
+    ///
+    /// ```
+    /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
+    /// # use common::{Fibonacci, config};
+    /// let config = config();
+    /// let public_values = Fibonacci::public_values(8);
+    ///
+    /// let trace = || Fibonacci::trace(8);
+    /// let proof = zk_alloc_plonky3::prove_with_trace(&config, &Fibonacci, trace, &public_values)?;
+    ///
+    /// p3_uni_stark::verify(&config, &Fibonacci, &proof, &public_values)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    fn prove_with_trace(config, air, trace: impl FnOnce() -> RowMajorMatrix<Val<SC>>, public_values: &[Val<SC>]) =
+        p3_uni_stark::prove(config, air, trace(), public_values)
+}
+
+in_phase! {
+    /// [`p3_uni_stark::prove_with_preprocessed`] in a phase.
+    ///
+    /// `preprocessed` comes from [`p3_uni_stark::setup_preprocessed`]. It is made once and kept, so make it outside any
+    /// phase. As with [`prove`], the trace is only in the arena if the caller makes it inside a [`zk_alloc::phase`].
+    ///
+    /// # Errors
+    ///
+    /// As [`prove`].
+    ///
+    /// # Panics
+    ///
+    /// As [`prove`]. In addition, an AIR with preprocessed columns needs its `preprocessed` data, of the height of the
+    /// trace.
+    ///
+    /// ```
+    /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
+    /// # use common::{Squares, config};
+    /// use p3_uni_stark::{setup_preprocessed, verify_with_preprocessed};
+    /// use zk_alloc_plonky3::prove_with_preprocessed;
+    ///
+    /// let (config, air) = (config(), Squares { log_rows: 6 });
+    /// let (prover_data, key) = setup_preprocessed(&config, &air, 6)?.expect("it has such columns");
+    ///
+    /// let proof = prove_with_preprocessed(&config, &air, air.trace(), &[], Some(&prover_data))?;
+    ///
+    /// verify_with_preprocessed(&config, &air, &proof, &[], Some(&key))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    fn prove_with_preprocessed(config, air, trace: RowMajorMatrix<Val<SC>>, public_values: &[Val<SC>], preprocessed: Option<&PreprocessedProverData<SC>>) =
+        p3_uni_stark::prove_with_preprocessed(config, air, trace, public_values, preprocessed)
 }

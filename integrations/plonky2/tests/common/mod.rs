@@ -22,8 +22,7 @@ pub(crate) fn builder() -> CircuitBuilder<F, D> {
 // Squares x repeatedly. Public values are x and the last square. A row holds 20 squarings.
 pub(crate) struct Squarings {
     pub(crate) data: CircuitData<F, C, D>,
-    pub(crate) first: Target,
-    pub(crate) last: Target,
+    first: Target,
     squarings: usize,
 }
 
@@ -33,7 +32,7 @@ impl Squarings {
         let first = builder.add_virtual_public_input();
         let last = (0..squarings).fold(first, |x, _| builder.square(x));
         builder.register_public_input(last);
-        Self { data: builder.build(), first, last, squarings }
+        Self { data: builder.build(), first, squarings }
     }
 
     pub(crate) fn inputs(&self, x: u64) -> PartialWitness<F> {
