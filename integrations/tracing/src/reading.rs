@@ -6,6 +6,12 @@ use std::time::Instant;
 use serde::Serialize;
 use zk_alloc::{Stats, ThreadStats};
 
+macro_rules! add {
+    ($to:ident, $more:ident, $($field:ident)*) => {
+        $($to.$field += $more.$field;)*
+    };
+}
+
 /// The changes of the process's counters while a span was entered on any thread. It includes the work of
 /// other threads, such as rayon's workers. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -33,14 +39,8 @@ pub struct Totals {
 
 impl AddAssign<&Self> for Totals {
     fn add_assign(&mut self, more: &Self) {
-        self.wall_ns += more.wall_ns;
-        self.cpu_ns += more.cpu_ns;
-        self.minor_faults += more.minor_faults;
+        add!(self, more, wall_ns cpu_ns minor_faults requests allocated_bytes fresh_bytes overflow_bytes);
         self.is_served |= more.is_served;
-        self.requests += more.requests;
-        self.allocated_bytes += more.allocated_bytes;
-        self.fresh_bytes += more.fresh_bytes;
-        self.overflow_bytes += more.overflow_bytes;
         self.peak_live_bytes = self.peak_live_bytes.max(more.peak_live_bytes);
     }
 }
@@ -63,11 +63,7 @@ pub struct ThreadTotals {
 
 impl AddAssign<&Self> for ThreadTotals {
     fn add_assign(&mut self, more: &Self) {
-        self.wall_ns += more.wall_ns;
-        self.cpu_ns += more.cpu_ns;
-        self.minor_faults += more.minor_faults;
-        self.requests += more.requests;
-        self.allocated_bytes += more.allocated_bytes;
+        add!(self, more, wall_ns cpu_ns minor_faults requests allocated_bytes);
     }
 }
 

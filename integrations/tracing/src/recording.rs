@@ -8,6 +8,7 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::thread::ThreadId;
 use std::time::Instant;
 
+use allocator_api2::SliceExt;
 use allocator_api2::alloc::System;
 
 use crate::reading::{Level, Reading, ThreadReading, ThreadTotals, Totals};
@@ -45,7 +46,7 @@ pub(crate) struct Recording {
     /// The nodes of which spans are entered now.
     open_nodes: List<NodeId>,
     /// The spans that are entered now, in the order of their entries.
-    entered: List<Entered>,
+    pub(crate) entered: List<Entry>,
     /// Entries that were not recorded.
     pub(crate) unrecorded: u64,
 }
@@ -69,11 +70,7 @@ pub(crate) struct Thread {
 impl Thread {
     /// Of the calling thread.
     fn current(current: &std::thread::Thread, at_ns: u64) -> Self {
-        let name = current.name().map(|name| {
-            let mut own = list();
-            own.extend_from_slice(name.as_bytes());
-            own
-        });
+        let name = current.name().map(|name| SliceExt::to_vec_in(name.as_bytes(), System));
         Self { name, worker: rayon::current_thread_index(), last: ThreadReading::at(at_ns) }
     }
 
@@ -87,22 +84,13 @@ impl Thread {
     }
 }
 
-/// A span that is entered now.
-#[derive(Debug)]
-struct Entered {
-    span: u64,
-    entry: Entry,
-}
-
 impl Recording {
     pub(crate) fn new() -> Self {
         let began = Instant::now();
         zk_alloc::take_peak_live_bytes();
         let last = Reading::now(began);
         let mut tree = Tree::new();
-        tree.node_mut(WHOLE).at_entry = last.level;
-        let mut open_nodes = list();
-        open_nodes.push(WHOLE);
+        tree.0[WHOLE].at_entry = last.level;
         Self {
             began,
             last,
@@ -112,7 +100,7 @@ impl Recording {
             threads: list(),
             by_id: map(),
             spans: map(),
-            open_nodes,
+            open_nodes: SliceExt::to_vec_in(&[WHOLE][..], System),
             entered: list(),
             unrecorded: 0,
         }
@@ -143,7 +131,7 @@ impl Recording {
         };
         self.advance_thread(thread);
         let is_first = self.spans.get_mut(&span).is_some_and(|span| !std::mem::replace(&mut span.was_entered, true));
-        let entry = self.tree.node_mut(node);
+        let entry = &mut self.tree.0[node];
         if entry.spans == 0 {
             entry.at_entry = self.last.level;
         }
@@ -153,25 +141,24 @@ impl Recording {
             self.open_nodes.push(node);
         }
         entry.on_thread(thread);
-        let entry = Entry { node, thread, begun_ns: self.last.at_ns, totals: Totals::default() };
-        self.entered.push(Entered { span, entry });
+        self.entered.push(Entry { span, node, thread, begun_ns: self.last.at_ns, totals: Totals::default() });
     }
 
     /// The calling thread left a span.
     pub(crate) fn exit(&mut self, span: u64) {
         let Some(&thread) = self.by_id.get(&std::thread::current().id()) else { return };
-        let is_this = |entered: &Entered| entered.span == span && entered.entry.thread == thread;
+        let is_this = |entered: &Entry| entered.span == span && entered.thread == thread;
         let Some(index) = self.entered.iter().rposition(is_this) else { return };
         self.advance();
         self.advance_thread(thread);
         // Spans that this thread entered later, and has not left: the trace shows them in two parts, because parts nest.
-        for later in self.entered[index + 1..].iter_mut().filter(|later| later.entry.thread == thread).rev() {
-            self.timeline.push_entry(later.entry);
-            (later.entry.begun_ns, later.entry.totals) = (self.last.at_ns, Totals::default());
+        for later in self.entered[index + 1..].iter_mut().filter(|later| later.thread == thread).rev() {
+            self.timeline.push_entry(*later);
+            (later.begun_ns, later.totals) = (self.last.at_ns, Totals::default());
         }
-        let Entered { entry, .. } = self.entered.remove(index);
+        let entry = self.entered.remove(index);
         self.timeline.push_entry(entry);
-        let node = self.tree.node_mut(entry.node);
+        let node = &mut self.tree.0[entry.node];
         node.at_exit = self.last.level;
         node.entered -= 1;
         if node.entered == 0 {
@@ -179,18 +166,13 @@ impl Recording {
         }
     }
 
-    /// The entries that have not ended.
-    pub(crate) fn entered(&self) -> impl Iterator<Item = &Entry> {
-        self.entered.iter().map(|entered| &entered.entry)
-    }
-
     /// Adds what the process did since the last entry or exit to the spans that are entered.
     pub(crate) fn advance(&mut self) {
         let peak_live_bytes = zk_alloc::take_peak_live_bytes() as u64;
         let now = Reading::now(self.began);
         let changes = now.since(&self.last, peak_live_bytes);
-        self.open_nodes.iter().for_each(|&node| self.tree.node_mut(node).totals += &changes);
-        self.entered.iter_mut().for_each(|entered| entered.entry.totals += &changes);
+        self.open_nodes.iter().for_each(|&node| self.tree.0[node].totals += &changes);
+        self.entered.iter_mut().for_each(|entry| entry.totals += &changes);
         self.timeline.push_sample(Sample {
             at_ns: now.at_ns,
             level: now.level,
@@ -203,11 +185,11 @@ impl Recording {
     fn advance_thread(&mut self, thread: usize) {
         let now = ThreadReading::at(self.last.at_ns);
         let changes = now.since(&std::mem::replace(&mut self.threads[thread].last, now));
-        let own = |entered: &&Entered| entered.entry.thread == thread;
-        for (index, Entered { entry, .. }) in self.entered.iter().enumerate().filter(|(_, entered)| own(entered)) {
+        let own = |entry: &&Entry| entry.thread == thread;
+        for (index, entry) in self.entered.iter().enumerate().filter(|(_, entry)| own(entry)) {
             // Of two spans that share a node, the first counts.
-            if !self.entered[..index].iter().filter(own).any(|earlier| earlier.entry.node == entry.node) {
-                *self.tree.node_mut(entry.node).on_thread(thread) += &changes;
+            if !self.entered[..index].iter().filter(own).any(|earlier| earlier.node == entry.node) {
+                *self.tree.0[entry.node].on_thread(thread) += &changes;
             }
         }
     }
@@ -230,9 +212,9 @@ impl Recording {
     /// just one thread outside of the pool is in a span.
     fn served_by_worker(&self) -> Option<NodeId> {
         rayon::current_thread_index()?;
-        let mut outside = self.entered.iter().filter(|entered| self.threads[entered.entry.thread].worker.is_none());
-        let innermost = outside.clone().next_back()?.entry;
-        outside.all(|entered| entered.entry.thread == innermost.thread).then_some(innermost.node)
+        let mut outside = self.entered.iter().filter(|entry| self.threads[entry.thread].worker.is_none());
+        let innermost = outside.clone().next_back()?;
+        outside.all(|entry| entry.thread == innermost.thread).then_some(innermost.node)
     }
 }
 
@@ -297,21 +279,13 @@ impl Node {
 
 /// The spans, folded by name.
 #[derive(Debug)]
-pub(crate) struct Tree(List<Node>);
+pub(crate) struct Tree(pub(crate) List<Node>);
 
 impl Tree {
     pub(crate) fn new() -> Self {
         let mut nodes = list();
         nodes.push(Node::new(WHOLE, "the whole program"));
         Self(nodes)
-    }
-
-    pub(crate) fn node(&self, id: NodeId) -> &Node {
-        &self.0[id]
-    }
-
-    pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        &mut self.0[id]
     }
 
     /// The nodes under this one, in the order in which they came.
@@ -338,6 +312,7 @@ const MAX_SAMPLES: usize = 1 << 15;
 /// A span was entered, and left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
+    span: u64,
     pub(crate) node: NodeId,
     pub(crate) thread: usize,
     pub(crate) begun_ns: u64,
@@ -448,7 +423,7 @@ mod tests {
             // An outer span ends after those within it, so the last one is the longest.
             let wall_ns = if n == pushed - 1 { u64::MAX } else { n % 1000 };
             let totals = Totals { wall_ns, ..Totals::default() };
-            timeline.push_entry(Entry { node: 1, thread: 0, begun_ns: n, totals });
+            timeline.push_entry(Entry { span: n, node: 1, thread: 0, begun_ns: n, totals });
         }
         assert!(timeline.entries.len() <= MAX_ENTRIES);
         assert_eq!(timeline.entries.len() as u64 + timeline.dropped, pushed);

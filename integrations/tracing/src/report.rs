@@ -112,7 +112,7 @@ impl Report {
 
 impl SpanReport {
     fn of(recording: &Recording, id: NodeId) -> Self {
-        let node = recording.tree.node(id);
+        let node = &recording.tree.0[id];
         let children = recording.tree.children(id).map(|child| Self::of(recording, child));
         let thread = |&(number, totals): &(usize, ThreadTotals)| ThreadReport {
             thread: recording.threads[number].name(number),
@@ -137,59 +137,47 @@ impl fmt::Display for Report {
         self.spans.iter().for_each(|span| add(&mut rows, span, String::new(), String::new()));
         rows.push((self.whole.name.clone(), &self.whole));
         let width = rows.iter().map(|row| row.0.chars().count()).max().unwrap_or(0);
-        writeln!(
-            f,
-            "{:width$} {:>7} {:>11} {:>11} {:>11} {:>9}",
-            "span", "count", "time", "peak", "allocated", "faults"
-        )?;
-        for (name, span) in rows {
-            let totals = &span.totals;
+        let mut row = |name: &str, [count, time, peak, allocated, faults]: [String; 5]| {
+            writeln!(f, "{name:width$} {count:>7} {time:>11} {peak:>11} {allocated:>11} {faults:>9}")
+        };
+        row("span", ["count", "time", "peak", "allocated", "faults"].map(str::to_owned))?;
+        for (name, SpanReport { count, totals, .. }) in rows {
             let bytes = |bytes| if totals.is_served { size(bytes) } else { "-".to_owned() };
-            writeln!(
-                f,
-                "{name:width$} {:>7} {:>11} {:>11} {:>11} {:>9}",
-                if span.count > 0 { grouped(span.count) } else { String::new() },
-                time(totals.wall_ns),
-                bytes(totals.peak_live_bytes),
-                bytes(totals.allocated_bytes),
-                grouped(totals.minor_faults),
-            )?;
+            let count = if *count > 0 { grouped(*count) } else { String::new() };
+            let (peak, allocated) = (bytes(totals.peak_live_bytes), bytes(totals.allocated_bytes));
+            row(&name, [count, time(totals.wall_ns), peak, allocated, grouped(totals.minor_faults)])?;
         }
-        self.write_notes(f)
+        f.write_str(&self.notes().join("\n"))
     }
 }
 
 impl Report {
-    fn write_notes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn notes(&self) -> Vec<String> {
         let whole = &self.whole.totals;
-        match self.coverage {
-            Coverage::Arena => {
-                let (peak, path) = (size(whole.peak_live_bytes), self.peak_path());
-                let place = if path.is_empty() { "outside of all spans".to_owned() } else { path.join(" > ") };
-                write!(f, "peak of live memory: {peak}, in {place}")?;
-                if whole.overflow_bytes > 0 {
-                    let overflow = size(whole.overflow_bytes);
-                    write!(f, "\nnot counted: {overflow} that the backing allocator served instead of the arena")?;
-                }
+        let path = self.peak_path().join(" > ");
+        let place = if path.is_empty() { "outside of all spans" } else { &path };
+        let is_counted = self.coverage == Coverage::Arena;
+        let mut notes = vec![match self.coverage {
+            Coverage::Arena => format!("peak of live memory: {}, in {place}", size(whole.peak_live_bytes)),
+            Coverage::NothingServed => {
+                "memory is not counted: no phase of zk-alloc was open, or zk_alloc::ZkAllocator is not the global allocator".into()
             }
-            Coverage::NothingServed => write!(
-                f,
-                "memory is not counted: no phase of zk-alloc was open, or zk_alloc::ZkAllocator is not the global allocator"
-            )?,
-            Coverage::NotInstalled => {
-                write!(f, "memory is not counted: zk_alloc::ZkAllocator is not the global allocator")?;
-            }
+            Coverage::NotInstalled => "memory is not counted: zk_alloc::ZkAllocator is not the global allocator".into(),
+        }];
+        if is_counted && whole.overflow_bytes > 0 {
+            let overflow = size(whole.overflow_bytes);
+            notes.push(format!("not counted: {overflow} that the backing allocator served instead of the arena"));
         }
-        if self.coverage == Coverage::Arena && self.spans.iter().any(has_unserved) {
-            write!(f, "\n-: no phase of zk-alloc was open")?;
+        if is_counted && self.spans.iter().any(has_unserved) {
+            notes.push("-: no phase of zk-alloc was open".into());
         }
         if self.unrecorded_entries > 0 {
-            write!(f, "\nnot recorded: {} entries of spans", grouped(self.unrecorded_entries))?;
+            notes.push(format!("not recorded: {} entries of spans", grouped(self.unrecorded_entries)));
         }
         if self.entries_not_in_trace > 0 {
-            write!(f, "\nnot in the trace: the {} shortest entries", grouped(self.entries_not_in_trace))?;
+            notes.push(format!("not in the trace: the {} shortest entries", grouped(self.entries_not_in_trace)));
         }
-        Ok(())
+        notes
     }
 }
 
@@ -243,16 +231,16 @@ pub(crate) fn write_trace(recording: &Recording, out: impl Write) -> io::Result<
         event(json!({ "name": what, "ph": "M", "pid": 1, "tid": tid, "ts": 0.0, "args": { "name": name } }))?;
     }
     let microseconds = |ns: u64| ns as f64 / 1e3;
-    let mut entries: Vec<_> = recording.timeline.entries.iter().chain(recording.entered()).collect();
+    let mut entries: Vec<_> = recording.timeline.entries.iter().chain(&recording.entered).collect();
     // A slice comes before those within it.
     entries.sort_by_key(|entry| (entry.begun_ns, std::cmp::Reverse(entry.totals.wall_ns)));
-    for Entry { node, thread, begun_ns, totals } in entries {
-        let name = recording.tree.node(*node).name;
+    for Entry { node, thread, begun_ns, totals, .. } in entries {
+        let name = recording.tree.0[*node].name;
         let (ts, dur) = (microseconds(*begun_ns), microseconds(totals.wall_ns));
         event(json!({ "name": name, "ph": "X", "pid": 1, "tid": thread + 1, "ts": ts, "dur": dur, "args": totals }))?;
     }
     // Where nothing was served there is nothing to show.
-    let is_served = recording.tree.node(WHOLE).totals.is_served;
+    let is_served = recording.tree.0[WHOLE].totals.is_served;
     let mut peak_from_ns = 0;
     for Sample { at_ns, level, peak_live_bytes } in recording.timeline.samples.iter().filter(|_| is_served) {
         for (name, at_ns, bytes) in [

@@ -9,24 +9,21 @@ use zk_alloc_tracing::Coverage;
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-fn stage(name: &'static str) {
-    match name {
-        "outside" => info_span!("outside").in_scope(|| drop(black_box(vec![1u8; 8 << 20]))),
-        _ => info_span!("inside").in_scope(|| drop(black_box(vec![1u8; 8 << 20]))),
-    }
+fn stage(span: tracing::Span) {
+    span.in_scope(|| drop(black_box(vec![1u8; 8 << 20])));
 }
 
 /// There is one test: phases belong to the process.
 #[test]
 fn a_report_tells_what_no_phase_was_open_for() {
     let memory = zk_alloc_tracing::init();
-    stage("outside");
+    stage(info_span!("outside"));
     let report = memory.report();
     assert_eq!(report.coverage, Coverage::NothingServed);
     assert!(report.to_string().contains("no phase of zk-alloc was open"), "{report}");
 
     // A phase may begin and end within a span, as with the adapters.
-    info_span!("prove").in_scope(|| phase(|| stage("inside")));
+    info_span!("prove").in_scope(|| phase(|| stage(info_span!("inside"))));
     let report = memory.report();
     assert_eq!(report.coverage, Coverage::Arena);
     let [outside, prove] = report.spans.as_slice() else { panic!("two spans: {report}") };
