@@ -197,37 +197,48 @@ impl Profile {
     }
 }
 
-/// A figure that a profile has for each call site. The names are those that pprof shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Value {
+/// Defines the figures, with their names and the titles of their flame graphs.
+macro_rules! values {
+    ($($(#[$doc:meta])* $value:ident = $name:literal, $title:literal;)*) => {
+        /// A figure that a profile has for each call site. The names are those that pprof shows.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Value {
+            $($(#[$doc])* $value,)*
+        }
+
+        impl Value {
+            /// All of them, in the order of the file for pprof.
+            pub const ALL: [Self; 7] = [$(Self::$value),*];
+
+            /// Its name, and the title of its flame graph.
+            const fn words(self) -> (&'static str, &'static str) {
+                match self {
+                    $(Self::$value => ($name, $title),)*
+                }
+            }
+        }
+    };
+}
+
+values! {
     /// `alloc_objects`: the number of allocations.
-    AllocObjects,
+    AllocObjects = "alloc_objects", "Allocations";
     /// `alloc_space`: their bytes.
-    AllocSpace,
+    AllocSpace = "alloc_space", "Bytes allocated";
     /// `inuse_objects`: the number of allocations that are alive.
-    InuseObjects,
+    InuseObjects = "inuse_objects", "Allocations alive now";
     /// `inuse_space`: their bytes.
-    InuseSpace,
+    InuseSpace = "inuse_space", "Bytes alive now";
     /// `peak_objects`: the number of allocations that were alive at the peak of the live bytes.
-    PeakObjects,
+    PeakObjects = "peak_objects", "Allocations alive at the peak";
     /// `peak_space`: their bytes.
-    PeakSpace,
+    PeakSpace = "peak_space", "Bytes alive at the peak";
     /// `fresh_space`: the bytes that were not resident when the arena handed them out.
-    FreshSpace,
+    FreshSpace = "fresh_space", "Fresh bytes, which cost page faults";
 }
 
 impl Value {
-    /// All of them, in the order of the file for pprof.
-    pub const ALL: [Self; 7] = [
-        Self::AllocObjects,
-        Self::AllocSpace,
-        Self::InuseObjects,
-        Self::InuseSpace,
-        Self::PeakObjects,
-        Self::PeakSpace,
-        Self::FreshSpace,
-    ];
     /// Those that count bytes. Each has a file of folded stacks and a flame graph.
     pub const OF_BYTES: [Self; 4] = [Self::AllocSpace, Self::InuseSpace, Self::PeakSpace, Self::FreshSpace];
 
@@ -247,18 +258,5 @@ impl Value {
 
     pub(crate) fn of(self, figures: &Figures) -> u64 {
         figures[self as usize]
-    }
-
-    /// Its name, and the title of its flame graph.
-    const fn words(self) -> (&'static str, &'static str) {
-        match self {
-            Self::AllocObjects => ("alloc_objects", "Allocations"),
-            Self::AllocSpace => ("alloc_space", "Bytes allocated"),
-            Self::InuseObjects => ("inuse_objects", "Allocations alive now"),
-            Self::InuseSpace => ("inuse_space", "Bytes alive now"),
-            Self::PeakObjects => ("peak_objects", "Allocations alive at the peak"),
-            Self::PeakSpace => ("peak_space", "Bytes alive at the peak"),
-            Self::FreshSpace => ("fresh_space", "Fresh bytes, which cost page faults"),
-        }
     }
 }

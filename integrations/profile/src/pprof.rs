@@ -52,79 +52,73 @@ impl Message {
     }
 }
 
-/// Values in the order in which they were first seen.
-struct Numbered<T> {
-    numbers: HashMap<T, u64>,
-    values: Vec<T>,
+/// Values, numbered from 0 on in the order in which they were first seen.
+type Numbers<T> = HashMap<T, u64>;
+
+fn number<T: Eq + Hash>(numbers: &mut Numbers<T>, value: T) -> u64 {
+    let next = numbers.len() as u64;
+    *numbers.entry(value).or_insert(next)
 }
 
-impl<T: Clone + Eq + Hash> Numbered<T> {
-    fn new() -> Self {
-        Self { numbers: HashMap::new(), values: Vec::new() }
-    }
-
-    /// The position of a value, from 0.
-    fn number(&mut self, value: T) -> u64 {
-        let next = self.values.len() as u64;
-        *self.numbers.entry(value).or_insert_with_key(|value| {
-            self.values.push(value.clone());
-            next
-        })
-    }
+fn in_order<T>(numbers: Numbers<T>) -> Vec<T> {
+    let mut values: Vec<_> = numbers.into_iter().collect();
+    values.sort_unstable_by_key(|value| value.1);
+    values.into_iter().map(|value| value.0).collect()
 }
 
 /// The file.
 pub(crate) fn encode(stacks: &[Stack], mean_bytes: usize) -> io::Result<Vec<u8>> {
     let mut profile = Message::default();
-    let mut strings = Numbered::new();
-    let (mut functions, mut locations) = (Numbered::new(), Numbered::new());
+    let mut strings = Numbers::new();
+    let (mut functions, mut locations) = (Numbers::new(), Numbers::new());
     // The format wants the empty string first.
-    strings.number(String::new());
+    number(&mut strings, String::new());
     for value in Value::ALL {
         profile.message(1, |kind| value_type(kind, &mut strings, value.name(), value.unit()));
     }
     for stack in stacks {
         profile.message(2, |sample| {
             // The numbers of locations begin with 1.
-            sample.numbers(1, stack.calls.iter().map(|call| locations.number(call.clone()) + 1));
+            sample.numbers(1, stack.calls.iter().map(|call| number(&mut locations, call.clone()) + 1));
             sample.numbers(2, Value::ALL.iter().map(|value| value.of(&stack.figures)));
             sample.message(3, |label| {
-                label.number(1, strings.number("served_by".into()));
-                label.number(2, strings.number(if stack.is_of_arena { "arena" } else { "backing allocator" }.into()));
+                label.number(1, number(&mut strings, "served_by".into()));
+                let source = if stack.is_of_arena { "arena" } else { "backing allocator" };
+                label.number(2, number(&mut strings, source.into()));
             });
         });
     }
-    for (id, call) in (1..).zip(&locations.values) {
+    for (id, call) in (1..).zip(in_order(locations)) {
         profile.message(4, |location| {
             location.number(1, id);
             location.number(3, call.address as u64);
             for line in call.lines.iter() {
                 location.message(4, |entry| {
-                    entry.number(1, functions.number((line.function.clone(), line.file.clone())) + 1);
+                    entry.number(1, number(&mut functions, (line.function.clone(), line.file.clone())) + 1);
                     entry.number(2, u64::from(line.line));
                 });
             }
         });
     }
-    for (id, (name, file)) in (1..).zip(&functions.values) {
+    for (id, (name, file)) in (1..).zip(in_order(functions)) {
         profile.message(5, |function| {
             function.number(1, id);
-            function.number(2, strings.number(name.clone()));
+            function.number(2, number(&mut strings, name));
             // Without a system name (field 3). If it were the name, `go tool pprof` would take `<T as Trait>::f` for C++, and show `::f`.
-            function.number(4, strings.number(file.clone()));
+            function.number(4, number(&mut strings, file));
         });
     }
     profile.message(11, |kind| value_type(kind, &mut strings, "space", "bytes"));
     profile.number(12, mean_bytes as u64);
-    profile.number(14, strings.number(Value::PeakSpace.name().into()));
-    strings.values.iter().for_each(|string| profile.bytes(6, string.as_bytes()));
+    profile.number(14, number(&mut strings, Value::PeakSpace.name().into()));
+    in_order(strings).iter().for_each(|string| profile.bytes(6, string.as_bytes()));
 
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
     gzip.write_all(&profile.0)?;
     gzip.finish()
 }
 
-fn value_type(kind: &mut Message, strings: &mut Numbered<String>, name: &str, unit: &str) {
-    kind.number(1, strings.number(name.into()));
-    kind.number(2, strings.number(unit.into()));
+fn value_type(kind: &mut Message, strings: &mut Numbers<String>, name: &str, unit: &str) {
+    kind.number(1, number(strings, name.into()));
+    kind.number(2, number(strings, unit.into()));
 }

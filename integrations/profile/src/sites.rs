@@ -170,22 +170,13 @@ fn of_runtime(lines: &[&Line]) -> usize {
     let within = &lines[..marked.unwrap_or(lines.len())];
     let starts = within.iter().rev().take_while(|line| {
         let name = line.function.trim_start_matches('<');
-        OF_RUNTIME.contains(&name) || name.starts_with("core::ops::function::")
+        matches!(name, "_start" | "start_thread" | "clone" | "clone3" | "__clone3")
+            || name.starts_with("__libc_start_")
+            || name.starts_with("core::ops::function::")
     });
     let within = within.len() - starts.count();
     if within == 0 { 0 } else { lines.len() - within }
 }
-
-const OF_RUNTIME: &[&str] = &[
-    "_start",
-    "__libc_start_main",
-    "__libc_start_main_impl",
-    "__libc_start_call_main",
-    "clone",
-    "clone3",
-    "__clone3",
-    "start_thread",
-];
 
 /// Allocators take fewer lines than that.
 const MAX_LINES: usize = 40;
@@ -225,11 +216,9 @@ mod tests {
         let text = "zk-alloc-profile 1\nmean_bytes 5\nmissed 2\nsite 1 2 3 4 5 6 7 : 1f 2e\nsite 0 0 0 0 0 0 9 :\nmaps\nx\ny\n";
         let (profile, maps) = RawProfile::parse(text).unwrap();
         assert_eq!((profile.mean_bytes, profile.missed, maps), (5, 2, "x\ny\n"));
-        assert_eq!(
-            (profile.sites[0].figures, &*profile.sites[0].addresses),
-            ([1, 2, 3, 4, 5, 6, 7], &[0x1f, 0x2e][..])
-        );
-        assert!(profile.sites[1].addresses.is_empty());
+        let [first, second] = &profile.sites[..] else { panic!("{profile:?}") };
+        assert_eq!((first.figures, &first.addresses[..]), ([1, 2, 3, 4, 5, 6, 7], &[0x1f, 0x2e][..]));
+        assert!(second.addresses.is_empty());
         for (wrong, what) in [
             ("", "maps"),
             ("x\nmaps\n", "first line"),
@@ -285,10 +274,8 @@ mod tests {
             "_start",
         ];
         assert_eq!(of(&rust), ["prove", "app::main"]);
-        assert_eq!(
-            of(&["prove", "main", "__libc_start_call_main", "__libc_start_main_impl", "_start"]),
-            ["prove", "main"]
-        );
+        let c = ["prove", "main", "__libc_start_call_main", "__libc_start_main_impl", "_start"];
+        assert_eq!(of(&c), ["prove", "main"]);
         assert_eq!(of(&["start_thread", "clone3"]), ["start_thread", "clone3"]);
     }
 }

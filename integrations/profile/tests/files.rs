@@ -53,12 +53,8 @@ fn sum(proto: &Proto, value: Value, function: &str) -> i64 {
         let location = proto.location.iter().find(|known| known.id == *location).expect("a location");
         location.line.iter().any(|line| functions.contains(&line.function_id))
     };
-    proto
-        .sample
-        .iter()
-        .filter(|sample| sample.location_id.iter().any(is_within))
-        .map(|sample| sample.value[index])
-        .sum()
+    let samples = proto.sample.iter().filter(|sample| sample.location_id.iter().any(is_within));
+    samples.map(|sample| sample.value[index]).sum()
 }
 
 #[test]
@@ -75,17 +71,14 @@ fn the_pprof_crate_reads_the_file() {
     assert_eq!(sum(&proto, Value::InuseSpace, "hold_eight"), eight);
     assert_eq!(sum(&proto, Value::PeakSpace, "hold_three"), three);
     assert_eq!((sum(&proto, Value::InuseSpace, "hold_three"), sum(&proto, Value::InuseObjects, "hold_three")), (0, 0));
-    for value in Value::ALL {
-        let index = Value::ALL.iter().position(|known| *known == value).unwrap();
+    for (index, value) in Value::ALL.into_iter().enumerate() {
         let total: i64 = proto.sample.iter().map(|sample| sample.value[index]).sum();
         assert_eq!(total as u64, profile.total(value), "{}", value.name());
     }
     assert_eq!(text(&proto, proto.default_sample_type), "peak_space");
     assert_eq!(proto.period, profile::MEAN_BYTES as i64);
     assert_eq!(text(&proto, 0), "");
-    let with_labels =
-        proto.sample.iter().filter(|sample| sample.label.iter().any(|label| text(&proto, label.str) == "arena"));
-    assert!(with_labels.count() > 0);
+    assert!(proto.sample.iter().flat_map(|sample| &sample.label).any(|label| text(&proto, label.str) == "arena"));
     drop(kept);
 }
 
@@ -122,10 +115,8 @@ fn the_innermost_call_is_the_programs() {
     assert!(line.ends_with(&format!(" {}", 8 * MIB)), "{line}");
     let innermost = line.rsplit(';').next().unwrap();
     assert!(!innermost.contains("zk_alloc::") && !innermost.contains("__rust"), "{line}");
-    assert!(
-        line.find("innermost_call").unwrap() < line.find("hold_eight").unwrap(),
-        "the outermost comes first: {line}"
-    );
+    let (test, site) = (line.find("innermost_call").unwrap(), line.find("hold_eight").unwrap());
+    assert!(test < site, "the outermost comes first: {line}");
     drop(kept);
 }
 
