@@ -1,18 +1,38 @@
-//! Every arm links the allocator of its name, and its settings take effect.
+//! Every arm links the allocator of its name, and its settings take effect. Programs prove with `libzk_alloc.so` preloaded.
 
 mod common;
+#[path = "../../integrations/preload/tests/support/mod.rs"]
+mod support;
 
-use common::{BINARIES, Bench, arm, plonky3, stderr, stdout};
+use common::{BINARIES, Bench, arm, list, plonky3};
 use provers_bench::arms::{ARMS, Arm};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 /// An arm's binary in the bench's own package, which contains no prover.
 fn binary(arm: &Arm) -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_prove-bench")).with_file_name(arm.binary)
+}
+
+/// Sends requests to a child of the bench. Returns its replies and its end.
+fn replies(command: &mut Command, requests: &[Value]) -> (Vec<Value>, Output) {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    requests.iter().for_each(|request| writeln!(stdin, "{request}").unwrap());
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    let replies: Result<_, _> = serde_json::Deserializer::from_slice(&output.stdout).into_iter().collect();
+    (replies.unwrap_or_else(|_| panic!("{output:?}")), output)
+}
+
+fn set_up_request(arm: &str, prover: &str, workload: &str, requires: Value) -> Value {
+    json!({
+        "request": "setup", "arm": arm, "prover": prover, "workload": workload, "log_rows": 10, "requires": requires,
+        "stack_bytes": 0
+    })
 }
 
 /// A child's reply to the set-up of `arm`, in an environment that may contradict the arm's. The child confirms the
@@ -22,19 +42,10 @@ fn set_up(arm: &Arm, environment: &[(&str, &str)]) -> Value {
 }
 
 fn set_up_prover(binary: &Path, arm: &Arm, environment: &[(&str, &str)], prover: &str) -> Value {
-    let mut child = Command::new(binary)
-        .envs(environment.iter().copied())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let request = json!({
-        "request": "setup", "arm": arm.name, "prover": prover, "workload": "keccak", "log_rows": 10,
-        "requires": arm.requires(), "stack_bytes": 0,
-    });
-    writeln!(child.stdin.take().unwrap(), "{request}").unwrap();
-    let output = child.wait_with_output().unwrap();
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
+    let request = set_up_request(arm.name, prover, "keccak", json!(arm.requires()));
+    let (replies, output) = replies(Command::new(binary).envs(environment.iter().copied()), &[request]);
+    let [reply] = <[Value; 1]>::try_from(replies).unwrap_or_else(|_| panic!("{output:?}"));
+    reply
 }
 
 fn named(name: &str) -> &'static Arm {
@@ -73,7 +84,7 @@ fn every_arms_own_settings_take() {
         if BINARIES.contains(&arm.binary) {
             let reply = set_up_prover(&plonky3(arm.binary), arm, arm.environment, "plonky3");
             assert_eq!(reply["reply"], "ready", "{}: {reply}", arm.name);
-            assert_eq!(reply["confirmed"].as_array().unwrap().len(), arm.requires().len(), "{reply}");
+            assert_eq!(list(&reply["confirmed"]).len(), arm.requires().len(), "{reply}");
         }
     }
 }
@@ -110,14 +121,38 @@ fn snmalloc_runs_without_its_assertions() {
 /// that demonstrates it. From 2^12 rows on, the overwritten blocks are large enough for its arena to serve them.
 #[test]
 fn bump_reset_fails_at_its_second_proof_and_the_run_succeeds() {
-    let bench = Bench::new("bump-reset");
-    let output = bench.run("plonky3 --workloads poseidon2 --log-rows 12 --rounds 1 --allocators bump-reset,jemalloc");
-    let table = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{table}\n{}", stderr(&output));
+    let options = "--workloads poseidon2 --log-rows 12 --rounds 1 --allocators bump-reset,jemalloc";
+    let (_, result, table) = Bench::proved("bump-reset", options);
     assert!(table.contains("bump-reset: known to fail"), "{table}");
-    let result = bench.result();
     let peer = arm(&result, "poseidon2", "bump-reset");
     assert_eq!((&peer["outcome"]["outcome"], &peer["outcome"]["round"]), (&"failed".into(), &1.into()), "{peer}");
     assert!(peer["outcome"]["reason"].as_str().unwrap().starts_with("proof 2 does not verify: "), "{peer}");
     assert_eq!(arm(&result, "poseidon2", "jemalloc")["outcome"]["outcome"], "finished");
+}
+
+/// Every proof must verify, in the arm that links the arena and in the arm that the preloaded library serves.
+#[test]
+#[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn provers_that_allocate_from_glibc_prove_with_the_library_preloaded() {
+    for workload in ["poseidon2", "keccak", "whir"] {
+        for child in [plonky3("with-glibc"), plonky3("with-zk-alloc")] {
+            for arm in support::ARMS {
+                let requests = [
+                    set_up_request("it", "plonky3", workload, json!([])),
+                    json!({"request": "prove", "round": 0, "seed": 7}),
+                    json!({"request": "prove", "round": 1, "seed": 7}),
+                ];
+                let mut command = arm.command(&child);
+                let (replies, output) =
+                    replies(command.env("ZK_ALLOC_REPORT", "1").env("RAYON_NUM_THREADS", "2"), &requests);
+                let printed = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{child:?}: {printed}");
+                let proofs: Vec<_> = replies.iter().filter(|reply| reply["reply"] == "proved").collect();
+                assert_eq!(proofs.len(), 2, "{child:?} {workload} {arm:?}: {replies:?}");
+                assert!(proofs.iter().all(|proof| proof["sample"]["verified"] == true), "{proofs:?}");
+                let is_served = printed.lines().any(|line| line.contains("report of") && line.contains(": served "));
+                assert_eq!(is_served, arm != support::Arm::Without, "{child:?} {workload} {arm:?}: {printed}");
+            }
+        }
+    }
 }

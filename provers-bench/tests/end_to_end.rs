@@ -2,51 +2,45 @@
 
 mod common;
 
-use common::{Bench, arm, stderr, stdout};
+use common::{Bench, Outcome, arm, list};
 use serde_json::Value;
 
 /// Every arm proves every workload in every round. Table, CSV and JSON must describe the same proofs.
 #[test]
 fn every_arm_proves_and_the_files_hold_every_sample() {
     let bench = Bench::new("end-to-end");
-    let output = bench.run("plonky3 --log-rows 10 --rounds 3 --seed 5 --threads 2");
-    let (table, progress) = (stdout(&output), stderr(&output));
-    assert_eq!(output.status.code(), Some(0), "{table}\n{progress}");
+    let Outcome { out: table, err: progress } = bench.run("plonky3 --log-rows 10 --rounds 3 --seed 5 --threads 2", 0);
 
     let result = bench.result();
     let samples = bench.samples();
     assert_eq!(samples.len(), 3 * 3 * 6, "workloads x arms x (3 processes of a cold and a warm proof)");
     for workload in ["poseidon2", "keccak", "whir"] {
         assert!(table.contains(&format!("{workload}, 2^10 rows")), "{table}");
-        assert!(
-            progress.contains(&format!("{workload} 2^10, threads 2, round 3 of 3 (process 3 of 3): ")),
-            "{progress}"
-        );
+        let last = format!("{workload} 2^10, threads 2, round 3 of 3 (process 3 of 3): ");
+        assert!(progress.contains(&last), "{progress}");
         for name in ["glibc", "jemalloc", "zk-alloc"] {
             let arm = arm(&result, workload, name);
             assert_eq!(arm["outcome"]["outcome"], "finished", "{arm}");
             assert_eq!(arm["identity"]["allocator"], name);
             assert!(!arm["identity"]["version"].as_str().unwrap().is_empty());
             let place = |sample: &Value| ["process", "round"].map(|field| sample[field].as_u64().unwrap());
-            let places: Vec<_> = arm["samples"].as_array().unwrap().iter().map(place).collect();
+            let places: Vec<_> = list(&arm["samples"]).iter().map(place).collect();
             assert_eq!(places, [[0, 0], [0, 1], [1, 0], [1, 2], [2, 0], [2, 3]]);
-            let curve = arm["rss_over_time"].as_array().unwrap();
+            let curve = list(&arm["rss_over_time"]);
             let of_round = |round: u64| curve.iter().filter(|point| point["round"] == round).count();
             assert!(of_round(0) > 0 && of_round(1) > 0 && of_round(0) + of_round(1) == curve.len(), "{curve:?}");
             same_samples(arm, samples.iter().filter(|row| row["workload"] == workload && row["arm"] == name));
         }
         // Only our allocator reports these figures.
-        let result_of =
-            result["workloads"].as_array().unwrap().iter().find(|item| item["workload"] == workload).unwrap();
+        let mut workloads = list(&result["workloads"]).iter();
+        let result_of = workloads.find(|item| item["workload"] == workload).unwrap();
         // At this size WHIR holds a fifth of a MiB; the AIRs also hold a trace.
         let least_bytes = if workload == "whir" { 1 << 17 } else { 1 << 20 };
         assert!(result_of["live_peak_bytes"].as_u64().unwrap() > least_bytes, "{result_of}");
         // If the arena served nothing, our row would describe the system allocator.
-        for sample in arm(&result, workload, "zk-alloc")["samples"].as_array().unwrap() {
-            assert!(
-                ["arena_allocations", "phases"].iter().all(|name| sample["counters"][*name].as_u64() > Some(0)),
-                "{sample}"
-            );
+        for sample in list(&arm(&result, workload, "zk-alloc")["samples"]) {
+            let is_counted = |name: &str| sample["counters"][name].as_u64() > Some(0);
+            assert!(is_counted("arena_allocations") && is_counted("phases"), "{sample}");
         }
         // 3 rounds give an interval, but no verdict.
         let ours = &arm(&result, workload, "zk-alloc")["summary"];
@@ -64,7 +58,7 @@ fn every_arm_proves_and_the_files_hold_every_sample() {
 
 /// Different code writes JSON and CSV at different times. They must agree.
 fn same_samples<'a>(arm: &Value, rows: impl Iterator<Item = &'a Value>) {
-    let samples = arm["samples"].as_array().unwrap();
+    let samples = list(&arm["samples"]);
     let mut count = 0;
     for (sample, row) in samples.iter().zip(rows) {
         for name in
@@ -83,10 +77,8 @@ fn same_samples<'a>(arm: &Value, rows: impl Iterator<Item = &'a Value>) {
 #[test]
 fn a_seed_repeats_the_order() {
     let order = |name: &str| {
-        let bench = Bench::new(name);
-        let output = bench
-            .run("plonky3 --log-rows 10 --rounds 4 --processes 2 --seed 77 --workloads poseidon2 --allocators glibc,glibc,zk-alloc");
-        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let options = "--workloads poseidon2 --allocators glibc,glibc,zk-alloc --log-rows 10 --rounds 4 --processes 2";
+        let (bench, ..) = Bench::proved(name, &format!("{options} --seed 77"));
         let placed = |row: &Value| ["process", "round", "order", "arm"].map(|field| row[field].clone());
         bench.samples().iter().map(placed).collect::<Vec<_>>()
     };
@@ -106,10 +98,6 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
         ("plonky3 --log-rows 40", "10 to 22"),
         ("plonky3 --threads none", "1 to 1024"),
     ] {
-        let output = Bench::new("usage").run(arguments);
-        let message = stderr(&output);
-        assert_eq!(output.status.code(), Some(2), "{arguments}: {message}");
-        assert!(message.lines().count() == 1 && message.contains(names), "{arguments}: {message}");
-        assert!(output.stdout.is_empty(), "{arguments}");
+        Bench::new("usage").refuses(arguments, 2, names);
     }
 }

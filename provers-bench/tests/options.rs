@@ -2,19 +2,15 @@
 
 mod common;
 
-use common::{Bench, stderr, stdout};
+use common::{Bench, list};
 use serde_json::Value;
 
 /// A sweep that loses a point, or mixes two points, draws a wrong curve.
 #[test]
 fn a_sweep_is_a_result_a_point_and_a_table_of_ratios() {
-    let bench = Bench::new("sweep");
     let options = "--workloads keccak --sweep threads=1,2 --log-rows 10 --rounds 1 --allocators glibc,zk-alloc";
-    let output = bench.run(&format!("plonky3 {options}"));
-    let table = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{table}\n{}", stderr(&output));
-    let result = bench.result();
-    let points: Vec<_> = result["workloads"].as_array().unwrap().iter().map(|point| point["threads"].clone()).collect();
+    let (bench, result, table) = Bench::proved("sweep", options);
+    let points: Vec<_> = list(&result["workloads"]).iter().map(|point| point["threads"].clone()).collect();
     assert_eq!((&result["sweep"], points), (&"threads".into(), vec![1.into(), 2.into()]));
     assert!(table.contains("keccak over threads"), "{table}");
     let rows: Vec<_> = bench.samples().iter().map(|row| row["threads"].clone()).collect();
@@ -25,80 +21,67 @@ fn a_sweep_is_a_result_a_point_and_a_table_of_ratios() {
 #[test]
 fn a_larger_size_is_predicted_from_smaller_ones() {
     let ours = |result: &Value| result["workloads"][0]["live_peak_bytes"].as_f64().unwrap();
-    let options = "plonky3 --workloads keccak --allocators glibc,zk-alloc --rounds 1";
-    let bench = Bench::new("predict");
-    let output = bench.run(&format!("{options} --predict 14"));
-    let table = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{table}\n{}", stderr(&output));
+    let options = "--workloads keccak --allocators glibc,zk-alloc --rounds 1";
+    let (_, result, table) = Bench::proved("predict", &format!("{options} --predict 14"));
     for part in ["keccak at 2^14 rows", "error at 2^13", "predicted from 2^10, 2^11, 2^12", " MiB"] {
         assert!(table.contains(part), "{part}: {table}");
     }
-    let result = bench.result();
-    let predictions = result["predictions"].as_array().unwrap();
+    let predictions = list(&result["predictions"]);
     assert_eq!(predictions.len(), 2, "one for each arm");
     assert!(predictions[0]["live_peak_bytes"].is_null() && predictions[0]["peak_rss_bytes"]["predicted"].is_f64());
     assert!(predictions[1]["container_bytes"].as_f64() > predictions[1]["peak_rss_bytes"]["interval"]["high"].as_f64());
-    let measured = Bench::new("predicted");
-    assert_eq!(measured.run(&format!("{options} --log-rows 14")).status.code(), Some(0));
-    let ratio = predictions[1]["live_peak_bytes"]["predicted"].as_f64().unwrap() / ours(&measured.result());
+    let (_, measured, _) = Bench::proved("predicted", &format!("{options} --log-rows 14"));
+    let ratio = predictions[1]["live_peak_bytes"]["predicted"].as_f64().unwrap() / ours(&measured);
     assert!((0.97..1.03).contains(&ratio), "{ratio}: {predictions:?}");
 }
 
 /// A node proves at each tick and idles in between. Its memory over that time must be in the figures.
 #[test]
 fn proofs_at_fixed_times_are_made_one_arm_after_the_other() {
-    let bench = Bench::new("slots");
     let options = "--workloads keccak --log-rows 10 --every 1s --for 3s --allocators glibc,zk-alloc";
-    let output = bench.run(&format!("plonky3 {options}"));
-    let table = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{table}\n{}", stderr(&output));
-    assert!(
-        ["p95", "worst", "memory \u{d7} time (GB\u{b7}s)"].iter().all(|heading| table.contains(heading)),
-        "{table}"
-    );
-    let result = &bench.result()["workloads"][0];
+    let (_, result, table) = Bench::proved("slots", options);
+    for heading in ["p95", "worst", "memory \u{d7} time (GB\u{b7}s)"] {
+        assert!(table.contains(heading), "{heading}: {table}");
+    }
+    let result = &result["workloads"][0];
     assert_eq!(result["timed"], "slots");
-    for arm in result["arms"].as_array().unwrap() {
-        let samples = arm["samples"].as_array().unwrap();
+    for arm in list(&result["arms"]) {
+        let samples = list(&arm["samples"]);
         let rounds: Vec<_> = samples.iter().map(|sample| sample["round"].as_u64().unwrap()).collect();
         assert_eq!(rounds, [0, 1, 2], "{arm}");
         // A second of a process that holds 1 MB at least, and not only the milliseconds of its proof.
         assert!(samples.iter().all(|sample| sample["byte_seconds"].as_u64().unwrap() > 1_000_000), "{arm}");
-        let curve = arm["rss_over_time"].as_array().unwrap();
+        let curve = list(&arm["rss_over_time"]);
         assert!(curve.last().unwrap()["at_ms"].as_u64().unwrap() > 2_500, "{arm}");
     }
-    let message = stderr(&Bench::new("no-slots").run("plonky3 --every 4s --for 5s"));
-    assert!(message.lines().count() == 1 && message.contains("--for"), "{message}");
+    Bench::new("no-slots").refuses("plonky3 --every 4s --for 5s", 2, "--for");
 }
 
 /// A script must be able to parse stdout as JSON.
 #[test]
 fn json_is_all_that_goes_to_stdout() {
     let bench = Bench::new("json");
-    let output = bench.run("plonky3 --workloads keccak --log-rows 10 --rounds 1 --allocators zk-alloc --json");
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let printed: Value = serde_json::from_slice(&output.stdout).expect("stdout is JSON");
+    let options = "--workloads keccak --log-rows 10 --rounds 1 --allocators zk-alloc --json";
+    let outcome = bench.run(&format!("plonky3 {options}"), 0);
+    let printed: Value = serde_json::from_str(&outcome.out).expect("stdout is JSON");
     assert_eq!(printed, bench.result());
-    assert!(stderr(&output).contains("keccak 2^10"), "progress goes to stderr");
+    assert!(outcome.err.contains("keccak 2^10"), "progress goes to stderr");
 }
 
 fn ended(name: &str, options: &str) -> (Value, String) {
-    let bench = Bench::new(name);
-    let small = "plonky3 --workloads poseidon2 --log-rows 10 --allocators glibc,glibc";
-    let output = bench.run(&format!("{small} {options}"));
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    (bench.result()["workloads"][0].clone(), stdout(&output))
+    let (_, result, table) = Bench::proved(name, &format!("--workloads poseidon2 --log-rows 10 {options}"));
+    (result["workloads"][0].clone(), table)
 }
 
 fn processes(result: &Value) -> u64 {
-    let samples = result["arms"][0]["samples"].as_array().unwrap();
+    let samples = list(&result["arms"][0]["samples"]);
     samples.iter().map(|sample| sample["process"].as_u64().unwrap() + 1).max().unwrap()
 }
 
 /// Rounds must be added while the intervals are wide. The reader must learn what ended the run.
 #[test]
 fn until_precise_adds_processes_until_the_time_is_over() {
-    let (result, table) = ended("imprecise", "--rounds 1 --until-precise 0.1% --max-time 20");
+    let (result, table) = ended("imprecise", "--allocators glibc,glibc --rounds 1 --until-precise 0.1% --max-time 20");
     assert_eq!(result["ended"], "out_of_time");
     assert!(table.contains("Ended because the time was over: "), "{table}");
     assert!(processes(&result) > 1, "time for more than was planned");
@@ -107,7 +90,7 @@ fn until_precise_adds_processes_until_the_time_is_over() {
 /// The number of rounds depends on the machine.
 #[test]
 fn until_precise_stops_when_the_interval_is_as_narrow_as_that() {
-    let (result, table) = ended("precise", "--rounds 6 --processes 4 --until-precise 100%");
+    let (result, table) = ended("precise", "--allocators glibc,glibc --rounds 6 --processes 4 --until-precise 100%");
     assert_eq!(result["ended"], "precise");
     assert!(processes(&result) >= 4, "fewer than were planned");
     let interval = &result["arms"][1]["summary"]["wall_ratio"]["interval"];
@@ -119,21 +102,16 @@ fn until_precise_stops_when_the_interval_is_as_narrow_as_that() {
 /// With nothing to compare, the planned rounds suffice on any machine.
 #[test]
 fn until_precise_stops_at_what_was_planned_if_that_suffices() {
-    let bench = Bench::new("planned");
-    let options = "--allocators glibc --rounds 6 --processes 4 --until-precise 0.1%";
-    let output = bench.run(&format!("plonky3 --workloads poseidon2 --log-rows 10 {options}"));
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let result = bench.result()["workloads"][0].clone();
+    let (result, _) = ended("planned", "--allocators glibc --rounds 6 --processes 4 --until-precise 0.1%");
     assert_eq!((&result["ended"], processes(&result)), (&"precise".into(), 4));
 }
 
 /// Samples taken before the time limit must be reported, with equally many rounds for both arms.
 #[test]
 fn a_run_out_of_time_reports_what_it_has() {
-    let (result, _) = ended("short", "--rounds 5000 --max-time 8");
+    let (result, _) = ended("short", "--allocators glibc,glibc --rounds 5000 --max-time 8");
     assert_eq!(result["ended"], "out_of_time");
-    let counts: Vec<_> =
-        result["arms"].as_array().unwrap().iter().map(|arm| arm["samples"].as_array().unwrap().len()).collect();
+    let counts: Vec<_> = list(&result["arms"]).iter().map(|arm| list(&arm["samples"]).len()).collect();
     assert!(counts[0] == counts[1] && counts[0] > 1, "{counts:?}");
     assert!(result["arms"][0]["summary"]["warm_wall_ns"].is_u64());
 }

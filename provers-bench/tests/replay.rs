@@ -1,11 +1,10 @@
-//! Replaying a trace on real memory, from a file to the tables. The trace is handwritten, so the result is known.
+//! Recording, and replaying on real memory, from the command line to the tables: handwritten traces, whose result is known, and traces
+//! of real proofs.
 
 mod common;
 
-use common::{stderr, stdout};
+use common::{Bench, Outcome, ended, interrupt, wait_for};
 use std::fs;
-use std::path::PathBuf;
-use std::process::{Command, Output};
 
 const ALLOC: u64 = 1;
 const ZEROED: u64 = 2;
@@ -15,9 +14,9 @@ const REALLOC_TO: u64 = 5;
 
 const MIB: u64 = 1 << 20;
 
-/// A trace in its own file, which is removed at the end.
+/// A handwritten trace.
 struct Trace {
-    path: PathBuf,
+    bench: Bench,
     bytes: Vec<u8>,
     proof: u64,
 }
@@ -26,8 +25,7 @@ impl Trace {
     /// `name` distinguishes the tests of one process.
     fn new(name: &str) -> Self {
         let header = r#"{"version":1,"title":"by hand","min_bytes":64,"lost":0}"#;
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.trace", std::process::id()));
-        Self { path, bytes: format!("{header}\n").into_bytes(), proof: 0 }
+        Self { bench: Bench::new(name), bytes: format!("{header}\n").into_bytes(), proof: 0 }
     }
 
     /// Adds `(operation, thread, address, size)`, each aligned to 16: in the phase of the next proof, or after the last
@@ -42,23 +40,12 @@ impl Trace {
         self
     }
 
-    /// Runs `replay` on the trace, with `setting` in its environment.
-    fn replay_with(&self, setting: Option<(&str, &str)>, options: &str) -> Output {
-        fs::write(&self.path, &self.bytes).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_prove-bench"));
-        // The driver must not mistake `cargo test` for `cargo run`.
-        command.arg("replay").arg(&self.path).args(options.split_whitespace()).env_remove("CARGO");
-        command.envs(setting).output().expect("the driver starts")
-    }
-
-    fn replay(&self, options: &str) -> Output {
-        self.replay_with(None, options)
-    }
-}
-
-impl Drop for Trace {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+    /// Runs `replay` on the trace, with `setting` in its environment. It must end with `code`.
+    #[track_caller]
+    fn replay(&self, setting: Option<(&str, &str)>, options: &str, code: i32) -> Outcome {
+        let path = self.bench.path("made.trace");
+        fs::write(&path, &self.bytes).unwrap();
+        ended(self.bench.command(&format!("replay {path} {options}")).envs(setting), code)
     }
 }
 
@@ -97,9 +84,7 @@ fn known() -> Trace {
 #[test]
 fn what_a_trace_needs_is_resident_under_every_allocator() {
     let arms = ["glibc", "jemalloc", "mimalloc", "snmalloc", "tcmalloc", "zk-alloc"];
-    let output = known().replay(&format!("--allocators {} --rounds 2", arms.join(",")));
-    let text = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
+    let text = known().replay(None, &format!("--allocators {} --rounds 2", arms.join(",")), 0).out;
     for arm in arms {
         let figure = |column| figure(&text, arm, column);
         assert_eq!(figure("live peak MiB"), Some(51.0), "{text}");
@@ -125,35 +110,56 @@ fn an_allocator_that_overwrites_blocks_fails_and_says_which() {
     let mut trace = Trace::new("overwritten");
     let blocks = |first: u64| -> Vec<_> { (first..first + 100).map(|block| (ALLOC, 1, block, 64 << 10)).collect() };
     trace.add(true, &blocks(0)).add(true, &blocks(1000));
-    let output = trace.replay("--allocators bump-reset,glibc");
-    let text = stdout(&output);
+    // It is known to fail.
+    let text = trace.replay(None, "--allocators bump-reset,glibc", 0).out;
     assert!(text.contains("bump-reset: FAILED: step ") && text.contains("overwritten while it was alive"), "{text}");
     assert!(figure(&text, "glibc", "peak RSS MiB").is_some_and(|mib| mib > 12.0), "{text}");
-    assert_eq!(output.status.code(), Some(0), "it is known to fail: {text}");
 }
 
 /// A comparison of thresholds needs both: small blocks left out, and settings that reach the allocator.
 #[test]
 fn small_blocks_can_be_left_out_and_settings_reach_the_allocator() {
-    let output = known().replay("--allocators zk-alloc --min-bytes 1m");
-    let text = stdout(&output);
+    let text = known().replay(None, "--allocators zk-alloc --min-bytes 1m", 0).out;
     assert!(text.starts_with("by hand; 9 operations on 3 threads, of 1048576 bytes and more"), "{text}");
-    let output = known().replay_with(Some(("ZK_ALLOC_MIN_BYTES", "1000000000")), "--allocators zk-alloc");
-    let text = stdout(&output);
+    let setting = Some(("ZK_ALLOC_MIN_BYTES", "1000000000"));
+    let text = known().replay(setting, "--allocators zk-alloc", 1).out;
     assert!(text.contains("zk-alloc: ZK_ALLOC_MIN_BYTES=1000000000 was set"), "{text}");
     assert!(text.contains("zk-alloc: FAILED: the arena served nothing"), "{text}");
-    assert_eq!(output.status.code(), Some(1), "{text}");
 }
 
 #[test]
 fn a_trace_that_is_not_there_or_not_whole_is_named_before_anything_runs() {
     let mut whole = known();
     whole.bytes.pop();
-    let output = whole.replay("");
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains(".trace is cut off"), "{}", stderr(&output));
-    let output = known().replay("no-such.trace");
-    assert_eq!(output.status.code(), Some(1));
-    let message = stderr(&output);
-    assert!(message.starts_with("prove-bench: nothing was replayed: cannot open no-such.trace: "), "{message}");
+    let Outcome { err, .. } = whole.replay(None, "", 1);
+    assert!(err.contains(".trace is cut off"), "{err}");
+    let Outcome { err, .. } = known().replay(None, "no-such.trace", 1);
+    assert!(err.starts_with("prove-bench: nothing was replayed: cannot open no-such.trace: "), "{err}");
+}
+
+/// A recorder that misses requests or phases would give a wrong table.
+#[test]
+fn what_was_recorded_of_real_proofs_can_be_replayed() {
+    let bench = Bench::new("record");
+    let arguments = "record plonky3 --workloads keccak --log-rows 10 --proofs 2 --threads 2";
+    let Outcome { out: path, err: progress } = bench.run(arguments, 0);
+    assert!(progress.contains("proof 2 of 2: verified") && progress.contains(" 0 lost: "), "{progress}");
+    assert!(path.trim_end().ends_with("plonky3-keccak-10.trace"), "{path}");
+
+    let table = bench.run(&format!("replay {} --allocators zk-alloc", path.trim_end()), 0).out;
+    assert!(table.starts_with("plonky3 keccak 2^10, 2 proofs"), "{table}");
+    let operations = table.split("; ").nth(1).and_then(|text| text.split(' ').next()?.parse::<u64>().ok()).unwrap();
+    let live_peak_mib = figure(&table, "zk-alloc", "live peak MiB").unwrap();
+    // The trace of the proof alone takes 21 MB.
+    assert!(live_peak_mib > 15.0 && operations > 50, "{table}");
+}
+
+/// Ctrl-C is not a failure, and the exit code must say so.
+#[test]
+fn an_interrupted_recording_exits_as_shells_expect() {
+    let bench = Bench::new("record-interrupt");
+    let arguments = "record plonky3 --workloads keccak --log-rows 10 --proofs 10000 --threads 1";
+    let mut driver = bench.command(arguments).spawn().unwrap();
+    wait_for(&mut driver, "proof 1 of");
+    interrupt(&mut driver, 130);
 }

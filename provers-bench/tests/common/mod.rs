@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -40,49 +40,86 @@ pub(crate) fn plonky3(binary: &str) -> PathBuf {
     FOLDER.get_or_init(built).join(binary)
 }
 
-/// The driver of Plonky3's package.
-pub(crate) fn driver() -> PathBuf {
-    plonky3("bench-plonky3")
-}
-
-/// One run of the driver in its own folder, which is removed at the end.
+/// One run of the driver, with a folder for its files that is removed at the end.
 pub(crate) struct Bench {
+    files: PathBuf,
     out: PathBuf,
 }
 
 impl Bench {
     /// `name` distinguishes the tests of one process.
     pub(crate) fn new(name: &str) -> Self {
-        let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        Self { out }
+        let files = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        fs::create_dir_all(&files).expect("a folder for a test");
+        Self { out: files.join("out"), files }
+    }
+
+    /// The path of a file of the test.
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.files.join(name).to_str().expect("a path that is text").to_owned()
+    }
+
+    /// Writes a file of the test, and returns its path.
+    pub(crate) fn write(&self, name: &str, text: &str) -> String {
+        let path = self.path(name);
+        fs::write(&path, text).expect("a file of a test");
+        path
     }
 
     /// The driver with `arguments`, ready to start: this package's driver for a tool, Plonky3's otherwise. It must not
     /// mistake `cargo test` for `cargo run`, because the binaries are already built.
     pub(crate) fn command(&self, arguments: &str) -> Command {
-        let tools = ["compare", "exec", "replay", "report"];
-        let is_tool = arguments.split_whitespace().next().is_some_and(|word| tools.contains(&word));
-        let mut command = Command::new(if is_tool { env!("CARGO_BIN_EXE_prove-bench").into() } else { driver() });
-        command.args(arguments.split_whitespace()).arg("--out").arg(&self.out).env_remove("CARGO");
+        let word = arguments.split_whitespace().next().unwrap_or_default();
+        let is_tool = ["compare", "exec", "replay", "report"].contains(&word);
+        let mut command =
+            Command::new(if is_tool { env!("CARGO_BIN_EXE_prove-bench").into() } else { plonky3("bench-plonky3") });
+        command.args(arguments.split_whitespace()).env_remove("CARGO");
+        if word != "replay" {
+            command.arg("--out").arg(&self.out);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
     /// The driver's `exec` with `options`, for a command whose words may contain spaces.
-    pub(crate) fn exec(&self, options: &str, command: &[&str]) -> Command {
+    pub(crate) fn exec_command(&self, options: &str, command: &[&str]) -> Command {
         let mut driver = self.command(&format!("exec {options}"));
         driver.arg("--").args(command);
         driver
     }
 
-    /// Runs the driver to its end.
-    pub(crate) fn run(&self, arguments: &str) -> Output {
-        self.command(arguments).output().expect("the driver starts")
+    /// Runs [`Self::exec_command`], which must end with `code`.
+    #[track_caller]
+    pub(crate) fn exec(&self, options: &str, command: &[&str], code: i32) -> Outcome {
+        ended(&mut self.exec_command(options, command), code)
     }
 
-    /// Runs the driver with a fault in a child.
-    pub(crate) fn run_with_fault(&self, arguments: &str, fault: &str) -> Output {
-        self.command(arguments).env("PROVE_BENCH_TEST_FAULT", fault).output().expect("the driver starts")
+    /// Runs the driver, which must end with `code`.
+    #[track_caller]
+    pub(crate) fn run(&self, arguments: &str, code: i32) -> Outcome {
+        ended(&mut self.command(arguments), code)
+    }
+
+    /// Runs Plonky3's provers with these options to a good end. Returns the run, its result and its table.
+    #[track_caller]
+    pub(crate) fn proved(name: &str, options: &str) -> (Self, Value, String) {
+        let bench = Self::new(name);
+        let table = bench.run(&format!("plonky3 {options}"), 0).out;
+        let result = bench.result();
+        (bench, result, table)
+    }
+
+    /// As [`Self::run`], with a fault in a child.
+    #[track_caller]
+    pub(crate) fn run_with_fault(&self, arguments: &str, fault: &str, code: i32) -> Outcome {
+        ended(self.command(arguments).env("PROVE_BENCH_TEST_FAULT", fault), code)
+    }
+
+    /// Runs the driver with arguments that it must refuse: it says why in one line with `text`, and prints nothing else.
+    #[track_caller]
+    pub(crate) fn refuses(&self, arguments: &str, code: i32, text: &str) {
+        let Outcome { out, err } = self.run(arguments, code);
+        assert!(err.lines().count() == 1 && err.contains(text) && out.is_empty(), "{arguments}: {out}\n{err}");
     }
 
     /// The folder of the only run.
@@ -114,7 +151,7 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.out);
+        let _ = fs::remove_dir_all(&self.files);
     }
 }
 
@@ -122,22 +159,35 @@ fn read(path: &Path) -> Vec<u8> {
     fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// The list in a result.
+pub(crate) fn list(value: &Value) -> &Vec<Value> {
+    value.as_array().unwrap_or_else(|| panic!("no list: {value}"))
+}
+
+pub(crate) fn named<'a>(value: &'a Value, key: &str, name: &str) -> &'a Value {
+    list(value).iter().find(|item| item[key] == name).unwrap_or_else(|| panic!("no {name}"))
+}
+
 /// The result of `arm` in `workload`.
 pub(crate) fn arm<'a>(result: &'a Value, workload: &str, arm: &str) -> &'a Value {
-    let named = |list: &'a Value, key: &str, name: &str| {
-        list.as_array().unwrap().iter().find(|item| item[key] == name).unwrap_or_else(|| panic!("no {name}"))
-    };
     named(&named(&result["workloads"], "workload", workload)["arms"], "label", arm)
 }
 
-/// Standard output as text.
-pub(crate) fn stdout(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
+/// The output of a process, as text.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
-/// Standard error as text.
-pub(crate) fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+/// Runs a process, which must end with `code`.
+#[track_caller]
+pub(crate) fn ended(command: &mut Command, code: i32) -> Outcome {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let outcome = Outcome { out: text(&output.stdout), err: text(&output.stderr) };
+    assert_eq!(output.status.code(), Some(code), "{command:?}: {}\n{}", outcome.out, outcome.err);
+    outcome
 }
 
 /// Reads the driver's progress until a line contains `text`. The rest stays unread.
