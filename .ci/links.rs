@@ -1,48 +1,36 @@
-//! Follows the links of every Markdown file that git knows: to files of this repository, and to headings within them. Pages of the
+//! Follows the links of a Markdown file: to files of this repository, and to headings within them. Pages of the
 //! web are only held to be none of those that look like ours: the crate `zk-alloc` on crates.io is another project's.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
-use std::process::{Command, ExitCode};
 
 /// Where a reader would take somebody else's project for this one.
 const NOT_OURS: [&str; 3] = ["crates.io/crates/zk-alloc", "docs.rs/zk-alloc", "github.com/zk-alloc"];
 
-fn main() -> ExitCode {
-    let listed = Command::new("git").args(["ls-files", "-co", "--exclude-standard", "*.md"]).output().expect("git runs");
-    let files: Vec<_> = String::from_utf8(listed.stdout).expect("names are UTF-8").lines().map(PathBuf::from).collect();
-    let (mut links, mut broken) = (0, Vec::new());
-    for file in files.iter().filter(|file| file.is_file()) {
-        let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        for (line, target) in targets(&text) {
-            links += 1;
-            if let Some(why) = why_broken(file, &target) {
-                broken.push(format!("{}:{line}: {target}: {why}", file.display()));
-            }
-        }
-    }
-    for line in &broken {
-        eprintln!("{line}");
-    }
-    println!("{links} links in {} files, {} broken", files.len(), broken.len());
-    if links == 0 || !broken.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+/// The number of a page's links, and the broken ones.
+pub(crate) fn check(page: &str, text: &str) -> (usize, Vec<String>) {
+    let targets = targets(text);
+    let why = |(line, target): &(usize, String)| {
+        why_broken(Path::new(page), target).map(|why| format!("{page}:{line}: {target}: {why}"))
+    };
+    (targets.len(), targets.iter().filter_map(why).collect())
 }
 
-/// The lines outside of blocks of code, with their numbers from 1 on.
-fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+/// The lines with their numbers from 1 on, and whether they stand in a block of code.
+pub(crate) fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     let mut in_code = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
         let is_fence = line.trim_start().starts_with("```");
         in_code ^= is_fence;
-        (!in_code && !is_fence).then_some((index + 1, line))
+        (!is_fence).then_some((index + 1, line, in_code))
     })
 }
 
 /// What the links of a text lead to: `](target)`, `]: target`, `src="target"`, `srcset="target"`.
 fn targets(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
-    for (number, line) in prose(text) {
+    for (number, line, _) in lines(text).filter(|line| !line.2) {
         for (opening, closing) in [("](", ')'), ("src=\"", '"'), ("srcset=\"", '"')] {
             let ends = line.match_indices(opening).map(|(at, _)| &line[at + opening.len()..]);
             found.extend(ends.filter_map(|rest| rest.split(closing).next()).map(|target| (number, target.to_owned())));
@@ -92,12 +80,13 @@ fn plain(path: &Path) -> Option<PathBuf> {
 /// What the headings of a text are called in links: as GitHub does, in small letters, dashes for spaces, other signs left out.
 fn headings(text: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    for (_, line) in prose(text).filter(|(_, line)| line.starts_with('#')) {
+    for (_, line, _) in lines(text).filter(|line| !line.2 && line.1.starts_with('#')) {
         let title = line.trim_start_matches('#').trim().to_lowercase();
         let kept = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
         let name: String = kept.map(|c| if c == ' ' { '-' } else { c }).collect();
         // The second heading of a name is `name-1`.
-        let free = (0..).map(|n| if n == 0 { name.clone() } else { format!("{name}-{n}") }).find(|n| !names.contains(n));
+        let free =
+            (0..).map(|n| if n == 0 { name.clone() } else { format!("{name}-{n}") }).find(|n| !names.contains(n));
         names.extend(free);
     }
     names
