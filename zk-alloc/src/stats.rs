@@ -78,8 +78,8 @@ impl Stats {
     ///
     /// ```
     /// # #[global_allocator]
-    /// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator::resident();
-    /// drop(vec![1u8; 1 << 20]);
+    /// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+    /// zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
     /// assert!(zk_alloc::stats().retained_bytes() >= 1 << 20);
     /// ```
     #[must_use]
@@ -91,9 +91,9 @@ impl Stats {
     ///
     /// ```
     /// # #[global_allocator]
-    /// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator::resident();
-    /// drop(vec![1u8; 1 << 20]);
-    /// drop(vec![2u8; 1 << 20]); // in the pages of the first
+    /// # static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+    /// zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
+    /// zk_alloc::phase(|| drop(vec![2u8; 1 << 20])); // in the pages of the first
     /// assert!(zk_alloc::stats().hit_rate().is_some_and(|rate| rate > 0.4));
     /// ```
     #[must_use]
