@@ -28,7 +28,7 @@ case ${1-} in
         timeout 360 "$program" "$@"
         ;;
     *)
-        sed -n '4s/^# //p' "$0" >&2
+        echo 'usage: integrations/cuda/copies.sh build | run [MIB]' >&2
         exit 2
         ;;
 esac

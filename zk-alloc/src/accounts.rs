@@ -214,29 +214,30 @@ pub(crate) fn is_beyond_retained() -> bool {
 }
 
 // In resident mode, a long run that is freed goes back to the kernel at once, until the program has asked for as much again. From then on it
-// stays, until time purges it. So a command that works once pays nothing for a second time that never comes, and a prover pays for its pages
-// at most once more.
+// stays, until time purges it. So a command that works once pays nothing for a second time that never comes, and a prover faults in again about
+// as much as is ever free, and no more.
 
-/// Free bytes that stay resident when a long run is freed; [`usize::MAX`] unless that is learned.
-static REUSED_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// Whether freed long runs go back in that way.
+static LEARNS_REUSE: AtomicBool = AtomicBool::new(false);
+/// Free bytes that stay resident then, because the program used as many again, or reserved them.
+static REUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of freed runs that went back, and that nobody has asked for since.
 static NOT_REUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// From now on, freed long runs stay resident only as far as the program asks for memory again, or always.
 pub(crate) fn learn_reuse(is_on: bool) {
-    if is_on {
-        let first = tuning::min_headroom_bytes();
-        let _ = REUSED_BYTES.compare_exchange(usize::MAX, first, Ordering::Relaxed, Ordering::Relaxed);
-    } else {
-        REUSED_BYTES.store(usize::MAX, Ordering::Relaxed);
-    }
+    LEARNS_REUSE.store(is_on, Ordering::Relaxed);
 }
 
 /// How much more is free than the program has used again: so much of a long run that was just freed is to go back.
 pub(crate) fn bytes_beyond_reuse() -> usize {
-    let (reused, resident) = (REUSED_BYTES.load(Ordering::Relaxed), resident_bytes());
-    let free = resident.saturating_sub(used_bytes());
-    free.saturating_sub(reused).min(resident.saturating_sub(KEPT_BYTES.load(Ordering::Relaxed)))
+    if !LEARNS_REUSE.load(Ordering::Relaxed) {
+        return 0;
+    }
+    let resident = resident_bytes();
+    let stays = REUSED_BYTES.load(Ordering::Relaxed).saturating_add(tuning::min_headroom_bytes());
+    let beyond = resident.saturating_sub(used_bytes()).saturating_sub(stays);
+    beyond.min(resident.saturating_sub(KEPT_BYTES.load(Ordering::Relaxed)))
 }
 
 /// `bytes` of a freed run went back, because nobody had used as many again.
@@ -246,10 +247,9 @@ pub(crate) fn returned_until_reuse(bytes: usize) {
 
 /// `bytes` become resident: the program would have used what went back.
 fn reused(bytes: usize) {
-    let gone = NOT_REUSED_BYTES.load(Ordering::Relaxed);
-    if gone > 0 {
-        // A lost update of another thread costs a few faults.
-        NOT_REUSED_BYTES.store(gone.saturating_sub(bytes), Ordering::Relaxed);
+    if NOT_REUSED_BYTES.load(Ordering::Relaxed) > 0 {
+        let left = |gone: usize| Some(gone.saturating_sub(bytes));
+        let (Ok(gone) | Err(gone)) = NOT_REUSED_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
         keep_for_reuse(bytes.min(gone));
     }
 }
@@ -258,6 +258,11 @@ fn reused(bytes: usize) {
 pub(crate) fn keep_for_reuse(bytes: usize) {
     let more = |kept: usize| Some(kept.saturating_add(bytes));
     let _ = REUSED_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+}
+
+/// At least `bytes` stay resident when they are free: the program reserved them.
+pub(crate) fn keep_reserved(bytes: usize) {
+    REUSED_BYTES.fetch_max(bytes, Ordering::Relaxed);
 }
 
 pub(crate) fn set_max(bytes: usize) {

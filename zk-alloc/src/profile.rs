@@ -161,7 +161,7 @@ pub(crate) fn on_signal(write: fn()) {
     if WRITE.set(write).is_err() || !config::on_signal_of(&config::PROFILE_SIGNAL, || PARKER.wake()) {
         return;
     }
-    if let Err(os::Errno(code)) = os::OwnThread::start(write_on_signals) {
+    if let Err(os::Errno(code)) = os::OwnThread::start_for_files(write_on_signals) {
         os::warn(format_args!("the system refused a thread (errno {code}); ZK_ALLOC_PROFILE_SIGNAL has no effect"));
     }
 }
@@ -174,7 +174,7 @@ fn write_on_signals() {
         let now = PARKER.ticket();
         if now != ticket {
             ticket = now;
-            WRITE.get().inspect(|write| write());
+            WRITE.get().inspect(|write| unsampled(|| write()));
         }
     }
 }

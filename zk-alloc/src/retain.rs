@@ -88,7 +88,7 @@ fn follow() {
     let is_resident = IS_RESIDENT.load(Ordering::SeqCst);
     let by_setting = || arena::get().map_or(Duration::MAX, |arena| arena.config().settings.retain_for.value);
     let window_ns = window_ns(POLICY.load(Ordering::SeqCst), is_resident, by_setting);
-    accounts::learn_reuse(is_resident && window_ns != 0);
+    accounts::learn_reuse(is_resident && window_ns != 0 && window_ns != !TAG_MASK);
     arena::purge::decay::follow(window_ns, !is_resident);
 }
 
@@ -228,7 +228,7 @@ pub fn reserve(bytes: usize) -> usize {
     arena.map_or(0, |arena| {
         // A refusal is counted, and warned of once.
         let resident = arena.populate(bytes, |memory| _ = memory.on_threads(arena.config().threads));
-        accounts::keep_for_reuse(resident);
+        accounts::keep_reserved(resident);
         accounts::check_memory_limit();
         resident
     })

@@ -65,7 +65,8 @@ fn each(runs: &[Run]) -> ExitCode {
     for run in runs {
         let code = run.build().map_or_else(|code| code, |()| code(run.driver().status()));
         worst = worst.max(code);
-        if code == INTERRUPTED || code == USAGE {
+        // What one prover has no option for, another may have.
+        if code == INTERRUPTED {
             break;
         }
     }
@@ -131,11 +132,20 @@ fn packages(folder: &Path) -> Vec<Package> {
 }
 
 /// Reads a command line without the program's name: the benches to build and run, one after another. The error is one line that states
-/// the valid words.
+/// the valid words. Of several provers, those that lack an option are left out.
 fn read(bench: &Package, provers: &[Package], words: Vec<OsString>) -> Result<Vec<Run>, String> {
-    let runs = requested(bench, provers, words)?;
-    let mistake = runs.iter().find_map(|run| mistake(&run.arguments));
-    mistake.map_or(Ok(runs), Err)
+    let mut runs = requested(bench, provers, words)?;
+    let mistakes: Vec<_> = runs.iter().map(|run| mistake(&run.arguments)).collect();
+    if let Some(first) = mistakes.iter().flatten().next().filter(|_| mistakes.iter().all(Option::is_some)) {
+        return Err(first.clone());
+    }
+    let mut mistakes = mistakes.into_iter();
+    runs.retain(|run| {
+        let mistake = mistakes.next().flatten();
+        mistake.iter().for_each(|why| eprintln!("prove-bench: {} is skipped: {why}", run.package.word));
+        mistake.is_none()
+    });
+    Ok(runs)
 }
 
 /// As [`read`], for a command line with any options.
@@ -177,7 +187,7 @@ fn listed(of: &str) -> Option<Vec<&'static str>> {
 fn mistake(arguments: &[OsString]) -> Option<String> {
     let command = word(arguments, 0);
     let is_of_prover = !TOOLS.contains(&command) && !OF_PROVERS.contains(&command);
-    let valid = listed(if is_of_prover { "PROVER" } else { command })?;
+    let valid = listed(command).or_else(|| listed("PROVER").filter(|_| is_of_prover))?;
     let mut words = (1..arguments.len()).map(|at| word(arguments, at));
     while let Some(given) = words.next() {
         match given.strip_prefix("--").map(|option| option.split_once('=').unwrap_or((option, ""))) {

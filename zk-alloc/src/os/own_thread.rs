@@ -54,6 +54,15 @@ mod unix {
             started
         }
 
+        /// As [`start`](Self::start), with a stack as for any thread: to write a file takes more than the allocator does.
+        #[cfg(all(feature = "profile", feature = "c-api"))]
+        pub(crate) fn start_for_files(run: fn()) -> Result<Self, Errno> {
+            let before = Signals::block();
+            let started = create(None, run);
+            before.restore();
+            started
+        }
+
         /// Waits until the thread has ended.
         pub(crate) fn join(self) {
             // SAFETY: a thread of ours that nobody joined or detached before: `self` is its only handle.
@@ -131,6 +140,12 @@ mod elsewhere {
         pub(crate) fn start(run: fn()) -> Result<Self, Errno> {
             let builder = Builder::new().name("zk-alloc".into()).stack_size(STACK_BYTES);
             builder.spawn(run).map(Self).map_err(|error| Errno(error.raw_os_error().unwrap_or(0)))
+        }
+
+        /// As [`start`](Self::start).
+        #[cfg(all(feature = "profile", feature = "c-api"))]
+        pub(crate) fn start_for_files(run: fn()) -> Result<Self, Errno> {
+            Self::start(run)
         }
 
         /// Waits until the thread has ended.

@@ -120,8 +120,8 @@ fn the_caches_of_idle_threads_serve_others() {
             [(stats().fresh_bytes - fresh_bytes) as usize, cost(before)]
         });
         let all_bytes = THREADS * MIB;
-        assert!(fresh_bytes <= all_bytes / 4, "{fresh_bytes} of {all_bytes} bytes in {bytes} were fresh");
-        assert!(cost <= all_bytes / 4, "RSS grew by {cost} bytes for {all_bytes} bytes in {bytes}");
+        assert!(fresh_bytes <= all_bytes / 2, "{fresh_bytes} of {all_bytes} bytes in {bytes} were fresh");
+        assert!(cost <= all_bytes / 2, "RSS grew by {cost} bytes for {all_bytes} bytes in {bytes}");
     }
 }
 

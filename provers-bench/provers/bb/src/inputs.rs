@@ -127,7 +127,9 @@ fn from_here(path: PathBuf) -> PathBuf {
 /// The folder of all inputs, in this package's target folder. Other inputs have another one.
 fn cache() -> anyhow::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
-    [include_str!("inputs.rs"), include_str!("../inputs.mjs"), include_str!("../package-lock.json")].hash(&mut hasher);
+    [include_str!("inputs.rs"), include_str!("../inputs.mjs")].hash(&mut hasher);
+    // What is installed: npm writes this file.
+    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("node_modules/.package-lock.json")).ok().hash(&mut hasher);
     let program = env::current_exe()?;
     let target = program.ancestors().nth(2).context("this program lies in no target folder")?;
     Ok(target.join("inputs").join(format!("{:016x}", hasher.finish())))

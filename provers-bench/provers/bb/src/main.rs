@@ -9,6 +9,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs;
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -31,10 +32,12 @@ const MEMORY_BYTES_PER_GATE: u64 = 4096;
 const SMOKE: [(&str, &str); 2] = [("--rounds", "2"), ("--allocators", "glibc,jemalloc,zk-alloc")];
 
 const HELP: &str = "\
-Usage: cargo prove-bench bb [--log-rows N] [--threads N] [--smoke] [OPTIONS OF exec]
+Usage: cargo prove-bench bb [--log-rows N] [--threads N] [--smoke] [--rounds N] [--allocators LIST] [--timeout S]
+                           [--until-precise P] [--max-time S] [--seed N] [--out DIR] [--json]
        cargo prove-bench profile bb [--log-rows N] [--threads N] [--out DIR]
 
-Proves circuits of 2^14, 2^17 and 2^19 gates, or of 2^N with --log-rows, in a process for each proof. Every proof is verified.
+Proves circuits of 2^14, 2^17 and 2^19 gates, or of 2^N with --log-rows, in a process for each proof. Every proof is verified;
+of a profile, the last.
 --smoke proves the smallest circuit in two rounds. The exit code is that of exec; 0 if the npm package is missing.
 ";
 
@@ -66,7 +69,7 @@ fn main() -> ExitCode {
 struct Job {
     is_profile: bool,
     sizes: Vec<u32>,
-    threads: Option<u32>,
+    threads: Option<NonZeroU32>,
     out: Option<PathBuf>,
     /// Options of `exec`.
     others: Vec<OsString>,

@@ -318,14 +318,25 @@ impl Zone {
         let purge = |start, pages| unsafe { self.purge_and_free(start, pages, Purge::Now) };
         if accounts::is_beyond_retained() || self.moved.is_to_go(start, pages) {
             purge(start, pages);
-        } else if layout::is_long_run(beyond_reuse) && !gate::is_any_phase_open() {
-            let stays = pages.saturating_sub(self.pages(beyond_reuse));
-            if stays > 0 {
-                self.runs.release(start, stays);
-            }
-            accounts::returned_until_reuse(purge(start + stays, pages - stays));
+            return;
+        }
+        let stays = pages.saturating_sub(self.pages(beyond_reuse));
+        let resident = if layout::is_long_run(beyond_reuse) && !gate::is_any_phase_open() {
+            self.residency.resident(start + stays, pages - stays)
         } else {
+            0
+        };
+        if resident == 0 {
             self.runs.release(start, pages);
+            return;
+        }
+        if stays > 0 {
+            self.runs.release(start, stays);
+        }
+        match purge(start + stays, pages - stays) {
+            // The kernel keeps it, as locked memory. To ask again at each free would be in vain.
+            0 => accounts::keep_for_reuse(beyond_reuse),
+            _ => accounts::returned_until_reuse(self.bytes(resident)),
         }
     }
 
