@@ -129,12 +129,12 @@ impl Names {
         Self(files.map(|file| (file.to_owned(), content(file))).collect())
     }
 
-    /// The contents of the files that are so.
+    /// The contents of the files whose names `is` accepts.
     fn all(&self, is: impl Fn(&str) -> bool) -> String {
         self.0.iter().filter(|(file, _)| is(file)).map(|(_, text)| &**text).collect()
     }
 
-    /// Whether one of the files that are so has a text.
+    /// Whether `part` occurs in a file whose name `is` accepts.
     fn has(&self, is: impl Fn(&str) -> bool, part: &str) -> bool {
         self.0.iter().any(|(file, text)| is(file) && text.contains(part))
     }

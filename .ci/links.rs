@@ -17,7 +17,7 @@ pub(crate) fn check(page: &str, text: &str) -> (usize, Vec<String>) {
     (targets.len(), targets.iter().filter_map(why).collect())
 }
 
-/// The lines with their numbers from 1 on, and whether they stand in a block of code.
+/// The lines with their numbers from 1 on, and whether they lie in a code block.
 pub(crate) fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     let mut in_code = false;
     text.lines().enumerate().filter_map(move |(index, line)| {

@@ -59,7 +59,7 @@ impl Plan {
 const MIN_PROCESSES: u32 = 4;
 const MAX_PROCESSES: u32 = 10;
 
-/// Proofs at fixed times, in the turn of one arm.
+/// Proofs at fixed times, while one arm has the machine to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slots {
     /// The time from one proof's start to the next one's.
@@ -88,7 +88,7 @@ pub(crate) enum Size {
     /// The workload's smaller size for the gate.
     Checked,
     LogRows(u32),
-    /// The prediction of the first size measures several. This is the one so many doublings below their largest.
+    /// To predict the first size, several sizes are measured. This is the size that many doublings below the largest of them.
     Below(u32, u32),
 }
 

@@ -201,7 +201,7 @@ impl<'a> Row<'a> {
         broken.map_or(Ok(()), |reason| Err(Failure::Workload(reason)))
     }
 
-    /// The median over the replays, as a number of `unit`s with so many digits. A dash if one of them lacks the figure
+    /// The median over the replays, in `unit`s, with `digits` decimals. A dash if one of them lacks the figure
     /// or the arm failed.
     fn median(&self, unit: f64, digits: usize, figure: impl Fn(&Replayed) -> Option<u64>) -> String {
         let values: Option<Vec<_>> =

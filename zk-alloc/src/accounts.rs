@@ -187,9 +187,9 @@ impl ZoneCounters {
 
 /// Bytes of the arena that are resident, or will be when they are first touched.
 static RESIDENT_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Bytes that went back to the kernel so far.
+/// Bytes that were purged so far.
 static PURGED_BYTES: AtomicU64 = AtomicU64::new(0);
-/// The most that may be.
+/// The most bytes that may be resident.
 static MAX_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// The resident bytes up to which freed memory stays resident.
@@ -224,12 +224,12 @@ static REUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of freed runs that went back, and that nobody has asked for since.
 static NOT_REUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// From now on, freed long runs stay resident only as far as the program asks for memory again, or always.
+/// With `is_on`, freed long runs stay resident only up to the amount that the program asked for again. Otherwise all stay.
 pub(crate) fn learn_reuse(is_on: bool) {
     LEARNS_REUSE.store(is_on, Ordering::Relaxed);
 }
 
-/// How much more is free than the program has used again: so much of a long run that was just freed is to go back.
+/// By how much free memory exceeds what the program has used again. That much of a long run that was just freed is to be purged.
 pub(crate) fn bytes_beyond_reuse() -> usize {
     if !LEARNS_REUSE.load(Ordering::Relaxed) {
         return 0;
@@ -240,12 +240,12 @@ pub(crate) fn bytes_beyond_reuse() -> usize {
     beyond.min(resident.saturating_sub(KEPT_BYTES.load(Ordering::Relaxed)))
 }
 
-/// `bytes` of a freed run went back, because nobody had used as many again.
+/// `bytes` of a freed run were purged, because the program had not used as many again.
 pub(crate) fn returned_until_reuse(bytes: usize) {
     NOT_REUSED_BYTES.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// `bytes` become resident: the program would have used what went back.
+/// `bytes` become resident: the program would have used what was purged.
 fn reused(bytes: usize) {
     if NOT_REUSED_BYTES.load(Ordering::Relaxed) > 0 {
         let left = |gone: usize| Some(gone.saturating_sub(bytes));
@@ -254,7 +254,7 @@ fn reused(bytes: usize) {
     }
 }
 
-/// `bytes` more stay resident when they are free.
+/// From now on, `bytes` more stay resident when they are free.
 pub(crate) fn keep_for_reuse(bytes: usize) {
     let more = |kept: usize| Some(kept.saturating_add(bytes));
     let _ = REUSED_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
@@ -439,7 +439,7 @@ pub(crate) fn unaccount(bytes: usize) {
     debug_assert!(before >= bytes, "{bytes} bytes were taken off an account of {before}");
 }
 
-/// `bytes` went back to the kernel.
+/// `bytes` were purged.
 pub(crate) fn returned(bytes: usize) {
     unaccount(bytes);
     // The purged pages may be the untouched ones.
@@ -450,7 +450,7 @@ pub(crate) fn returned(bytes: usize) {
     PURGED_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 
-/// Bytes that went back to the kernel so far.
+/// Bytes that were purged so far.
 pub(crate) fn purged_bytes() -> u64 {
     PURGED_BYTES.load(Ordering::Relaxed)
 }

@@ -152,7 +152,7 @@ pub enum Cached {
     Done,
     /// The arena does not own it. Nothing was done.
     Elsewhere,
-    /// [`dealloc`] tells. Nothing was done.
+    /// Unclear without [`dealloc`]. Nothing was done.
     Unknown,
 }
 

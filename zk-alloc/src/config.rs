@@ -5,7 +5,7 @@
 //! seen. Reading them would take a lock, and the first request may come at any time and must not wait for a lock.
 //!
 //! The program's settings stand in its allocator, which passes them along with the very first request ([`init_settings`]). Until then
-//! the smallest request is not known, so that no request goes unnoticed. No arena opens before that either: it would serve nobody.
+//! the smallest request is not known, so that no request goes unnoticed. No arena opens before that either, because it would serve no request.
 
 #[cfg(test)]
 mod tests;

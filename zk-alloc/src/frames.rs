@@ -15,8 +15,8 @@ pub(crate) const MAX_FRAMES: usize = 64;
 
 #[cfg(feature = "backtrace")]
 impl Frames {
-    /// Where this thread is now. Takes no lock and allocates nothing, as far as the unwinder does not: with glibc before 2.35, it
-    /// holds the loader's lock.
+    /// The call chain of this thread. Takes no lock of its own and allocates nothing. With glibc before 2.35, the unwinder holds the
+    /// loader's lock.
     pub(crate) fn capture() -> Self {
         let mut frames = Self { addresses: [0; MAX_FRAMES], len: 0 };
         let note = |frame: &backtrace::Frame| {

@@ -78,7 +78,7 @@ pub(crate) fn set_pinned(at: *const u8, bytes: usize) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Observer {
-    /// The tracing of what outlives its phase (`escape`).
+    /// The tracing of allocations that outlive their phase (`escape`).
     Escapes = 1,
     /// The sampling of call sites (`profile`).
     Profile = 2,
@@ -87,7 +87,7 @@ pub(crate) enum Observer {
 /// A bit for each [`Observer`].
 static OBSERVERS: AtomicU8 = AtomicU8::new(0);
 
-/// Begins or ends telling an observer.
+/// Switches an observer on or off.
 pub(crate) fn switch(observer: Observer, on: bool) {
     if on {
         OBSERVERS.fetch_or(observer as u8, Ordering::Relaxed);
@@ -96,13 +96,13 @@ pub(crate) fn switch(observer: Observer, on: bool) {
     }
 }
 
-/// Whether any observer is told.
+/// Whether any observer is on.
 #[inline(always)]
 pub(crate) fn is_observed() -> bool {
     OBSERVERS.load(Ordering::Relaxed) != 0
 }
 
-/// Whether this observer is told.
+/// Whether this observer is on.
 #[inline(always)]
 pub(crate) fn is_told(observer: Observer) -> bool {
     OBSERVERS.load(Ordering::Relaxed) & observer as u8 != 0
@@ -111,7 +111,7 @@ pub(crate) fn is_told(observer: Observer) -> bool {
 /// Whether memory is purged by time.
 static IS_TICKING: AtomicBool = AtomicBool::new(false);
 
-/// Runs a tick of the purging by time, if it is on and one is due. For the end of a slow path.
+/// Runs a decay tick, if purging by time is on and a tick is due. Call it at the end of a slow path.
 #[inline]
 pub(crate) fn tick() {
     if IS_TICKING.load(Ordering::Acquire) {

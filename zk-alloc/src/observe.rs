@@ -65,7 +65,7 @@ pub(crate) fn backing_freed(at: *mut u8) {
     }
 }
 
-/// Whether the profile is told.
+/// Whether the profile is on.
 #[inline(always)]
 pub(crate) fn is_profiled() -> bool {
     cfg!(feature = "profile") && is_told(Observer::Profile)

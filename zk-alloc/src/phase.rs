@@ -89,7 +89,7 @@ pub struct PhaseGuard {
 }
 
 impl PhaseGuard {
-    /// Begins a phase. It never fails: if the system refuses memory, the backing allocator serves.
+    /// Begins a phase. It never fails: if the system refuses memory, the backing allocator serves the requests.
     pub fn new() -> Self {
         begin_phase();
         Self {

@@ -125,7 +125,8 @@ pub(crate) unsafe fn resize(at: NonNull<u8>, old_size: usize, new_size: usize) -
     true
 }
 
-/// Whether a growing run should be copied into the range: it serves such requests, and has as much free, if perhaps not in one place.
+/// Whether a growing run should be copied into the range: the range serves requests of this size, and has as many bytes free, perhaps not
+/// contiguous.
 pub(crate) fn has_room(size: usize) -> bool {
     let free_bytes = |range: &Range| range.bytes - range.in_use_bytes.load(Ordering::Relaxed);
     size >= gate::pinned_min_bytes() && own().is_some_and(|range| free_bytes(range) >= size)
@@ -195,7 +196,7 @@ type Unregister = dyn FnOnce(*mut u8, usize) -> bool + Send + Sync;
 /// # Growth
 ///
 /// A `Vec` that grows stays where it is if there is room behind it, in the range or outside. One that has to move goes to the range if
-/// that has room: its contents are copied. `with_capacity` spares the copies.
+/// that has room: its contents are copied. `with_capacity` avoids the copies.
 ///
 /// # Fork
 ///

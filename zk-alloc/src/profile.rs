@@ -70,7 +70,7 @@ pub struct Snapshot {
     pub sites: Vec<Site>,
     /// The mean distance between two samples, in bytes.
     pub mean_bytes: usize,
-    /// Samples that could not be noted. The estimates lack them.
+    /// Samples that could not be recorded. The estimates do not include them.
     pub missed: u64,
 }
 
@@ -174,7 +174,7 @@ fn write_on_signals() {
         let now = PARKER.ticket();
         if now != ticket {
             ticket = now;
-            WRITE.get().inspect(|write| unsampled(|| write()));
+            WRITE.get().inspect(|write| unsampled(write));
         }
     }
 }

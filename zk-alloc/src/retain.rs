@@ -31,7 +31,7 @@ pub enum Retain {
     /// `ZK_ALLOC_BACKGROUND=1`).
     ///
     /// In [`Mode::Resident`](crate::Mode::Resident) this is the default, with `ZK_ALLOC_RETAIN_FOR` seconds, or else 8. An idle process
-    /// keeps its live size and a little more there. A freed run of 256 KiB or more goes back to the system at once, until the program has
+    /// keeps its live size and a little more there. A freed run of 256 KiB or more is purged at once, until the program has
     /// asked for as much again.
     For(Duration),
     /// Nothing: every phase pays for its pages again.
@@ -168,7 +168,7 @@ pub fn release() -> usize {
     trim(Purge::Now)
 }
 
-/// Purges all free memory of the arena. Returns how many bytes went.
+/// Purges all free memory of the arena. Returns how many bytes it purged.
 pub(crate) fn trim(how: Purge) -> usize {
     arena::get().map_or(0, |arena| arena::purge::trim(arena, 0, how))
 }

@@ -40,8 +40,8 @@ pub struct Stats {
     pub phases: u64,
     /// Bytes of live blocks and page runs, their rounding included.
     pub live_bytes: usize,
-    /// The peak of the live bytes, as far as it was seen. The arena looks when it fetches blocks or claims a run, and not when a
-    /// thread takes memory from its cache. Blocks in thread caches count as live here.
+    /// The peak of the live bytes, as the arena sees it: it checks when it fetches blocks or claims a run, not when a thread takes
+    /// memory from its cache. Blocks in thread caches count as live here.
     pub peak_live_bytes: usize,
     /// Slabs in use now.
     pub slabs: usize,

@@ -24,7 +24,7 @@ use zk_alloc_cuda::pin;
 static ALLOC: ZkAllocator = ZkAllocator;
 
 const NO_DEVICE: u8 = 3;
-/// Each rate is the median of so many.
+/// Each rate is the median of this many copies.
 const ROUNDS: usize = 5;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -123,7 +123,7 @@ fn proofs(memory: &str, set_up: f64, mut proof: impl FnMut() -> Outcome<[f64; 2]
 struct Device {
     stream: Arc<CudaStream>,
     matrices: [CudaSlice<u64>; 2],
-    /// Of the last matrix: no two are alike.
+    /// The seed of the last matrix. No two matrices are alike.
     seed: u64,
 }
 

@@ -11,7 +11,7 @@ use zk_alloc::{NotPinned, Pinned};
 // Compiles against this allocator only.
 const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
 
-/// The driver's library. `cudarc` has a function that asks for it, but not if another crate has it link the driver (`dynamic-linking`).
+/// The driver's library. `cudarc` can check for it, but not if another crate enables `dynamic-linking`, which links the driver.
 const DRIVER: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 
 /// Why memory is not registered: there is no driver, or its answer.

@@ -127,7 +127,7 @@ mod sealed {
     pub trait Sealed<Args> {}
 }
 
-/// Implements the trait for functions of these arguments, and of the ones without the first.
+/// Implements the trait for functions with these arguments, then again without the first argument, down to none.
 macro_rules! provers_of {
     ($($first:ident $($rest:ident)*)?) => {
         impl<'f, F, R, $($first $(, $rest)*)?> sealed::Sealed<(&'f (), $($first, $($rest,)*)?)> for F

@@ -11,7 +11,7 @@ use plonky2::hash::hash_types::RichField;
 use plonky2::plonk::config::GenericConfig;
 use plonky2::util::timing::TimingTree;
 
-/// [`starky::prover::prove`] in a phase, of a trace that is there or made.
+/// [`starky::prover::prove`] in a phase, with a trace that exists or that the phase builds.
 macro_rules! in_phase {
     ($($(#[$doc:meta])* fn $name:ident($trace:ident: $kind:ty) = $made:expr;)*) => {$(
         $(#[$doc])*

@@ -13,7 +13,7 @@ use p3_challenger::GrindingChallenger;
 use p3_matrix::dense::RowMajorMatrix;
 use p3_uni_stark::{PcsProverError, PreprocessedProverData, Proof, ProvingError, QuotientAir, StarkGenericConfig, Val};
 
-/// A function of the framework in a phase.
+/// Wraps a function of the framework in a phase.
 macro_rules! in_phase {
     ($(#[$doc:meta])* fn $name:ident($config:ident, $air:ident, $($argument:ident: $kind:ty),*) = $proof:expr) => {
         $(#[$doc])*

@@ -2,7 +2,7 @@
 //! libraries preloaded before this one, then here. A call in Rust would always reach our function.
 #![allow(unsafe_code, reason = "reads the library's table of addresses")]
 
-/// An address, from an instruction for each processor.
+/// Loads an address into a register, with one assembly for each architecture.
 macro_rules! address {
     ($x86_64:expr, $aarch64:expr) => {{
         let address: *mut c_void;
@@ -31,7 +31,7 @@ macro_rules! named {
     };
 }
 
-/// Whether the process's function of a name is ours, and not replaced by the program or by a library before this one.
+/// Whether a name resolves to our function. The program, or a library before this one, may replace it.
 macro_rules! is_ours {
     ($name:literal) => {
         named!($name)
@@ -76,7 +76,7 @@ macro_rules! jumps {
         $(#[$doc])*
         ///
         /// # Safety
-        /// As in the standard that defines it.
+        /// As the standard that defines the function requires.
         #[unsafe(naked)]
         #[unsafe(export_name = $name)]
         pub(crate) unsafe extern "C-unwind" fn $own() {

@@ -85,7 +85,7 @@ fn write(folder: &Path, suffix: &str) -> io::Result<()> {
     writeln!(file, "maps")?;
     io::copy(&mut fs::File::open("/proc/self/maps")?, &mut file)?;
     file.flush()?;
-    // Whoever waits for the file finds it whole.
+    // Renamed when it is complete, so that no reader sees a part of it.
     fs::rename(part, whole)
 }
 

@@ -28,7 +28,7 @@ struct Dynamic {
     value: u64,
 }
 
-/// The difference between addresses in memory and in the file, and the segments of the file.
+/// The load bias (address in memory minus address in the file), and the segments of the file.
 type File = (usize, &'static [libc::Elf64_Phdr]);
 
 /// Notes a file if it contains the address. Returns 1 to end the search.

@@ -99,7 +99,7 @@ fn memory_that_others_map_in_the_room_of_the_library_stays_theirs() {
     }
 }
 
-/// The bytes of a figure such as ` 12 kB`.
+/// Parses a size such as ` 12 kB` into bytes.
 fn bytes_of(figure: &str) -> u64 {
     figure.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }

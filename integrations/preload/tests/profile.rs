@@ -30,7 +30,7 @@ fn a_process_leaves_its_call_sites() {
     assert_eq!(bytes(Value::AllocSpace, "hold_three"), three + (1 << 20));
 }
 
-/// A service need not end for its profile.
+/// A service can be profiled without being stopped.
 #[test]
 fn a_running_process_writes_its_call_sites_at_each_signal() {
     let Some(program) = compiled("profile", "profile.c", &SIBLINGS) else { return };

@@ -22,7 +22,7 @@ fn prints_the_same(name: &str, needs: &[&str], script: &str) {
 /// As above, with libjemalloc linked into the first of the programs, and at thresholds at which the arena serves a part
 /// of its memory.
 fn prints_the_same_beside_jemalloc(name: &str, needs: &[&str], script: &str) {
-    // A server, and a wait for it, end with the script.
+    // The server, and the wait for it, end when the script ends.
     let script = &format!("trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}");
     if is_compared(name, needs, script, &["1", "4096"]) {
         let program = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())

@@ -24,10 +24,10 @@ const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
 /// Sites with less than this part of the sum are one line in a file. No flame graph draws one of them.
 const SMALLEST_PART: u64 = 10_000;
 
-/// The least width of a frame in a flame graph, in percent. Without it, a narrow tower of a hundred frames makes the graph high and empty.
-const LEAST_WIDTH: f64 = 0.2;
+/// The minimum width of a frame in a flame graph, in percent. Without it, a narrow tower of a hundred frames makes the graph tall and empty.
+const MIN_WIDTH: f64 = 0.2;
 
-/// The look of a flame graph on a narrow page, and on a dark one.
+/// The style of a flame graph on a narrow page, and on a dark one.
 const LOOK: &str = "#search { opacity: 0.6; }
 @media (max-width: 600px) { #title { font-size: 11px; } }
 @media (prefers-color-scheme: dark) {
@@ -165,7 +165,7 @@ impl Profile {
         let mut options = flamegraph::Options::default();
         options.title = value.words().1.into();
         options.count_name = value.unit().into();
-        options.min_width = LEAST_WIDTH;
+        options.min_width = MIN_WIDTH;
         options.colors = Palette::Basic(BasicPalette::Mem);
         // A name that is cut must keep its beginning, and so most of the function's path.
         options.text_truncate_direction = TextTruncateDirection::Right;

@@ -23,7 +23,7 @@ use p3_symmetric::{CompressionFunctionFromHasher, PaddingFreeSponge, Serializing
 use p3_uni_stark::{StarkConfig, prove, verify};
 use rand::{SeedableRng, rngs::SmallRng};
 
-/// The first line more: the allocator that counts. Of others, only time and page faults are known.
+/// The first added line: the allocator that counts. With another allocator, only time and page faults are known.
 #[global_allocator]
 static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator::resident();
 

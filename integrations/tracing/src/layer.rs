@@ -15,11 +15,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::recording::{Parent, Recording};
 use crate::report::{self, Report};
 
-/// Begins a recording, and installs a subscriber for the program that does nothing else. A program that has a subscriber adds
+/// Begins a recording, and installs a global subscriber that does nothing else. A program that has a subscriber of its own adds
 /// [`Recorder::layer`] to it instead.
 ///
 /// It records the spans that `RUST_LOG` names, such as `info,p3_dft=debug`, and without it those of level `INFO` and above.
-/// (Directives of fields, which only `EnvFilter` knows, make it ignore the variable.)
+/// (The variable is ignored if it has directives for fields, which only `EnvFilter` supports.)
 ///
 /// # Panics
 /// If the program has a global subscriber.

@@ -125,7 +125,7 @@ impl SpanReport {
             at_entry: node.at_entry,
             at_exit: node.at_exit,
             threads: node.threads.iter().map(thread).collect(),
-            // A span that nobody entered says nothing, unless others stand under it.
+            // A span that was never entered has no figures. It stays only if it has children.
             children: children.filter(|child| child.count > 0 || !child.children.is_empty()).collect(),
         }
     }

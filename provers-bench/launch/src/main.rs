@@ -182,8 +182,8 @@ fn listed(of: &str) -> Option<Vec<&'static str>> {
     Some(line.split(' ').collect())
 }
 
-/// Why the bench would refuse a command line, as far as that can be told before it is built: an option, or an allocator, that there is
-/// not. The bench checks the values of the others.
+/// Why the bench would refuse a command line, if that is known before it is built: an unknown option or allocator. The bench checks the
+/// other values.
 fn mistake(arguments: &[OsString]) -> Option<String> {
     let command = word(arguments, 0);
     let is_of_prover = !TOOLS.contains(&command) && !OF_PROVERS.contains(&command);

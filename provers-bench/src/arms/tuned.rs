@@ -38,7 +38,7 @@ pub(crate) fn named(name: &str) -> Option<&'static Arm> {
     arm(name.strip_prefix(PREFIX)?)
 }
 
-/// The setting that switches a mechanism off; `None` if the constant is none of its own.
+/// The setting that switches a constant's mechanism off; `None` if the constant does not have one of its own.
 fn off(constant: &Constant) -> Option<String> {
     let value = constant.off?;
     let shown = if value == usize::MAX { "never".into() } else { value.to_string() };

@@ -106,7 +106,7 @@ struct Item {
     plan: Plan,
 }
 
-/// Holds the provers of a package to their baseline, which is in `folder` by default. It is read before anything
+/// Checks the provers of a package against their baseline, which is in `folder` by default. It is read before anything
 /// is built or proved. Returns the comparison and what to do about it, and whether the check failed.
 pub(crate) fn check(provers: &'static [Prover], args: CheckArgs, folder: &Path) -> anyhow::Result<(String, bool)> {
     let job = Check::of(provers, args)?;

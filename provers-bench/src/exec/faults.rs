@@ -13,8 +13,8 @@ use std::{fs, io, iter, thread};
 
 /// A sample stands for this many page faults.
 const PERIOD: u64 = 16;
-/// Time between two looks at the buffers. Each has room for the faults of 50 ms or more. The system lets each user lock this much for each
-/// processor.
+/// How often the buffers are read. A buffer holds the faults of 50 ms or more. The system lets each user lock a buffer of this size for
+/// each processor.
 const EVERY: Duration = Duration::from_millis(5);
 const BUFFER_BYTES: usize = 512 << 10;
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
@@ -90,7 +90,7 @@ impl Sampled {
         }
     }
 
-    /// A page fault of the instruction `at`, with the addresses of its calls, the innermost first.
+    /// Adds a page fault of the instruction `at`, with its call chain, innermost first.
     fn fault(&mut self, process: u32, at: u64, chain: &[u64]) {
         // The chain begins with the instruction itself. The others are where calls return to. As in all profiles here, each lies behind
         // the call.

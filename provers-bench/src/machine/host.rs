@@ -189,7 +189,7 @@ fn limit_bytes() -> Option<u64> {
     })
 }
 
-/// The values of the file `name` in the folders of a control group and of those above it, whose limits apply as well. `parse` returns
+/// The values of the file `name` in the folders of a control group and of its parents, whose limits apply as well. `parse` returns
 /// `None` for no limit.
 fn values<T>(folders: &[PathBuf], name: &str, parse: impl Fn(&str) -> Option<T>) -> Vec<T> {
     folders.iter().filter_map(|folder| parse(fs::read_to_string(folder.join(name)).ok()?.trim())).collect()

@@ -53,7 +53,7 @@ impl Trial {
 
 /// An arm and its results.
 pub(crate) struct ArmRunner<A> {
-    /// The things that its trials need.
+    /// What its trials need.
     pub(crate) arm: A,
     pub(crate) result: ArmResult,
     /// Proofs or runs planned in total, including those that were made.
@@ -173,14 +173,14 @@ impl<'a, A> Rounds<'a, A> {
         order
     }
 
-    /// Longest time of the next trial, which is at least `least` unless the user said otherwise.
+    /// Timeout of the next trial: at least `least`, unless the user sets one.
     pub(crate) fn limit(&self, least: Duration) -> Duration {
         self.timeout.unwrap_or_else(|| limit_after(self.slowest, least))
     }
 
-    /// A trial of every arm for each of these rounds, called `name`. An arm makes its trials one after the other, and all arms have the same
-    /// inputs. `make` makes that of one arm: it adds the samples and returns the time, or says why the arm takes no further part. `point`
-    /// is that of the samples. An interrupt ends the rounds.
+    /// Runs one trial of every arm for each of these rounds, called `name`. An arm runs its trials one after the other, and all arms have the
+    /// same inputs. `make` runs the trial of one arm: it adds the samples and returns the time, or the reason why the arm drops out. `point`
+    /// is the point of the samples. An interrupt ends the rounds.
     pub(crate) fn trials(
         &mut self,
         process: u32,
@@ -291,7 +291,7 @@ impl Schedule {
         u64::from(self.is_cold_first) + u64::from(self.warm_rounds(process))
     }
 
-    /// Trials of an arm that takes part to the end.
+    /// Number of trials of an arm that does not fail.
     pub(crate) fn trials(&self) -> u64 {
         u64::from(self.rounds) + u64::from(self.is_cold_first) * u64::from(self.processes)
     }

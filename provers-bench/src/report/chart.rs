@@ -22,7 +22,7 @@ const PADDING: f64 = 0.04;
 const PICTURE: &str = ":root{--ink:#1f2328;--soft:#57606a;--rule:#d0d7de;--card:none}\
     @media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--rule:#30363d}}\
     text{font:12px system-ui,sans-serif;fill:var(--ink)}";
-/// The look of charts, on a page and on their own.
+/// The style of charts, on a page and on their own.
 pub(super) const STYLE: &str = include_str!("chart.css");
 
 /// A chart. It sets the positions itself.
@@ -307,7 +307,7 @@ impl Palette {
         Self(looks)
     }
 
-    /// The look of the arm called `label`.
+    /// The style of the arm called `label`.
     pub(super) fn look(&self, label: &str) -> Look {
         self.0.get(label).cloned().unwrap_or_else(|| Look { class: OTHER.into(), ours: false })
     }

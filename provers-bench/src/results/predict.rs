@@ -13,7 +13,7 @@ pub(crate) const MEASURED_SIZES: u32 = 4;
 /// A model is good if it misses no point by more, as a share of the point: the order of threads moves a live peak by
 /// a thousandth. One that takes n for n log n misses by 1% if there is also a constant, and by 7% without one.
 const GOOD_MISS: f64 = 0.002;
-/// A model is also good if it misses by at most so many times what the best one does: where points scatter (RSS, time),
+/// A model is also good if its miss is at most this many times that of the best one: where points scatter (RSS, time),
 /// the best model is the best by chance.
 const GOOD_RATIO: f64 = 3.0;
 /// Least half width of an interval for each doubling, as a share. Live peaks were missed by up to 0.5% for each.

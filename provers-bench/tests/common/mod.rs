@@ -100,7 +100,7 @@ impl Bench {
         ended(&mut self.command(arguments), code)
     }
 
-    /// Runs Plonky3's provers with these options to a good end. Returns the run, its result and its table.
+    /// Runs Plonky3's provers with these options, which must succeed. Returns the run, its result and its table.
     #[track_caller]
     pub(crate) fn proved(name: &str, options: &str) -> (Self, Value, String) {
         let bench = Self::new(name);

@@ -68,10 +68,10 @@ pub(crate) fn may_map_sparsely(len: usize) -> bool {
     is_sparse && map_zeroed(len).is_ok()
 }
 
-/// A type of which all-zero bytes are a value.
+/// A type for which all-zero bytes are a valid value.
 ///
 /// # Safety
-/// They are, and all changes to a value are atomic.
+/// All-zero bytes are a valid value, and all changes to a value are atomic.
 pub(crate) unsafe trait AllZero: Sync + 'static {}
 
 /// A value that is mapped when it is first needed, and lasts as long as the process.

@@ -31,7 +31,7 @@ static RESIDENT: ZkAllocator =
 /// Whether [`RESIDENT`] is the allocator of this process, and not [`SCOPED`]. Set before the first request.
 static IS_RESIDENT: AtomicBool = AtomicBool::new(false);
 
-/// One of the two.
+/// The allocator of this process, [`RESIDENT`] or [`SCOPED`].
 struct Installed;
 
 impl Installed {
@@ -231,8 +231,7 @@ tests! {
     in_a_thread_that_finds_no_memory_left, 10, moments::in_a_thread_without_memory;
     /// The allocator reads its settings while another thread moves the list of variables elsewhere.
     while_the_environment_changes, 40, moments::while_the_environment_changes;
-    /// The state that a thread has for itself is being torn down, or is gone. Memory that such a thread got is not lost when the thread is
-    /// gone.
+    /// The thread's own state is being torn down, or is gone. Memory that such a thread got is not lost when the thread ends.
     in_the_destructors_of_threads, 4, moments::in_destructors;
     /// The smallest possible stack of a thread also holds the C library's data about it.
     in_a_thread_with_little_stack, 2, stacks::in_a_thread_with_little_stack;

@@ -72,7 +72,7 @@ fn survivors() -> Vec<Block> {
     all
 }
 
-/// Fails if the kernel makes more than a little resident when it makes huge pages of what it may. The arena had `at_rest` bytes resident.
+/// Lets the kernel make huge pages where it may, and fails if that makes more than a little memory resident. `at_rest` bytes were resident before.
 #[track_caller]
 fn assert_stays_purged(region: &Region, at_rest: usize) {
     region.make_huge();

@@ -23,7 +23,7 @@ fn volume(at_rest: Option<AtRest>) -> Volume {
 }
 
 fn in_and_out_of_phases_and_resident(at_rest: Option<AtRest>) {
-    // From here on, blocks that were hardly written to leave nothing in the account.
+    // Purges what earlier blocks left resident. Blocks that were hardly written to would count otherwise.
     release();
     for allocator in [ZkAllocator, ZkAllocator::resident()] {
         let heap = Heap::new(allocator, true);

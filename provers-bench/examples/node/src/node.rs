@@ -48,7 +48,7 @@ const QUEUE: usize = 1024;
 const CACHE_BYTES: usize = 16 << 20;
 /// Time between two commits.
 const COMMIT_EVERY: Duration = Duration::from_millis(100);
-/// Of so many commits one goes to the disk. redb reuses the pages of the others from then on.
+/// One commit in this many goes to the disk. From then on, redb reuses the pages of the others.
 const DURABLE_EVERY: u64 = 10;
 /// Records read back after each commit.
 const READS: usize = 100;

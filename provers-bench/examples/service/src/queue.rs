@@ -88,8 +88,8 @@ impl Queue {
         Ok(true)
     }
 
-    /// Ends a proof that waits or runs, and learns its peak. `PhaseReport::peak_live_bytes` counts the whole process, so only a proof
-    /// that no other overlapped teaches. Returns whether it was alone.
+    /// Ends a proof that waits or runs, and learns its peak. `PhaseReport::peak_live_bytes` counts the whole process, so it learns
+    /// only from a proof that no other overlapped. Returns whether it was alone.
     pub fn leave(&mut self, id: u64, peak_bytes: Option<usize>) -> bool {
         self.waiting.retain(|proof| proof.id != id);
         let Some(index) = self.running.iter().position(|proof| proof.id == id) else { return false };

@@ -195,8 +195,8 @@ fn a_panic_fails_its_own_request_and_frees_its_memory() {
     assert_eq!(server.proofs("failed"), 5.0);
 }
 
-/// A service that tries what can't fit is killed, with all that it does. It learns that a proof fits only alone, and must
-/// not start two at once, although two slots are free.
+/// A service that starts a proof that can't fit is killed, with all running proofs. This one learns that a proof fits only alone, and
+/// must not start two at once, although two slots are free.
 #[test]
 fn a_proof_waits_until_its_peak_fits_and_one_that_never_fits_is_refused() {
     let server = Server::start("--proofs 2 --memory-limit 96");

@@ -118,7 +118,7 @@ impl Inputs {
     }
 }
 
-/// The path from the current folder, if it lies below. Tables show the command, and no other machine has this one's folders.
+/// The path relative to the current folder, if it lies below. Tables show the command, and absolute paths differ between machines.
 fn from_here(path: PathBuf) -> PathBuf {
     let here = env::current_dir().unwrap_or_default();
     path.strip_prefix(here).map(Path::to_owned).unwrap_or(path)

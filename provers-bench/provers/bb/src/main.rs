@@ -24,7 +24,7 @@ mod inputs;
 const FOLDER: &str = env!("CARGO_MANIFEST_DIR");
 /// Sizes of circuits, in log2 of their gates.
 const SIZES: [u32; 3] = [14, 17, 19];
-/// The sizes that the number of rounds of `inputs` fits.
+/// The sizes for which `inputs` has a number of rounds.
 const VALID_SIZES: RangeInclusive<u32> = 13..=20;
 /// Under glibc the peak is 1.4 KB per gate. An allocator that retains memory may take twice as much.
 const MEMORY_BYTES_PER_GATE: u64 = 4096;

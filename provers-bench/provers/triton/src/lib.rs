@@ -67,7 +67,7 @@ fn assemble() -> anyhow::Result<Program> {
     Program::from_code(include_str!("program.tasm")).context("assembling")
 }
 
-/// The two numbers that precede those in memory, and the count of numbers in memory.
+/// The two numbers before the sequence in memory, and the length of that sequence.
 struct Fibonacci {
     first: [BFieldElement; 2],
     numbers: u64,

@@ -64,7 +64,7 @@ impl Heap {
     }
 }
 
-/// Calls `each` with the indices of the written words of so many, or of the checked words if all are written.
+/// Calls `each` with the indices of the words that `touch` writes in `words` words, or of the words to check if it writes all.
 fn visit(words: usize, touch: Touch, mut each: impl FnMut(usize)) {
     let step = match touch {
         Touch::First => return each(0),

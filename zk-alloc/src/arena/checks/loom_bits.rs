@@ -122,7 +122,7 @@ fn turned_bits_are_counted_once() {
     });
 }
 
-/// A zone of so many words of pages, all of them used.
+/// A zone of `len` words of pages, all of them used.
 fn full_zone(len: usize) -> Arc<Runs> {
     let runs = Runs::new(Bitmap::new(words(len))).expect("memory");
     assert!(runs.try_claim(0, 64 * len));

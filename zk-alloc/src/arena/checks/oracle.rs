@@ -199,12 +199,12 @@ fn above_many_free_runs_a_run_lies_where_it_fits_for_sure() {
     assert_eq!(zone.claim_first_fit(0, Wanted::anywhere(RUN_PAGES)), Some(0));
 }
 
-/// So many bits, in words that all have this value.
+/// A bitmap of `bits` bits, in words that all have the value `word`.
 fn bitmap(bits: usize, word: u64) -> Bitmap<'static> {
     Bitmap::new(Box::leak((0..Bitmap::words_for(bits)).map(|_| AtomicU64::new(word)).collect()))
 }
 
-/// A zone of so many pages, all of them used.
+/// A zone of `pages` pages, all of them used.
 fn full_zone(pages: usize) -> Runs {
     let zone = Runs::new(bitmap(pages, 0)).expect("memory");
     assert!(zone.try_claim(0, pages));

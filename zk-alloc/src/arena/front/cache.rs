@@ -295,7 +295,7 @@ impl Cache {
         add(&self.block_allocations, jump);
     }
 
-    /// Takes out the block that came last. Only for a thread that entered or claimed the cache, as all that follows.
+    /// Takes out the block that was cached last. This method and all below are only for a thread that entered or claimed the cache.
     #[inline(always)]
     pub(crate) fn pop(&self, class: Class) -> Option<u64> {
         let left = self.count(class).load(Ordering::Relaxed).checked_sub(1)?;

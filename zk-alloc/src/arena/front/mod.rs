@@ -137,8 +137,8 @@ pub(crate) fn cached_run_bytes() -> usize {
     registry::all().map(Cache::cached_run_bytes).sum()
 }
 
-/// As [`cached_run_bytes`], for a request of `pages` pages; `None` if there are so many caches that this request and those since the last
-/// walk pay for no walk.
+/// As [`cached_run_bytes`], for a request of `pages` pages. `None` if this request and those since the last walk are too small to pay for
+/// a walk of all caches.
 pub(crate) fn cached_run_bytes_for(pages: usize) -> Option<usize> {
     static PAID: AtomicUsize = AtomicUsize::new(0);
     let (visits, caches) = (visits_for(pages), registry::count());

@@ -31,7 +31,7 @@ const COMMIT_UNITS: usize = 2048;
 /// The hint set of the slabs in which a block was freed since their last purge. No class has this number.
 const UNPURGED: usize = 0;
 
-/// A look at a slab counts as so many words that are read.
+/// Visiting a slab counts as reading this many words.
 const SLAB_WORDS: usize = 16;
 
 /// The metadata of all slabs, indexed by unit.

@@ -22,7 +22,7 @@ pub(crate) struct Lengths {
 }
 
 impl Lengths {
-    /// The table of a zone with so many pages, and without a run.
+    /// The table of a zone of `pages` pages, without a run.
     ///
     /// # Errors
     /// The system's error, if it grants no address space for the table.

@@ -175,7 +175,7 @@ impl Residency {
         bits
     }
 
-    /// Takes back what [`hand_over`](Self::hand_over) gave away: these pages are resident, accounted by the caller, and dirty.
+    /// Undoes [`hand_over`](Self::hand_over): these pages are resident, accounted by the caller, and dirty.
     pub(crate) fn take_back(&self, start: usize, bits: u64) {
         for index in (0..u64::BITS as usize).filter(|&index| bits >> index & 1 == 1) {
             self.resident.set(start + index, 1);
@@ -692,7 +692,7 @@ impl Mapped {
         Obstacle::Taken { behind: passed.end, passed }
     }
 
-    /// Passes over a foreign block of the caller's. If it stands where the last pass ended, passes over twice as many as then, but at most
+    /// Passes over a foreign block of the caller's. If it lies where the last pass ended, passes over twice as many as then, but at most
     /// half of what is left. So a mapping of any length takes a few calls, and costs at most its own length in addresses behind it.
     fn pass(&self, block: usize) -> Range<usize> {
         let continues = self.passed_until.load(atomic::Ordering::Relaxed) == block;

@@ -49,7 +49,7 @@ impl Runs {
             .or_else(|| self.claim_anywhere(from, wanted))
     }
 
-    /// As [`claim_first_fit`](Self::claim_first_fit), for runs shorter than their alignment, which is at most a word of the bitmap. Looks at
+    /// As [`claim_first_fit`](Self::claim_first_fit), for runs shorter than their alignment, which is at most a word of the bitmap. Reads
     /// a few words only. Between such runs lie many free runs that are too short or not aligned, and the index would visit them one by one.
     fn claim_aligned_nearby(&self, from: usize, Wanted { n, align, skew }: Wanted) -> Option<usize> {
         if n >= align || align > WORD_BITS || skew != 0 {
@@ -201,7 +201,7 @@ impl Failures {
         self.failed[search.place].store(search.failure, Ordering::Relaxed);
     }
 
-    /// A free run of so many pages came to be.
+    /// A run of `pages` pages became free.
     pub(crate) fn freed(&self, pages: usize) {
         let mut watch = self.watch.load(Ordering::SeqCst);
         while watch & LENGTH != 0 && pages as u64 >= watch & LENGTH {
@@ -234,7 +234,8 @@ const LONG: usize = 15;
 const EXACT: usize = 8;
 #[cfg(not(loom))]
 const PER_DOUBLING: usize = 4;
-/// The first of the coarse classes, and its shortest free run. A few more free runs are visited there: a claim of so many pages takes longer.
+/// The first of the coarse classes, and its shortest free run. A search visits a few more free runs there: a claim of this many pages takes
+/// longer anyway.
 #[cfg(not(loom))]
 const COARSE: usize = 36;
 #[cfg(not(loom))]

@@ -553,7 +553,7 @@ impl Zone {
         self.pages(HUGE_PAGE_BYTES)
     }
 
-    /// The blocks of a step in which the zone grows.
+    /// The number of blocks by which the zone grows at once.
     fn step_blocks(&self) -> usize {
         let half = self.bytes(self.mapped_end()) / 2;
         let bytes = half.clamp(tuning::min_commit_bytes(), tuning::max_commit_bytes()).next_power_of_two();
@@ -842,7 +842,7 @@ impl Zone {
     // Purging a zone's free memory.
 
     /// Purges free memory, from the top address down, until the allowance is spent or no free memory is resident. Returns how many bytes
-    /// were purged. A trim that read as many words as it may ends in the midst of the zone, and the next one continues there.
+    /// were purged. A trim that has read as many words as it may stops there, and the next one continues.
     pub(crate) fn trim(&self, allowance: &mut Allowance, how: Purge) -> usize {
         let resident = self.residency.resident_bits();
         let top = self.mapped_end();
@@ -896,8 +896,8 @@ impl Zone {
         untouched
     }
 
-    /// Replaces the mappings that moves left, and of which all free pages were purged, as far as that is done within some system calls.
-    /// The next call continues below.
+    /// Replaces mappings that moves left behind and whose free pages are all purged, with a bounded number of system calls. The next call
+    /// continues below.
     fn renew_purged(&self, allowance: &mut Allowance) {
         // Nearly no process moves pages. Without this, a request would pay for a search of the whole zone that reads nothing.
         if !moved::is_any_moved() {

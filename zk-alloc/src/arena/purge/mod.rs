@@ -231,7 +231,7 @@ pub(crate) fn tick_in_background() -> Option<Duration> {
     [decay::time_to_tick(), time_to_watch].into_iter().flatten().min()
 }
 
-// Memory pressure: free memory is purged while a control group of the process comes near to its memory limit.
+// Memory pressure: free memory is purged while a control group of the process is near its memory limit.
 
 /// When the control group's files may be read again, by [`os::monotonic_ns`].
 static NEXT_NS: AtomicU64 = AtomicU64::new(0);

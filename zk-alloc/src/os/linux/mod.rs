@@ -120,7 +120,7 @@ pub(crate) unsafe fn extend(at: *mut u8, len: usize) -> Result<(), Errno> {
     map_at(at, len, ProtFlags::READ | ProtFlags::WRITE)
 }
 
-/// Whether nothing is mapped in a range, and the process may map it: maps it for a moment, inaccessible.
+/// Checks that nothing is mapped in a range, and that the process may map it. Maps it for a moment, inaccessible.
 ///
 /// # Errors
 /// The system's: `EEXIST` if something is mapped there.
@@ -211,7 +211,7 @@ advices! {
     /// Makes the range read as zeroes in a child of `fork`.
     ///
     /// # Safety
-    /// The range lies within one mapping that belongs to the caller, and children can use zeroes.
+    /// The range lies within one mapping that belongs to the caller, and a child works with zeroes in it.
     wipe_on_fork: LinuxWipeOnFork;
 
     /// Has a child of `fork` inherit the range again.
