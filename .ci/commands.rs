@@ -116,7 +116,7 @@ fn fixed_parts(message: &str) -> Vec<String> {
     parts.filter(|part| part.len() > 1).map(str::to_owned).collect()
 }
 
-/// What commands may name: the files, with the contents of those that are text.
+/// The names that commands may use: the files, with the contents of those that are text.
 struct Names(BTreeMap<String, String>);
 
 impl Names {

@@ -1,5 +1,5 @@
 //! Follows the links of a Markdown file: to files of this repository, and to headings within them. Pages of the
-//! web are only held to be none of those that look like ours: the crate `zk-alloc` on crates.io is another project's.
+//! web are only checked not to look like ours: the crate `zk-alloc` on crates.io belongs to another project.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -14,7 +14,8 @@ measure() {
     [[ -n ${RUNS-} && " $RUNS " != *" $name "* ]] && return
     rm -rf "${runs:?}/$name"
     cargo prove-bench "$@" --out "$runs/$name"
-    measured+=("$name")
+    # bb skips a size that does not fit in memory.
+    if [[ -d $runs/$name ]]; then measured+=("$name"); fi
 }
 six() {
     measure "$@" --allocators glibc,jemalloc-tuned,mimalloc-tuned,snmalloc,tcmalloc,zk-alloc
@@ -36,7 +37,6 @@ six triton triton --log-rows 14 --rounds 6 --processes 4
 # A program in C++, by preload. Without its npm package it is left out.
 if [[ -d provers-bench/provers/bb/node_modules ]]; then
     for size in 14 17 19; do
-        # A size that does not fit in memory is skipped, and has no run.
         measure "bb-$size" bb --log-rows "$size" --allocators glibc,jemalloc-tuned,mimalloc-tuned,tcmalloc,zk-alloc
     done
 fi

@@ -273,7 +273,9 @@ mod tests {
         let names = SETS.iter().map(|set| set.name).chain(tuned::SETS).chain(ARMS.iter().map(|arm| arm.name));
         let allocators: String = names.map(|name| format!(" {name}")).collect();
         let own = format!("{tools}allocators:{allocators}\n").replace(OF_FEATURE, "");
-        assert_eq!(include_str!("../launch/src/options.txt").replace(OF_FEATURE, ""), own);
+        // bb is a package of its own, with a command line of its own.
+        let listed = include_str!("../launch/src/options.txt").lines().filter(|line| !line.starts_with("bb:"));
+        assert_eq!(listed.map(|line| format!("{line}\n")).collect::<String>().replace(OF_FEATURE, ""), own);
     }
 
     #[test]

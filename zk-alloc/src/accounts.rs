@@ -221,7 +221,7 @@ pub(crate) fn is_beyond_retained() -> bool {
 static LEARNS_REUSE: AtomicBool = AtomicBool::new(false);
 /// Free bytes that stay resident then, because the program used as many again, or reserved them.
 static REUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Bytes of freed runs that went back, and that nobody has asked for since.
+/// Bytes of freed runs that went back, and that the program has not asked for since.
 static NOT_REUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// With `is_on`, freed long runs stay resident only up to the amount that the program asked for again. Otherwise all stay.

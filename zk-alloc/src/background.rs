@@ -122,7 +122,7 @@ fn start() -> Result<(), Option<Errno>> {
         // Another thread is starting it now.
         return Ok(());
     }
-    match OwnThread::start(run) {
+    match OwnThread::start(run, Some(os::SMALL_STACK_BYTES)) {
         Ok(thread) => {
             // SAFETY: this thread moved the state to `STARTING`.
             unsafe { *HANDLE.0.get() = Some(thread) };

@@ -125,7 +125,7 @@ pub(crate) unsafe fn resize(at: NonNull<u8>, old_size: usize, new_size: usize) -
     true
 }
 
-/// Whether a growing run should be copied into the range: the range serves requests of this size, and has as many bytes free, perhaps not
+/// Whether a growing run should be copied into the range: the range serves requests of this size, and has `size` bytes free, perhaps not
 /// contiguous.
 pub(crate) fn has_room(size: usize) -> bool {
     let free_bytes = |range: &Range| range.bytes - range.in_use_bytes.load(Ordering::Relaxed);

@@ -161,7 +161,8 @@ pub(crate) fn on_signal(write: fn()) {
     if WRITE.set(write).is_err() || !config::on_signal_of(&config::PROFILE_SIGNAL, || PARKER.wake()) {
         return;
     }
-    if let Err(os::Errno(code)) = os::OwnThread::start_for_files(write_on_signals) {
+    // Writing a file takes more stack than purging.
+    if let Err(os::Errno(code)) = os::OwnThread::start(write_on_signals, None) {
         os::warn(format_args!("the system refused a thread (errno {code}); ZK_ALLOC_PROFILE_SIGNAL has no effect"));
     }
 }

@@ -44,6 +44,8 @@ const DEFAULT: u64 = 0;
 const BYTES: u64 = 1 << VALUE_BITS;
 const FOR_NS: u64 = 2 << VALUE_BITS;
 const TAG_MASK: u64 = 3 << VALUE_BITS;
+/// The longest time of [`Retain::For`], which stands for all longer ones.
+const FOR_EVER_NS: u64 = !TAG_MASK;
 
 static POLICY: AtomicU64 = AtomicU64::new(DEFAULT);
 
@@ -60,7 +62,7 @@ pub fn set_retain(retain: Retain) {
     let (policy, kept_bytes) = match retain {
         Retain::Always => (bytes(u64::MAX), usize::MAX),
         Retain::Bytes(limit) => (bytes(limit as u64), limit),
-        Retain::For(idle) => (FOR_NS | u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX).min(!TAG_MASK), 0),
+        Retain::For(idle) => (FOR_NS | u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX).min(FOR_EVER_NS), 0),
         Retain::Never => (bytes(0), 0),
     };
     POLICY.store(policy, Ordering::SeqCst);
@@ -88,7 +90,7 @@ fn follow() {
     let is_resident = IS_RESIDENT.load(Ordering::SeqCst);
     let by_setting = || arena::get().map_or(Duration::MAX, |arena| arena.config().settings.retain_for.value);
     let window_ns = window_ns(POLICY.load(Ordering::SeqCst), is_resident, by_setting);
-    accounts::learn_reuse(is_resident && window_ns != 0 && window_ns != !TAG_MASK);
+    accounts::learn_reuse(is_resident && (1..FOR_EVER_NS).contains(&window_ns));
     arena::purge::decay::follow(window_ns, !is_resident);
 }
 

@@ -1,13 +1,13 @@
-//! What page-locked memory is worth on this host: copies to device 0 and back, from pageable memory, from the driver's own page-locked
+//! Measures what page-locked memory saves on this host: copies to device 0 and back, from pageable memory, from the driver's own page-locked
 //! memory (`cuMemHostAlloc`), and from zk-alloc's pinned range. Prints two Markdown tables: the times of proofs, and the rates of copies by
-//! size. Each proof fills a matrix, copies it to the device, swaps its halves there, copies it back, and checks every byte. Both matrices of
-//! a proof are allocated anew, except for the driver's.
+//! size. Each proof fills a matrix, copies it to the device, swaps its halves there, copies it back, and checks every byte. Each proof
+//! allocates its two matrices, except for the driver's.
 //!
 //!     cargo run --release --package zk-alloc-cuda --example copies -- [MIB]
 //!
 //! MIB is the largest matrix, 1024 unless it is given. The host needs six times as much memory, and the device twice as much.
 //!
-//! Exit codes: 0, every byte was right; 1, something failed; 3, nothing was measured, because there is no driver or no device.
+//! Exit codes: 0, every byte was right; 1, something failed; 3, nothing was measured, because there is no driver or no device, or it refused.
 #![allow(unsafe_code, reason = "promises to wait for each copy")]
 
 use std::error::Error;
@@ -28,7 +28,7 @@ const NO_DEVICE: u8 = 3;
 const ROUNDS: usize = 5;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
-/// What is copied to the device, and what comes back.
+/// The matrix that is copied to the device, and the one that comes back.
 type Matrices<'a> = [&'a mut [u64]; 2];
 
 fn main() -> Outcome<ExitCode> {

@@ -157,7 +157,7 @@ static ARRIVED: AtomicBool = AtomicBool::new(false);
 /// A length that another thread is unlikely to request at the same time.
 const PROBE_BYTES: usize = 12_289;
 
-/// What the probe gets. glibc's heap stays as it is: a small program may never need it. Only a program's wrapper of
+/// The memory for the probe. glibc's heap stays as it is: a small program may never need it. Only a program's wrapper of
 /// `malloc` writes there, for the one probe.
 static mut PROBE: [u128; PROBE_BYTES.div_ceil(16)] = [0; PROBE_BYTES.div_ceil(16)];
 

@@ -65,7 +65,7 @@ fn each(runs: &[Run]) -> ExitCode {
     for run in runs {
         let code = run.build().map_or_else(|code| code, |()| code(run.driver().status()));
         worst = worst.max(code);
-        // What one prover has no option for, another may have.
+        // A value that one prover refuses may suit the next.
         if code == INTERRUPTED {
             break;
         }

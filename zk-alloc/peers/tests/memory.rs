@@ -1,5 +1,5 @@
-//! Memory beside other allocators. Small blocks that survive between larger temporaries cost their own size, and survivors of one size keep
-//! no memory from requests of another: each program runs under zk-alloc and under its peers, and zk-alloc may take a quarter more memory
+//! Memory compared with other allocators. Small blocks that survive between larger temporaries cost their own size, and survivors of one size keep
+//! no memory from requests of another. Each program runs under zk-alloc and under its peers, and zk-alloc may take a quarter more memory
 //! than the best of them. Another allocator may also stand behind the arena.
 //!
 //! The free memory between survivors is resident and fits no request, or lies where a new thread does not look. It must be purged before

@@ -75,7 +75,7 @@ pub(crate) use mapping::{AddressRange, Mapping, map_guarded, map_zeroed, may_map
 #[cfg(any(not(loom), feature = "profile"))]
 pub(crate) use mapping::{AllZero, MappedOnce};
 pub(crate) use mapping::{TEST_PAGE_BYTES, page_bytes};
-pub(crate) use own_thread::{OwnThread, Parking};
+pub(crate) use own_thread::{OwnThread, Parking, SMALL_STACK_BYTES};
 #[cfg(unix)]
 pub(crate) use posix::{coarse_ns, lock, lockable_bytes, monotonic_ns, unlock};
 pub(crate) use process::{process_generation, refer_to_pin};

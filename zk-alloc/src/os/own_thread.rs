@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// Bytes of the stack.
-const STACK_BYTES: usize = 128 << 10;
+/// The stack of a thread that only purges, in bytes.
+pub(crate) const SMALL_STACK_BYTES: usize = 128 << 10;
 
 #[cfg(unix)]
 mod unix {
@@ -26,7 +26,6 @@ mod unix {
     use std::mem::MaybeUninit;
     use std::ptr::null_mut;
 
-    use super::STACK_BYTES;
     use crate::os::{Errno, Signals};
 
     /// See the module's documentation. Dropping it leaves the thread running.
@@ -38,27 +37,18 @@ mod unix {
     const NAME: &CStr = c"zk-alloc";
 
     impl OwnThread {
-        /// Starts a thread that runs `run`, which must not panic.
+        /// Starts a thread that runs `run`, which must not panic, on a stack of this size, or of the C library's default.
         ///
         /// # Errors
         /// The system's, if it can't create a thread.
-        pub(crate) fn start(run: fn()) -> Result<Self, Errno> {
+        pub(crate) fn start(run: fn(), stack_bytes: Option<usize>) -> Result<Self, Errno> {
             // A new thread inherits the mask of its creator.
             let before = Signals::block();
-            let started = match create(Some(STACK_BYTES), run) {
+            let started = match create(stack_bytes, run) {
                 // A program with much thread-local memory needs a larger stack: that memory lies at its end.
                 Err(Errno(libc::EINVAL)) => create(None, run),
                 other => other,
             };
-            before.restore();
-            started
-        }
-
-        /// As [`start`](Self::start), with a stack as for any thread: to write a file takes more than the allocator does.
-        #[cfg(all(feature = "profile", feature = "c-api"))]
-        pub(crate) fn start_for_files(run: fn()) -> Result<Self, Errno> {
-            let before = Signals::block();
-            let started = create(None, run);
             before.restore();
             started
         }
@@ -126,26 +116,20 @@ mod unix {
 mod elsewhere {
     use std::thread::{Builder, JoinHandle};
 
-    use super::STACK_BYTES;
     use crate::os::Errno;
 
     /// See the module's documentation; on this platform the thread comes from the standard library. Dropping it leaves the thread running.
     pub(crate) struct OwnThread(JoinHandle<()>);
 
     impl OwnThread {
-        /// Starts a thread that runs `run`, which must not panic.
+        /// Starts a thread that runs `run`, which must not panic, on a stack of this size, or of the default.
         ///
         /// # Errors
         /// The system's, if it can't create a thread.
-        pub(crate) fn start(run: fn()) -> Result<Self, Errno> {
-            let builder = Builder::new().name("zk-alloc".into()).stack_size(STACK_BYTES);
+        pub(crate) fn start(run: fn(), stack_bytes: Option<usize>) -> Result<Self, Errno> {
+            let builder = Builder::new().name("zk-alloc".into());
+            let builder = stack_bytes.into_iter().fold(builder, Builder::stack_size);
             builder.spawn(run).map(Self).map_err(|error| Errno(error.raw_os_error().unwrap_or(0)))
-        }
-
-        /// As [`start`](Self::start).
-        #[cfg(all(feature = "profile", feature = "c-api"))]
-        pub(crate) fn start_for_files(run: fn()) -> Result<Self, Errno> {
-            Self::start(run)
         }
 
         /// Waits until the thread has ended.

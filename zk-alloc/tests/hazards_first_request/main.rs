@@ -6,8 +6,8 @@
 //! A process has one first request, so each test starts its binary again. There a constructor takes over before any
 //! Rust code runs. It forks children that have made no request yet, and each makes its first request in such a moment.
 //!
-//! Each moment is tried with an arena that serves phases, where the first phase begins in that moment too, and with an arena that always
-//! serves: no call comes before the request, which brings the settings in code.
+//! Each moment is tried with two arenas. One serves phases, and the first phase begins in that moment too. The other always serves: no call
+//! comes before the request, which has the settings in code.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "forks, handles signals, sets limits and calls the C library's allocator")]
 

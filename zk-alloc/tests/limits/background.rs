@@ -71,8 +71,8 @@ fn by_default_the_allocator_starts_no_thread() {
     assert_alone("when asked to release");
 }
 
-/// Runs [`work`] twice in a process of its own, in phases or without, and fails unless the process shrinks while it calls `each_time`
-/// again and again: by its background thread, or by its own threads on the slow paths of their requests.
+/// Runs [`work`] in a process of its own, in phases or without, and fails unless the process then shrinks while it calls `each_time` again and
+/// again. Its background thread purges, or its own threads do on the slow paths of their requests.
 #[track_caller]
 fn assert_shrinks(is_in_phases: bool, has_thread: bool, each_time: fn()) {
     in_its_own_process(&[SHORT], || {
@@ -91,7 +91,7 @@ fn assert_shrinks(is_in_phases: bool, has_thread: bool, each_time: fn()) {
         drop(guard);
         for round in 0..2 {
             let guard = begin();
-            // Without phases, what is used a second time stays.
+            // Without phases, memory stays when it is used a second time.
             (0..2).for_each(|_| work(allocator));
             drop(guard);
             assert!(stats().resident_bytes >= MAX_BYTES, "round {round} is not over: {}", stats());

@@ -206,7 +206,7 @@ fn a_freed_run_goes_back_at_once_without_phases() {
     Region::new().check("a run went back");
 }
 
-/// The program pays at most once more for the pages of what it uses again and again.
+/// The program faults in the pages that it uses again and again once more, and then no more.
 #[test]
 fn runs_that_are_used_again_go_back_once() {
     alone!();

@@ -3,7 +3,7 @@
 //! bytes.
 
 use std::collections::BTreeSet;
-use std::sync::Barrier;
+use std::sync::{Barrier, Mutex};
 use std::thread;
 
 use crate::support::blocks::{Block, KIB, MIB, RESIDENT, cost};
@@ -107,10 +107,13 @@ fn the_caches_of_idle_threads_serve_others() {
     drop(written(1, KIB));
     let sizes = [KIB, 3 * KIB, 20 * KIB, 100 * KIB, MIB];
     for bytes in sizes {
-        // All threads have the same amount at once, free it, and keep what fits into their caches.
-        let all = Barrier::new(THREADS);
+        // All threads have the same amount at once, free it, and keep what fits into their caches. They allocate in turn: threads that compete
+        // begin more slabs than they fill, and the rest of these slabs is untouched.
+        let (all, turn) = (Barrier::new(THREADS), Mutex::new(()));
         let work = || {
+            let first = turn.lock().expect("no thread panics");
             let blocks = written((MIB / bytes).max(1), bytes);
+            drop(first);
             all.wait();
             drop(blocks);
         };
@@ -120,8 +123,8 @@ fn the_caches_of_idle_threads_serve_others() {
             [(stats().fresh_bytes - fresh_bytes) as usize, cost(before)]
         });
         let all_bytes = THREADS * MIB;
-        assert!(fresh_bytes <= all_bytes / 2, "{fresh_bytes} of {all_bytes} bytes in {bytes} were fresh");
-        assert!(cost <= all_bytes / 2, "RSS grew by {cost} bytes for {all_bytes} bytes in {bytes}");
+        assert!(fresh_bytes <= all_bytes / 4, "{fresh_bytes} of {all_bytes} bytes in {bytes} were fresh");
+        assert!(cost <= all_bytes / 4, "RSS grew by {cost} bytes for {all_bytes} bytes in {bytes}");
     }
 }
 

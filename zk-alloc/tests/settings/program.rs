@@ -80,7 +80,7 @@ static CASES: [Case; 6] = [
         resident(Settings::new().huge_pages(HugePages::Always).lazy_zero_bytes(MIB)),
         "ZK_ALLOC_THP=always (program), ZK_ALLOC_LAZY_ZERO_BYTES=1048576",
         |allocator| {
-            // What is used a second time stays.
+            // Memory stays when it is used a second time.
             (0..2).for_each(|_| request(allocator, 4 * MIB));
             let before = stats().fresh_bytes;
             request(allocator, 4 * MIB);

@@ -1,4 +1,4 @@
-//! What a process may do: fork, start threads without Rust's standard library, handle signals, count its tasks, and have limits.
+//! Actions of a process: fork, start threads without Rust's standard library, handle signals, count its tasks, and have limits.
 #![allow(unsafe_code, reason = "calls the C library")]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -57,7 +57,7 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// What a thread does again and again.
+/// The work that a thread repeats.
 pub(crate) type Work<'a> = Box<dyn FnMut() + Send + 'a>;
 
 /// Runs `body` while threads of their own do each of `works` again and again.

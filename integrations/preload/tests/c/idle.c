@@ -84,7 +84,7 @@ int main(int argc, char **argv) {
     char *alive = malloc(stays << 20);
     memset(alive, 4, stays << 20);
     long before = faults();
-    /* What it frees goes back until it is used again. So it faults in at most as much again as is ever free. */
+    /* What it frees goes back until it is used again. So it faults in about as much again as is ever free. */
     for (int i = 0; i < 3; i++) work(most);
     stage("cold", before);
     before = faults();

@@ -244,7 +244,7 @@ async fn answer(mut stream: TcpStream, mempool: Arc<Mutex<Mempool>>, records: Se
     }
 }
 
-/// The transactions of a message. Each begins with its length, and all of it is random.
+/// The transactions of a message, which is random. Each begins with its length.
 fn unpack(mut data: &[u8]) -> Vec<Sealed> {
     let (least, most) = TRANSACTION_BYTES.into_inner();
     let mut transactions = Vec::new();

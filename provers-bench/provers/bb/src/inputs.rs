@@ -128,7 +128,7 @@ fn from_here(path: PathBuf) -> PathBuf {
 fn cache() -> anyhow::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     [include_str!("inputs.rs"), include_str!("../inputs.mjs")].hash(&mut hasher);
-    // What is installed: npm writes this file.
+    // npm writes this file when it installs a package.
     fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("node_modules/.package-lock.json")).ok().hash(&mut hasher);
     let program = env::current_exe()?;
     let target = program.ancestors().nth(2).context("this program lies in no target folder")?;

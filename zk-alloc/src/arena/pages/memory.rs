@@ -693,7 +693,7 @@ impl Mapped {
     }
 
     /// Passes over a foreign block of the caller's. If it lies where the last pass ended, passes over twice as many as then, but at most
-    /// half of what is left. So a mapping of any length takes a few calls, and costs at most its own length in addresses behind it.
+    /// half of the remaining blocks. So a mapping of any length takes a few calls, and costs at most its own length in addresses behind it.
     fn pass(&self, block: usize) -> Range<usize> {
         let continues = self.passed_until.load(atomic::Ordering::Relaxed) == block;
         let len = if continues { 2 * self.passed.load(atomic::Ordering::Relaxed) } else { 1 };

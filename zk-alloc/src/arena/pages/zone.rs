@@ -334,7 +334,7 @@ impl Zone {
             self.runs.release(start, stays);
         }
         match purge(start + stays, pages - stays) {
-            // The kernel keeps it, as locked memory. To ask again at each free would be in vain.
+            // The kernel refuses, as for locked memory. It would refuse at each free.
             0 => accounts::keep_for_reuse(beyond_reuse),
             _ => accounts::returned_until_reuse(self.bytes(resident)),
         }

@@ -217,7 +217,7 @@ advices! {
     /// Has a child of `fork` inherit the range again.
     ///
     /// # Safety
-    /// The range is the caller's alone, and none of it was [wiped](wipe_on_fork) for another reason.
+    /// The range belongs to the caller alone, and is not [wiped](wipe_on_fork) for another reason.
     keep_on_fork: LinuxKeepOnFork;
 }
 
