@@ -12,7 +12,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::arena::purge::{Reason, bytes_to_keep, run_tick};
+use crate::arena::purge::run_tick;
 use crate::os::{self, Parking};
 use crate::{gate, tuning};
 
@@ -184,8 +184,8 @@ impl DecayState {
         let is_cache_used = served_bytes >= (snapshot.cached_bytes / 8).max(1) as u64;
         let live_now_bytes = snapshot.used_bytes.saturating_sub(if is_cache_used { 0 } else { snapshot.cached_bytes });
         let seen = Seen { live_bytes: live_now_bytes.max(snapshot.peak_bytes), live_now_bytes, served_bytes };
-        (self.at_ns, self.served_bytes, self.unfinished) = (now_ns.max(1), snapshot.served_bytes, None);
-        IS_UNFINISHED.store(false, Ordering::Relaxed);
+        (self.at_ns, self.served_bytes) = (now_ns.max(1), snapshot.served_bytes);
+        self.set_unfinished(None);
         if is_first {
             self.window = Window::new(live_now_bytes);
         }
@@ -199,17 +199,16 @@ impl DecayState {
         self.unfinished.filter(|_| now_ns.saturating_sub(self.at_ns) < tick_ns())
     }
 
-    /// Ends the purge that the last tick began.
-    pub(crate) fn stop_purge(&mut self) {
-        self.unfinished = None;
-        IS_UNFINISHED.store(false, Ordering::Relaxed);
+    /// Leaves a purge down to so many bytes to the next requests, or ends the purge that the last tick began.
+    pub(crate) fn set_unfinished(&mut self, keep_bytes: Option<usize>) {
+        self.unfinished = keep_bytes;
+        IS_UNFINISHED.store(keep_bytes.is_some(), Ordering::Relaxed);
     }
 
     /// A request did its part of a purge down to `keep_bytes`.
     pub(crate) fn purged_part(&mut self, keep_bytes: usize, marks: Marks, gone_bytes: usize) {
         self.purged(marks, gone_bytes);
-        self.unfinished = Some(keep_bytes).filter(|&keep_bytes| gone_bytes > 0 && marks.resident_bytes > keep_bytes);
-        IS_UNFINISHED.store(self.unfinished.is_some(), Ordering::Relaxed);
+        self.set_unfinished((gone_bytes > 0 && marks.resident_bytes > keep_bytes).then_some(keep_bytes));
         if self.unfinished.is_some() {
             NEXT_TICK_NS.store(os::monotonic_ns().saturating_add(min_tick_ns()), Ordering::Relaxed);
         }
@@ -220,8 +219,13 @@ impl DecayState {
         let keep_bytes = if is_over && EMPTIES.load(Ordering::Relaxed) { 0 } else { keep_bytes };
         let surplus = snapshot.resident_bytes.saturating_sub(keep_bytes);
         if surplus > 0 && !snapshot.is_in_phase && self.last_failed_purge != snapshot.marks() {
-            let (resident_bytes, surplus_bytes) = (snapshot.resident_bytes, surplus);
-            return Verdict::Keep(bytes_to_keep(Reason::Time { resident_bytes, surplus_bytes, ticks, by }));
+            // The program's threads purge a part, for the time of these ticks: the program may need the rest soon.
+            let part = (surplus / tuning::tick_part()).max(tuning::tick_bytes());
+            let gone = match by {
+                Caller::Background => surplus,
+                Caller::Program => surplus.min(part * ticks.clamp(1, tuning::ticks_at_once())),
+            };
+            return Verdict::Keep(snapshot.resident_bytes - gone);
         }
         if is_over { Verdict::Rest } else { Verdict::Wait }
     }
@@ -286,10 +290,10 @@ pub(crate) enum Caller {
 #[derive(Debug)]
 pub(crate) struct Window {
     ticks: [Seen; TICKS],
-    next: usize,
     /// The peaks of the windows before.
     before: [usize; WINDOWS],
-    next_before: usize,
+    /// The place of the next tick, among those of all these windows.
+    next: usize,
     /// Ticks that were missed in the pause before the last tick, and are not counted yet.
     missed: usize,
     /// Whether the process allocated little since a pause.
@@ -300,7 +304,7 @@ impl Window {
     /// A window of a busy process with this live size at each tick.
     pub(crate) const fn new(live_bytes: usize) -> Self {
         let tick = Seen { live_bytes, live_now_bytes: live_bytes, served_bytes: u64::MAX / TICKS as u64 };
-        Self { ticks: [tick; TICKS], next: 0, before: [0; WINDOWS], next_before: 0, missed: 0, has_paused: false }
+        Self { ticks: [tick; TICKS], before: [0; WINDOWS], next: 0, missed: 0, has_paused: false }
     }
 
     /// Takes in a tick. Since the last one, the time of `ticks` ticks has passed. Returns how many bytes may stay resident; `None` if this
@@ -323,7 +327,7 @@ impl Window {
             self.missed = missed;
             return None;
         }
-        if self.is_much(seen) {
+        if self.is_busy_with(seen.served_bytes, seen.live_bytes) {
             // The pause does not count: the process keeps its peak.
             self.push(seen);
             (self.missed, self.has_paused) = (missed, false);
@@ -343,12 +347,11 @@ impl Window {
     }
 
     fn push(&mut self, seen: Seen) {
-        self.ticks[self.next] = seen;
-        self.next = (self.next + 1) % TICKS;
-        if self.next == 0 {
-            self.before[self.next_before] = self.high();
-            self.next_before = (self.next_before + 1) % WINDOWS;
+        self.ticks[self.next % TICKS] = seen;
+        if self.next % TICKS == TICKS - 1 {
+            self.before[self.next / TICKS] = self.high();
         }
+        self.next = (self.next + 1) % (TICKS * WINDOWS);
     }
 
     fn high(&self) -> usize {
@@ -371,11 +374,7 @@ impl Window {
         self.is_busy_with(served, self.last().live_bytes)
     }
 
-    /// As [`is_busy`](Self::is_busy), by one tick alone.
-    fn is_much(&self, seen: Seen) -> bool {
-        self.is_busy_with(seen.served_bytes, seen.live_bytes)
-    }
-
+    /// As [`is_busy`](Self::is_busy), with these bytes served.
     fn is_busy_with(&self, served_bytes: u64, live_bytes: usize) -> bool {
         let spare = self.highest().saturating_sub(live_bytes);
         served_bytes >= (spare.max(live_bytes) / 64).max(tuning::min_busy_bytes()) as u64

@@ -4,7 +4,7 @@ pub(crate) mod decay;
 pub(crate) mod rhythm;
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::accounts::{Limit, resident_bytes};
@@ -13,33 +13,6 @@ use crate::arena::pages::zone::Shortage;
 use crate::arena::purge::decay::{Caller, DecayState, HeapSnapshot, Marks, Verdict};
 use crate::arena::{Arena, Contents, Purge, cached_bytes, get};
 use crate::{accounts, gate, os, tuning};
-
-/// Why free memory is purged.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Reason {
-    /// A request was served above the peak limit.
-    Peak,
-    /// A request of `bytes` does not fit below the cap.
-    Cap { bytes: usize },
-    /// A control group of the process lacks `missing_bytes`.
-    Pressure { missing_bytes: usize },
-    /// So many of the resident bytes were not needed for a while. The program's threads purge a part of them, for the time of `ticks` ticks.
-    Time { resident_bytes: usize, surplus_bytes: usize, ticks: usize, by: Caller },
-}
-
-/// How many bytes stay resident when free memory is purged for this reason. Every purge of the arena's own decides here.
-pub(crate) fn bytes_to_keep(reason: Reason) -> usize {
-    match reason {
-        Reason::Peak => accounts::peak_limit(0).saturating_sub(tuning::purge_ahead_bytes()),
-        Reason::Cap { bytes } => accounts::max_bytes().saturating_sub(bytes),
-        Reason::Pressure { missing_bytes } => resident_bytes().saturating_sub(missing_bytes),
-        Reason::Time { resident_bytes, surplus_bytes, by: Caller::Background, .. } => resident_bytes - surplus_bytes,
-        Reason::Time { resident_bytes, surplus_bytes, ticks, by: Caller::Program } => {
-            let part = (surplus_bytes / tuning::tick_part()).max(tuning::tick_bytes());
-            resident_bytes - surplus_bytes.min(part * ticks.clamp(1, tuning::ticks_at_once()))
-        }
-    }
-}
 
 /// As [`Arena::alloc`], and purges free memory elsewhere to make room.
 #[cold]
@@ -58,7 +31,7 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
     match served {
         Ok(at) => {
             // After the allocation, so that its resident pages are not purged. Its other pages are only accounted so far.
-            let gone = purge_for(arena, size, bytes_to_keep(Reason::Peak));
+            let gone = purge_for(arena, size, accounts::peak_limit(0).saturating_sub(tuning::purge_ahead_bytes()));
             accounts::purged_at_peak(gone, arena.served_bytes());
             Some(at)
         }
@@ -75,7 +48,7 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
                 return None;
             }
             let bytes = size.checked_add(tuning::purge_ahead_bytes())?;
-            let limit = bytes_to_keep(Reason::Cap { bytes });
+            let limit = accounts::max_bytes().saturating_sub(bytes);
             // A block in a thread cache keeps its slab alive, which may lie where a run would fit.
             let cached_before = cached_bytes();
             arena.size_classes.empty_some_caches(arena.slab_zone(), size);
@@ -103,7 +76,7 @@ fn ask_for_untouched(arena: &Arena) -> bool {
 
 /// Purges free memory for a request of `request_bytes`, until at most `limit_bytes` are resident or the request has done its part.
 /// Returns the bytes purged. Notes it if there was nothing to purge.
-pub(crate) fn purge_for(arena: &Arena, request_bytes: usize, limit_bytes: usize) -> usize {
+fn purge_for(arena: &Arena, request_bytes: usize, limit_bytes: usize) -> usize {
     let surplus = resident_bytes().saturating_sub(limit_bytes);
     let gone = trim_within(arena, &mut Allowance::of_request(request_bytes, surplus), Purge::Now);
     if gone == 0 && surplus > 0 {
@@ -126,18 +99,6 @@ fn empty_large_caches(arena: &Arena, request_bytes: usize) -> bool {
         arena.size_classes.empty_some_caches(arena.slab_zone(), request_bytes);
     }
     is_due
-}
-
-/// A request's part of a purge by time, down to `keep_bytes`. Returns the bytes purged. Thread caches are emptied only if nothing else is
-/// left.
-pub(crate) fn purge_by_tick(arena: &Arena, keep_bytes: usize) -> usize {
-    let gone = purge_for(arena, 0, keep_bytes);
-    if gone > 0 || resident_bytes() <= keep_bytes {
-        return gone;
-    }
-    arena.release_cached();
-    arena.size_classes.empty_some_caches(arena.slab_zone(), 0);
-    purge_for(arena, 0, keep_bytes)
 }
 
 /// Purges free memory until at most `keep_bytes` are resident, or no free memory is. Returns the bytes purged.
@@ -171,30 +132,25 @@ fn trim_zones(arena: &Arena, allowance: &mut Allowance, how: Purge) -> usize {
 
 // The decay ticks of the program's threads and of the background thread, which purge free memory by time.
 
-/// The facts of a tick.
-fn snapshot(arena: &Arena) -> HeapSnapshot {
-    HeapSnapshot {
+/// Decides how much memory may be purged. The background thread purges it, and a thread of the program purges a part.
+fn tick(arena: &Arena, state: &mut DecayState, by: Caller) -> Verdict {
+    let now_ns = os::monotonic_ns();
+    if let Some(keep_bytes) = state.unfinished(now_ns).filter(|_| by == Caller::Program) {
+        if gate::is_any_phase_open() {
+            state.set_unfinished(None);
+        } else {
+            purge_part(arena, state, keep_bytes);
+        }
+        return Verdict::Wait;
+    }
+    let snapshot = HeapSnapshot {
         resident_bytes: resident_bytes(),
         used_bytes: accounts::used_bytes(),
         cached_bytes: cached_bytes(),
         peak_bytes: accounts::take_seen_peak_bytes(),
         served_bytes: arena.served_bytes(),
         is_in_phase: gate::is_any_phase_open(),
-    }
-}
-
-/// Decides how much memory may be purged. The background thread purges it, and a thread of the program purges a part.
-fn tick(arena: &Arena, state: &mut DecayState, by: Caller) -> Verdict {
-    let now_ns = os::monotonic_ns();
-    if let Some(keep_bytes) = state.unfinished(now_ns).filter(|_| by == Caller::Program) {
-        if gate::is_any_phase_open() {
-            state.stop_purge();
-        } else {
-            purge_part(arena, state, keep_bytes);
-        }
-        return Verdict::Wait;
-    }
-    let snapshot = snapshot(arena);
+    };
     let verdict = state.take_in(snapshot, now_ns, by);
     if let Verdict::Keep(keep_bytes) = verdict {
         match by {
@@ -205,9 +161,14 @@ fn tick(arena: &Arena, state: &mut DecayState, by: Caller) -> Verdict {
     verdict
 }
 
-/// Does a request's part of a purge down to `keep_bytes`.
+/// Does a request's part of a purge down to `keep_bytes`. Thread caches are emptied only if nothing else is left.
 fn purge_part(arena: &Arena, state: &mut DecayState, keep_bytes: usize) {
-    let gone_bytes = purge_by_tick(arena, keep_bytes);
+    let mut gone_bytes = purge_for(arena, 0, keep_bytes);
+    if gone_bytes == 0 && resident_bytes() > keep_bytes {
+        arena.release_cached();
+        arena.size_classes.empty_some_caches(arena.slab_zone(), 0);
+        gone_bytes = purge_for(arena, 0, keep_bytes);
+    }
     state.purged_part(keep_bytes, Marks::of(resident_bytes(), accounts::used_bytes(), cached_bytes()), gone_bytes);
 }
 
@@ -236,7 +197,6 @@ pub(crate) fn tick_in_background() -> Option<Duration> {
 /// When the control group's files may be read again, by [`os::monotonic_ns`].
 static NEXT_NS: AtomicU64 = AtomicU64::new(0);
 static PURGES: AtomicU64 = AtomicU64::new(0);
-static IS_TOLD: AtomicBool = AtomicBool::new(false);
 
 /// Whether to read the control group's files: only if the group had a limit when the process started, and not in a sandbox, which may end
 /// the process for it.
@@ -263,12 +223,11 @@ pub(crate) fn relieve() {
     if missing_bytes == 0 {
         return;
     }
-    let gone_bytes = trim(arena, bytes_to_keep(Reason::Pressure { missing_bytes }), Purge::Now);
+    let gone_bytes = trim(arena, resident_bytes().saturating_sub(missing_bytes), Purge::Now);
     if gone_bytes == 0 {
         return;
     }
-    PURGES.fetch_add(1, Ordering::Relaxed);
-    if !IS_TOLD.swap(true, Ordering::Relaxed) {
+    if PURGES.fetch_add(1, Ordering::Relaxed) == 0 {
         os::warn(format_args!(
             "the control group is short of memory: purged {gone_bytes} bytes of free memory; from now on this is only counted in stats()"
         ));
