@@ -570,7 +570,8 @@ impl Arena {
 
     /// Bytes requested since the process started.
     pub(crate) fn served_bytes(&self) -> u64 {
-        let by_threads = self.size_classes.totals().bytes + sums().runs.bytes;
+        let sums = sums();
+        let by_threads = sums.blocks.bytes + sums.runs.bytes;
         self.region.zones().iter().fold(by_threads, |sum, zone| sum + zone.counters().bytes())
     }
 

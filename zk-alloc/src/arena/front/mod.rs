@@ -261,10 +261,10 @@ impl Claiming {
 
 // Sums over the threads that live, and those that lived.
 
-/// Bytes and calls of all threads with a cache since the process started.
+/// Bytes and calls of all threads since the process started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
-    /// Runs that they were handed.
+    /// Runs that threads with a cache were handed.
     pub(crate) runs: Totals,
     /// Blocks that they took for themselves.
     pub(crate) blocks: Totals,
@@ -272,7 +272,7 @@ pub(crate) struct Sums {
     pub(crate) returned_bytes: u64,
 }
 
-/// The counts of threads that ended, in the order of [`add_to_former`].
+/// The counts of threads that ended, and of blocks that no cache counts: returned bytes, runs, their bytes, blocks, their bytes.
 static FORMER: [atomic::AtomicU64; 5] = [const { atomic::AtomicU64::new(0) }; 5];
 /// How many threads began, and how many ended, to add to these.
 static BEGUN: atomic::AtomicU64 = atomic::AtomicU64::new(0);
@@ -285,13 +285,27 @@ const ATTEMPTS: usize = 3;
 /// Adds the counts of an exiting thread to those of former threads.
 pub(crate) fn add_to_former(cache: &Cache) {
     let (runs, blocks) = (cache.run_totals(), cache.block_totals());
-    let counts = [runs.allocations, runs.bytes, blocks.allocations, blocks.bytes, cache.returned_bytes()];
+    let counts = [cache.returned_bytes(), runs.allocations, runs.bytes, blocks.allocations, blocks.bytes];
     BEGUN.fetch_add(1, Ordering::SeqCst);
     for (former, count) in FORMER.iter().zip(counts) {
         former.fetch_add(count, Ordering::SeqCst);
     }
     cache.forget_counts();
     ENDED.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Counts a block that this thread took, and that no cache counts.
+pub(crate) fn count_block_past_cache(bytes: usize) {
+    let [.., blocks, block_bytes] = &FORMER;
+    blocks.fetch_add(1, Ordering::Relaxed);
+    block_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    count_past_cache(bytes);
+}
+
+/// Counts a block that came back past the caches.
+pub(crate) fn count_returned_past_cache(bytes: usize) {
+    let [returned_bytes, ..] = &FORMER;
+    returned_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 
 /// The sums now. Approximate while threads allocate.
@@ -308,10 +322,12 @@ pub(crate) fn sums() -> Sums {
 }
 
 fn walk() -> Sums {
-    let [run_allocations, run_bytes, block_allocations, block_bytes, returned_bytes] =
-        FORMER.each_ref().map(|former| former.load(Ordering::SeqCst));
     // First what came back. A block that is handed out and comes back between the walks must not count as back only.
+    let [returned_bytes, ..] = &FORMER;
+    let returned_bytes = returned_bytes.load(Ordering::SeqCst);
     let returned_bytes = returned_bytes + registry::all().map(Cache::returned_bytes).sum::<u64>();
+    let [_, run_allocations, run_bytes, block_allocations, block_bytes] =
+        FORMER.each_ref().map(|former| former.load(Ordering::SeqCst));
     let former = Sums {
         runs: Totals { allocations: run_allocations, bytes: run_bytes },
         blocks: Totals { allocations: block_allocations, bytes: block_bytes },

@@ -6,7 +6,6 @@ pub(crate) mod slab;
 #[cfg(feature = "c-api")]
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::accounts::Limit;
 use crate::arena::front::{self, Cache, Totals};
@@ -61,10 +60,6 @@ impl fmt::Display for NotFreeable {
 /// See the module's documentation.
 pub(crate) struct SizeClasses {
     pub(crate) slabs: SlabTable,
-    /// Counters of the blocks that bypass the caches.
-    allocations: AtomicU64,
-    bytes: AtomicU64,
-    returned_bytes: AtomicU64,
 }
 
 impl SizeClasses {
@@ -73,12 +68,7 @@ impl SizeClasses {
     /// # Errors
     /// The system's error, if it grants no memory for the tables.
     pub(crate) fn new(zone: &Zone) -> Result<Self, Errno> {
-        Ok(Self {
-            slabs: SlabTable::new(zone)?,
-            allocations: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            returned_bytes: AtomicU64::new(0),
-        })
+        Ok(Self { slabs: SlabTable::new(zone)? })
     }
 
     /// The class of the block at an address, if it is one.
@@ -119,9 +109,7 @@ impl SizeClasses {
             tick_soon(&cache);
         } else {
             self.slabs.take(zone, class, limit, &mut found[..1])?;
-            self.allocations.fetch_add(1, Ordering::Relaxed);
-            self.bytes.fetch_add(class.block_bytes() as u64, Ordering::Relaxed);
-            front::count_past_cache(class.block_bytes());
+            front::count_block_past_cache(class.block_bytes());
         }
         gate::tick();
         Ok(at(found[0]))
@@ -198,7 +186,7 @@ impl SizeClasses {
             cache.taken_back(class);
         } else {
             self.slabs.put(zone, class, std::iter::once(block as usize));
-            self.returned_bytes.fetch_add(class.block_bytes() as u64, Ordering::Relaxed);
+            front::count_returned_past_cache(class.block_bytes());
         }
         gate::tick();
     }
@@ -236,23 +224,14 @@ impl SizeClasses {
 
     /// Blocks handed out, and their bytes, since the process started.
     pub(crate) fn totals(&self) -> Totals {
-        self.with_others(front::sums().blocks)
-    }
-
-    /// The blocks of threads with a cache, and those of others.
-    fn with_others(&self, by_threads: Totals) -> Totals {
-        Totals {
-            allocations: by_threads.allocations + self.allocations.load(Ordering::Relaxed),
-            bytes: by_threads.bytes + self.bytes.load(Ordering::Relaxed),
-        }
+        front::sums().blocks
     }
 
     /// Bytes of live blocks. Approximate while threads allocate.
     pub(crate) fn live_bytes(&self) -> usize {
-        let returned_by_others = self.returned_bytes.load(Ordering::Relaxed);
         let sums = front::sums();
         // During the sums, a thread may free a block that another allocated.
-        self.with_others(sums.blocks).bytes.saturating_sub(sums.returned_bytes + returned_by_others) as usize
+        sums.blocks.bytes.saturating_sub(sums.returned_bytes) as usize
     }
 
     /// Bytes of blocks in thread caches.
