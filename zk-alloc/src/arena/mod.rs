@@ -4,13 +4,36 @@
 //! hands out page runs from zones, and `purge` decides how much free memory stays resident. All of them use `os`.
 #![allow(unsafe_code, reason = "publishes the one arena, hands out its memory, copies it and frees it")]
 
-#[cfg(test)]
-mod checks;
+/// Checks that the lock-free parts keep their promises.
+#[cfg(all(test, not(loom)))]
+mod checks {
+    mod alone;
+    mod oracle;
+}
+/// As above, in every interleaving of small models.
+#[cfg(all(test, loom))]
+mod checks {
+    mod loom_bits;
+    mod loom_cache;
+    mod loom_slabs;
+    mod loom_zone;
+    mod models;
+}
 #[cfg(unix)]
 mod fork;
 mod front;
 mod heap;
-mod pages;
+/// The zones of the region, which hand out runs of pages, and the state of the memory behind each page.
+mod pages {
+    pub(crate) mod bitmap;
+    pub(crate) mod layout;
+    #[cfg(feature = "c-api")]
+    pub(crate) mod lengths;
+    pub(crate) mod memory;
+    pub(crate) mod moved;
+    pub(crate) mod runs;
+    pub(crate) mod zone;
+}
 pub(crate) mod purge;
 
 use std::cell::UnsafeCell;

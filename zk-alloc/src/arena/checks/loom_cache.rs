@@ -29,7 +29,7 @@ impl Threads {
     fn new() -> Arc<Self> {
         let threads = Self {
             caches: [Cache::new(), Cache::new()],
-            claiming: Claiming::new(),
+            claiming: Claiming(AtomicU64::new(0)),
             memory: Uses::default(),
             gone: AtomicU64::new(0),
         };

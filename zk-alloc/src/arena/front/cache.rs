@@ -580,13 +580,11 @@ pub(crate) fn put_run(run: Run) -> Option<Run> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
-    #[cfg(not(loom))]
     use super::*;
 
     /// A block that was freed and is still cached would be handed out twice; one that is neither would be lost.
-    #[cfg(not(loom))]
     #[test]
     fn the_first_blocks_go_and_the_last_stay_in_their_order() {
         let blocks: Blocks = [const { AtomicU64::new(0) }; classes::PLACES];

@@ -15,9 +15,31 @@
 mod cache;
 #[cfg(not(loom))]
 mod registry;
+/// The models have no threads with caches.
 #[cfg(loom)]
-#[path = "registry_of_models.rs"]
-mod registry;
+mod registry {
+    use super::Cache;
+
+    pub(crate) fn acquire() -> Option<&'static Cache> {
+        None
+    }
+
+    pub(crate) fn leave_out(_: &Cache) {}
+
+    pub(crate) fn mark_vacant(_: usize) {}
+
+    pub(crate) fn count() -> usize {
+        0
+    }
+
+    pub(crate) fn all() -> impl Iterator<Item = &'static Cache> {
+        std::iter::empty()
+    }
+
+    pub(crate) fn some(_: usize) -> impl Iterator<Item = &'static Cache> {
+        all()
+    }
+}
 
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
@@ -90,10 +112,10 @@ pub(crate) unsafe fn leave(cache: *mut c_void, empty: impl FnOnce(&Cache)) {
 }
 
 #[cfg(not(loom))]
-static CLAIMING: Claiming = Claiming::new();
+static CLAIMING: Claiming = Claiming(AtomicU64::new(0));
 #[cfg(loom)]
 loom::lazy_static! {
-    static ref CLAIMING: Claiming = Claiming::new();
+    static ref CLAIMING: Claiming = Claiming(AtomicU64::new(0));
 }
 
 /// Takes the blocks out of every cache whose thread is not at it now, and hands each cache to `empty`.
@@ -205,19 +227,9 @@ pub(crate) fn clear_storage(cache: &Cache) {
 // Taking the blocks out of other threads' caches.
 
 /// The [generation](crate::os::process_generation) of the process whose thread is claiming caches; 0 is none.
-pub(crate) struct Claiming(AtomicU64);
+pub(crate) struct Claiming(pub(super) AtomicU64);
 
 impl Claiming {
-    #[cfg(not(loom))]
-    pub(crate) const fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
-    #[cfg(loom)]
-    pub(crate) fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
     /// Claims those of `caches` that hold blocks, has `fence` reach all other threads (`false` if it can't), and hands `empty`
     /// each cache whose thread is not at it; among them `own`, the calling thread's. Does nothing while another thread of the
     /// generation `by` does the same.

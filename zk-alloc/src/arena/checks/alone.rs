@@ -1,0 +1,241 @@
+//! Tests of the whole arena, each in a process of its own, so that no other test uses the arena's address space.
+#![allow(unsafe_code, reason = "asks for memory, writes to it, and frees it")]
+
+use std::ptr::NonNull;
+
+use crate::arena::pages::layout::RunKind;
+use crate::arena::{self, Arena, Contents, Purge, front, purge};
+use crate::config::{self, Settings};
+use crate::os;
+
+/// Runs the calling test in a process of its own, so that no other test uses the arena's address space. Returns the arena in that
+/// process, and `None` in this one.
+fn alone() -> Option<&'static Arena> {
+    const ALONE: &str = "ZK_ALLOC_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let name = std::thread::current().name().expect("a test's thread").to_owned();
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = command.args([&name, "--exact"]).env(ALONE, "1").output().unwrap();
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && stdout.contains("1 passed"), "{name}: {stdout}");
+        return None;
+    }
+    config::init_settings(&Settings::new());
+    Some(arena::open().expect("address space"))
+}
+
+// A thread cache that another thread has claimed when its owner comes to use it.
+
+const SIZE: usize = 1000;
+
+fn alloc(arena: &Arena) -> NonNull<u8> {
+    arena.alloc(SIZE, 8, Contents::Any).expect("memory")
+}
+
+fn free(arena: &Arena, block: NonNull<u8>) {
+    // SAFETY: a block of the arena, of this length, which is freed once.
+    unsafe { arena.dealloc(block, SIZE) };
+}
+
+/// Puts blocks into this thread's cache, then claims the cache, as a thread of a process with this generation would.
+fn fill_and_claim(arena: &Arena, generation: u64) {
+    let blocks: Vec<_> = (0..64).map(|_| alloc(arena)).collect();
+    blocks.into_iter().for_each(|block| free(arena, block));
+    let entered = front::enter().expect("this thread has a cache");
+    assert!(entered.claim(generation));
+}
+
+/// The claimant does not exist in a forked child, so that nobody there would ever withdraw the claim.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_forked_child_uses_its_cache_though_it_was_claimed_at_the_fork() {
+    let Some(arena) = alone() else { return };
+    fill_and_claim(arena, os::process_generation());
+    let cached = arena::cached_bytes();
+    let code = os::forks::in_a_fork(|| {
+        let block = alloc(arena);
+        let took_a_cached_one = arena::cached_bytes() < cached;
+        free(arena, block);
+        u8::from(!(took_a_cached_one && arena::cached_bytes() == cached))
+    });
+    assert_eq!(code, 0);
+}
+
+/// The claimant is emptying the cache. A thread that cancelled the claim would take the same blocks.
+#[test]
+fn a_claim_of_this_process_stands_until_its_claimant_withdraws_it() {
+    let Some(arena) = alone() else { return };
+    fill_and_claim(arena, os::process_generation());
+    let cached = arena::cached_bytes();
+    let blocks: Vec<_> = (0..100).map(|_| alloc(arena)).collect();
+    assert_eq!(arena::cached_bytes(), cached, "blocks were taken out of a claimed cache");
+    blocks.into_iter().for_each(|block| free(arena, block));
+    assert_eq!(arena::cached_bytes(), cached, "blocks were put into a claimed cache");
+    assert!(front::enter().is_none());
+}
+
+/// A thread that fetched more blocks while its cache has some would hold both.
+#[test]
+fn blocks_that_could_not_be_reached_for_a_moment_are_used_before_others_are_fetched() {
+    let Some(arena) = alone() else { return };
+    fill_and_claim(arena, u64::MAX);
+    let cached = arena::cached_bytes();
+    let block = alloc(arena);
+    assert!(arena::cached_bytes() < cached, "{cached} bytes were cached, now {}", arena::cached_bytes());
+    free(arena, block);
+    assert_eq!(arena::cached_bytes(), cached);
+}
+
+// The place that pages move to.
+
+/// If the kernel moves only a part of the pages, the arena finds that part: it is not zero at the new place.
+#[test]
+fn a_place_for_pages_that_is_resident_in_part_reads_as_zeroes() {
+    const BYTES: usize = 8 << 20;
+    let Some(arena) = alone() else { return };
+    let first = arena.alloc(BYTES / 2, 8, Contents::Any).expect("memory");
+    // SAFETY: a run of the arena, of this length, which is freed once.
+    unsafe {
+        first.write_bytes(0xA5, BYTES / 2);
+        arena.dealloc(first, BYTES / 2);
+    }
+    let zone = arena.region.zone(RunKind::Mid);
+    let (place, is_copied) = zone.claim_to_move(BYTES, 8, BYTES).expect("memory");
+    assert_eq!((place, is_copied), (first, false), "half of the place was resident");
+    // SAFETY: claimed above.
+    let held = unsafe { std::slice::from_raw_parts(place.as_ptr(), BYTES) };
+    assert!(held.iter().all(|&byte| byte == 0));
+    // SAFETY: as above; it is not used any more.
+    unsafe { zone.release(place, BYTES) };
+    // Now the whole place is resident.
+    let (place, is_copied) = zone.claim_to_move(BYTES / 2, 8, BYTES / 2).expect("memory");
+    assert_eq!((place, is_copied), (first, true), "copied where nothing faults");
+}
+
+/// Each move splits a mapping, and a process without mappings can't even start a thread.
+#[test]
+#[cfg(target_os = "linux")]
+fn moves_stop_before_the_process_runs_out_of_mappings() {
+    const FROM: usize = 4 << 20;
+    const LIMIT: usize = 120;
+    let Some(arena) = alone() else { return };
+    let mappings = || std::fs::read_to_string("/proc/self/maps").expect("Linux has it").lines().count();
+    let before = mappings();
+    os::set_max_mappings(LIMIT);
+    let (mut runs, mut len, mut moves) = (Vec::new(), FROM, 0);
+    runs.extend((0..60).map(|_| arena.alloc(FROM, 8, Contents::Any).expect("memory")));
+    for (index, &at) in runs.iter().enumerate() {
+        // SAFETY: a run of this length that the test owns.
+        unsafe { at.cast::<usize>().write(index) };
+    }
+    for _ in 0..2 {
+        for at in &mut runs {
+            // SAFETY: as above; the old place is not used any more.
+            match unsafe { arena.grow_elsewhere(*at, len, 2 * len, 8, || ()) } {
+                Some(to) => (*at, moves) = (to, moves + 1),
+                None => panic!("no memory"),
+            }
+        }
+        len *= 2;
+    }
+    let alive = mappings();
+    // SAFETY: as above.
+    assert!(runs.iter().enumerate().all(|(index, &at)| unsafe { at.cast::<usize>().read() } == index));
+    assert_eq!(moves, 120);
+    assert!(alive > before + LIMIT / 8, "{before} mappings, {alive} after the moves");
+    assert!(alive <= before + LIMIT / 4 + 10, "{before} mappings, {alive} after the moves");
+    for at in runs {
+        // SAFETY: as above; it is freed once.
+        unsafe { arena.dealloc(at, len) };
+    }
+    let freed = mappings();
+    assert!(freed <= before + LIMIT / 8 + 10, "{before} mappings, {freed} after all was freed");
+    purge::trim(arena, 0, Purge::Now);
+    let purged = mappings();
+    assert!(purged <= before + 12, "{before} mappings, {purged} after all was purged");
+}
+
+/// What a request costs while many threads live, and after they ended. The cost is counted in caches that a walk visits.
+#[cfg(target_os = "linux")]
+mod threads {
+    use std::alloc::{GlobalAlloc, Layout};
+    use std::sync::Barrier;
+    use std::sync::atomic::Ordering;
+    use std::thread;
+
+    use super::alone;
+    use crate::arena::front::VISITS;
+    use crate::{ZkAllocator, tuning};
+
+    static RESIDENT: ZkAllocator = ZkAllocator::resident();
+    const THREADS: usize = 2_000;
+    const REQUESTS: usize = 1_000;
+
+    fn use_memory(bytes: usize) {
+        let layout = Layout::from_size_align(bytes, 8).expect("a small layout");
+        // SAFETY: the layout is not empty, and the memory is freed once.
+        unsafe { RESIDENT.dealloc(RESIDENT.alloc(layout), layout) };
+    }
+
+    /// The caches that walks visit during [`REQUESTS`] requests that all take memory which is not resident.
+    fn visits_of_growth(bytes: usize) -> usize {
+        let layout = Layout::from_size_align(bytes, 8).expect("a small layout");
+        let before = VISITS.load(Ordering::Relaxed);
+        for _ in 0..REQUESTS {
+            // SAFETY: the layout is not empty. The memory leaks.
+            assert!(!unsafe { RESIDENT.alloc(layout) }.is_null());
+        }
+        VISITS.load(Ordering::Relaxed) - before
+    }
+
+    /// Calls `while_they_live` while all of these threads live, each with a cached block and a cached run.
+    fn with_threads(while_they_live: impl FnOnce()) {
+        let barrier = Barrier::new(THREADS + 1);
+        thread::scope(|scope| {
+            let run = || {
+                use_memory(100);
+                use_memory(64 << 10);
+                barrier.wait();
+                barrier.wait();
+            };
+            let spawn = |_| thread::Builder::new().stack_size(64 << 10).spawn_scoped(scope, run).expect("a thread");
+            let threads: Vec<_> = (0..THREADS).map(spawn).collect();
+            barrier.wait();
+            while_they_live();
+            barrier.wait();
+            // The end of a scope does not wait for destructors.
+            threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
+        });
+    }
+
+    #[test]
+    fn no_request_visits_the_caches_of_threads_that_ended() {
+        if alone().is_none() {
+            return;
+        }
+        use_memory(100);
+        with_threads(|| ());
+        for bytes in [8 << 10, 300 << 10] {
+            let visits = visits_of_growth(bytes);
+            // The threads of the test harness have caches, too.
+            assert!(visits <= 16 * REQUESTS, "{visits} visits in {REQUESTS} requests of {bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn a_request_visits_as_many_caches_of_living_threads_as_it_asks_for_pages() {
+        if alone().is_none() {
+            return;
+        }
+        use_memory(100);
+        with_threads(|| {
+            for pages in [2, 10] {
+                let visits = visits_of_growth(pages * 4096);
+                // A request looks for cached runs, and pays for a walk that notes the peak. Blocks are fetched in batches, from slabs that are
+                // claimed as a whole.
+                let most = REQUESTS * 4 * tuning::visits_a_page() * (pages + 1);
+                assert!(visits <= most, "{visits} visits in {REQUESTS} requests of {pages} pages");
+            }
+        });
+    }
+}
