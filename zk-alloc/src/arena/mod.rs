@@ -226,7 +226,7 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
     if let Some(arena) = get() {
         let empty = |cache: &Cache| {
             arena.size_classes.empty(arena.slab_zone(), cache);
-            arena.region.zones().iter().for_each(|zone| zone.release_cached_of(cache));
+            arena.slab_zone().release_runs(cache.take_runs());
         };
         // SAFETY: the caller's.
         unsafe { front::leave(cache, empty) };
@@ -600,9 +600,7 @@ impl Arena {
 
     /// Frees the runs in thread caches.
     pub(crate) fn release_cached(&self) {
-        for zone in self.region.zones() {
-            zone.release_cached();
-        }
+        self.slab_zone().release_runs(front::take_all_runs());
     }
 }
 

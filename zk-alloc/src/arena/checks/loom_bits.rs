@@ -345,21 +345,20 @@ fn no_failure_is_remembered_of_a_run_that_was_freed_during_the_search() {
         bits.try_claim(0, BITS).expect("all is free");
         let failures = Arc::new(Failures::new());
         // Loom orders values that are stored with SeqCst, but not the initial values.
-        failures.begin(0, Wanted::anywhere(16));
+        failures.search(0, Wanted::anywhere(16), || Some(()));
         failures.freed(16);
         let search = move |failures: &Failures, n: usize| {
-            let search = failures.begin(0, Wanted::anywhere(n));
-            if search.is_some() && bits.find_clear_run(0, n, 1, 0).is_none() {
-                search.into_iter().for_each(|search| failures.remember(search));
-            }
+            failures.search(0, Wanted::anywhere(n), || bits.find_clear_run(0, n, 1, 0));
         };
         let free = move |failures: &Failures| {
             bits.release(64, 16);
             failures.freed(16);
         };
         beside_two(&failures, free, move |other| search(other, 16), || search(&failures, 15));
-        assert!(failures.begin(0, Wanted::anywhere(16)).is_some(), "a free run would not be found");
-        assert!(failures.begin(0, Wanted::anywhere(15)).is_some(), "a free run would not be found");
+        for n in [16, 15] {
+            let found = failures.search(0, Wanted::anywhere(n), || Some(()));
+            assert!(found.is_some(), "a free run would not be found");
+        }
     });
 }
 

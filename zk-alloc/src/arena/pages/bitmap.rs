@@ -171,12 +171,6 @@ impl<'a> Bitmap<'a> {
         !bits & (bits << 1 | before)
     }
 
-    /// The bits of `[start, start + n)` that are set here or in `other`.
-    pub(crate) fn count_with(self, other: Self, start: usize, n: usize) -> usize {
-        let either = |word: usize| self.words[word].load(Ordering::Relaxed) | other.words[word].load(Ordering::Relaxed);
-        masks(start, n).map(|(word, mask)| (either(word) & mask).count_ones() as usize).sum()
-    }
-
     /// The highest run of bits in `[from, end)` that are set here and clear in `taken`, as `(start, length)`. Of a longer run, only the
     /// highest `max` bits.
     pub(crate) fn last_run_without(self, taken: Self, from: usize, end: usize, max: usize) -> Option<(usize, usize)> {
@@ -281,7 +275,6 @@ pub(crate) struct Occupied<'a> {
     pub(crate) words: HintSet,
 }
 
-#[cfg_attr(loom, allow(dead_code))]
 impl Occupied<'_> {
     /// The bits of `[start, start + n)` were set.
     pub(crate) fn set(self, start: usize, n: usize) {
@@ -379,47 +372,40 @@ pub(crate) struct HintSet {
 }
 
 /// Where each level of a set begins, counted in words of that set, and where the last one ends.
-#[derive(Clone, Copy, Debug)]
-struct Levels([usize; LEVELS + 1]);
+type Levels = [usize; LEVELS + 1];
 
-impl Levels {
-    const fn new(len: usize) -> Self {
-        let mut begins = [0; LEVELS + 1];
-        let (mut depth, mut below) = (0, len);
-        while depth < LEVELS {
-            below = below.div_ceil(WORD_BITS);
-            below += (below == 0) as usize;
-            begins[depth + 1] = begins[depth] + below;
-            depth += 1;
-        }
-        Self(begins)
+const fn levels_for(len: usize) -> Levels {
+    let mut begins = [0; LEVELS + 1];
+    let (mut depth, mut below) = (0, len);
+    while depth < LEVELS {
+        below = below.div_ceil(WORD_BITS);
+        below += (below == 0) as usize;
+        begins[depth + 1] = begins[depth] + below;
+        depth += 1;
     }
-
-    const fn words(self) -> usize {
-        self.0[LEVELS]
-    }
-
-    const fn words_at(self, depth: usize) -> usize {
-        self.0[depth + 1] - self.0[depth]
-    }
+    begins
 }
 
 /// Words of all levels for `len` indices.
 pub(crate) const fn words_for(len: usize) -> usize {
-    Levels::new(len).words()
+    levels_for(len)[LEVELS]
 }
 
 impl HintSet {
     /// An empty set of indices below `len`, in [`words_for`] zeroed words.
     pub(crate) const fn new(words: &'static [AtomicU64], len: usize) -> Self {
-        Self { words, levels: Levels::new(len), number: 0, sets: 1 }
+        Self { words, levels: levels_for(len), number: 0, sets: 1 }
+    }
+
+    fn words_at(self, depth: usize) -> usize {
+        self.levels[depth + 1] - self.levels[depth]
     }
 
     #[inline]
     fn word(self, depth: usize, index: usize) -> &'static AtomicU64 {
         #[cfg(all(test, not(loom)))]
         crate::arena::pages::bitmap::steps::count();
-        &self.words[(self.levels.0[depth] + index) * self.sets + self.number]
+        &self.words[(self.levels[depth] + index) * self.sets + self.number]
     }
 
     /// Adds an index.
@@ -476,7 +462,7 @@ impl HintSet {
     /// Whether it has no index.
     #[cfg(not(loom))]
     pub(crate) fn is_empty(self) -> bool {
-        (0..self.levels.words_at(LEVELS - 1)).all(|word| self.word(LEVELS - 1, word).load(Ordering::SeqCst) == 0)
+        (0..self.words_at(LEVELS - 1)).all(|word| self.word(LEVELS - 1, word).load(Ordering::SeqCst) == 0)
     }
 
     /// The lowest index at or above `from`.
@@ -490,7 +476,7 @@ impl HintSet {
             at = at / WORD_BITS + 1;
         }
         // The highest level has no summary.
-        (at..self.levels.words_at(LEVELS - 1)).find_map(|word| {
+        (at..self.words_at(LEVELS - 1)).find_map(|word| {
             let found = self.first_at(LEVELS - 1, word * WORD_BITS)?;
             self.descend(LEVELS - 1, found)
         })
@@ -533,7 +519,7 @@ impl HintSet {
 
     /// The lowest set bit at or above `from`, within the word of `from`.
     fn first_at(self, depth: usize, from: usize) -> Option<usize> {
-        if from / WORD_BITS >= self.levels.words_at(depth) {
+        if from / WORD_BITS >= self.words_at(depth) {
             return None;
         }
         let bits = self.word(depth, from / WORD_BITS).load(Ordering::SeqCst) & (u64::MAX << (from % WORD_BITS));
@@ -564,7 +550,7 @@ impl<const SETS: usize> HintSets<SETS> {
     /// # Errors
     /// The system's error, if it grants no memory.
     pub(crate) fn new(len: usize) -> Result<Self, Errno> {
-        Ok(Self { words: Table::new(SETS * words_for(len))?, levels: Levels::new(len) })
+        Ok(Self { words: Table::new(SETS * words_for(len))?, levels: levels_for(len) })
     }
 
     #[inline]
@@ -613,11 +599,7 @@ impl<T: Zeroed> Table<T> {
     /// The system's error, if it grants no memory.
     #[cfg(not(loom))]
     pub(crate) fn new(len: usize) -> Result<Self, Errno> {
-        let mapping = os::map_zeroed(align_up((len * size_of::<T>()).max(1), HUGE_PAGE_BYTES))?.for_table();
-        // SAFETY: the mapping is long enough, aligned to a page, zeroed, and reached through nothing else. It is unmapped
-        // when the table is dropped, which happens only before anybody else saw it (`Arena::build` fails).
-        let entries = unsafe { std::slice::from_raw_parts(mapping.start().cast::<T>().as_ptr(), len) };
-        Ok(Self { entries, mapping })
+        Self::over(len, os::map_zeroed)
     }
 
     /// As [`new`](Self::new), but only reserves address space: [`commit`](Self::commit) makes entries usable.
@@ -626,8 +608,15 @@ impl<T: Zeroed> Table<T> {
     /// The system's error, if it grants no address space.
     #[cfg(not(loom))]
     pub(crate) fn reserve(len: usize) -> Result<Self, Errno> {
-        let mapping = os::reserve(align_up((len * size_of::<T>()).max(1), HUGE_PAGE_BYTES))?.for_table();
-        // SAFETY: as in `new`; no entry is read before it is committed, and it is zero then.
+        Self::over(len, os::reserve)
+    }
+
+    #[cfg(not(loom))]
+    fn over(len: usize, map: fn(usize) -> Result<Mapping, Errno>) -> Result<Self, Errno> {
+        let mapping = map(align_up((len * size_of::<T>()).max(1), HUGE_PAGE_BYTES))?.for_table();
+        // SAFETY: the mapping is long enough, aligned to a page, and reached through nothing else. It is zeroed, or no entry is read
+        // before it is committed, and it is zero then. It is unmapped when the table is dropped, which happens only before anybody else
+        // saw it (`Arena::build` fails).
         let entries = unsafe { std::slice::from_raw_parts(mapping.start().cast::<T>().as_ptr(), len) };
         Ok(Self { entries, mapping })
     }

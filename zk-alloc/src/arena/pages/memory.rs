@@ -85,20 +85,24 @@ pub(crate) struct Residency {
     page_shift: u32,
     resident: Bitmap<'static>,
     dirty: Bitmap<'static>,
-    zeroing: Zeroing,
+    lazy_zero_bytes: usize,
+    /// How densely zeroed memory was used so far.
+    zeroed: Density,
     pub(crate) counters: ZoneCounters,
 }
 
 impl Residency {
     /// A zone without resident pages.
-    pub(crate) fn new(
-        base: NonNull<u8>,
-        page_shift: u32,
-        resident: Bitmap<'static>,
-        dirty: Bitmap<'static>,
-        zeroing: Zeroing,
-    ) -> Self {
-        Self { base, page_shift, resident, dirty, zeroing, counters: ZoneCounters::default() }
+    pub(crate) fn new(base: NonNull<u8>, spec: &ZoneSpec, resident: Bitmap<'static>, dirty: Bitmap<'static>) -> Self {
+        Self {
+            base,
+            page_shift: spec.page_bytes.trailing_zeros(),
+            resident,
+            dirty,
+            lazy_zero_bytes: spec.lazy_zero_bytes,
+            zeroed: Density::new(),
+            counters: ZoneCounters::default(),
+        }
     }
 
     pub(crate) fn bytes(&self, pages: usize) -> usize {
@@ -122,8 +126,8 @@ impl Residency {
 
     /// The bytes of `[0, len)` that are resident and clean.
     pub(crate) fn clean_bytes(&self, len: usize) -> usize {
-        let either = self.resident.count_with(self.dirty, 0, len);
-        self.bytes(either.saturating_sub(self.dirty.count(0, len)))
+        let clean = |(start, len)| len - self.dirty.count(start, len);
+        self.bytes(self.resident.set_runs(0, len).map(clean).sum())
     }
 
     /// The bytes of pages that are in memory, by the kernel's account: accounted memory may never have been touched.
@@ -168,10 +172,9 @@ impl Residency {
 
     /// The resident ones of the caller's pages, as bits from the lowest on. From now on the caller accounts for them.
     pub(crate) fn hand_over(&self, start: usize, len: usize) -> u64 {
-        let resident = |&index: &usize| self.resident.count(start + index, 1) == 1;
+        let resident = |&index: &usize| self.resident.has(start + index);
         let bits = (0..len).filter(resident).fold(0, |bits, index| bits | 1 << index);
-        self.resident.clear(start, len);
-        self.dirty.clear(start, len);
+        self.forget(start, len);
         bits
     }
 
@@ -227,18 +230,11 @@ impl Residency {
         renewed.inspect_err(|refused| self.counters.refused(refused.errno, "map fresh memory", bytes))
     }
 
-    /// Has the caller's pages read as zeroes, and leaves them accounted; `false` if the kernel refuses.
+    /// As [`purge`](Self::purge), and leaves the pages accounted; `false` if the kernel refuses.
     ///
     /// # Safety
     /// As for [`purge`](Self::purge).
-    pub(crate) unsafe fn empty(&self, start: usize, len: usize) -> bool {
-        // SAFETY: the caller's.
-        unsafe { self.advise_gone(start, len, Purge::Now) }
-    }
-
-    /// # Safety
-    /// As for [`purge`](Self::purge).
-    unsafe fn advise_gone(&self, start: usize, len: usize, how: Purge) -> bool {
+    pub(crate) unsafe fn advise_gone(&self, start: usize, len: usize, how: Purge) -> bool {
         self.counters.system_call();
         let (at, bytes) = (self.address(start).as_ptr(), self.bytes(len));
         let result = match how {
@@ -256,16 +252,26 @@ impl Residency {
         for (run, len) in self.dirty.set_runs(start, self.pages(bytes)) {
             let at = self.bytes(run);
             let dirty_bytes = self.bytes(len).min(end_bytes - at);
-            let in_memory = || self.bytes_in_memory(run, len);
-            let lazily = self.zeroing.is_cheaper_in_the_kernel(self.bytes(len), in_memory);
             // SAFETY: pages that the caller owns; they are dirty, so they are committed, and nobody needs their contents.
-            if lazily && unsafe { self.advise_gone(run, len, Purge::Now) } {
+            if self.is_zeroed_by_a_purge(run, len) && unsafe { self.advise_gone(run, len, Purge::Now) } {
                 self.counters.will_fault(dirty_bytes);
                 continue;
             }
             // SAFETY: as above.
             unsafe { self.address(run).write_bytes(0, dirty_bytes) };
         }
+    }
+
+    /// Whether dirty pages are zeroed by purging them. Memory that was zeroed and then hardly touched (a table with few entries) is purged
+    /// when it is zeroed again. Memory that was written whole is cleared here, at once.
+    fn is_zeroed_by_a_purge(&self, start: usize, len: usize) -> bool {
+        let bytes = self.bytes(len);
+        let is_sparse = || {
+            let in_memory = self.bytes_in_memory(start, len);
+            in_memory.is_some_and(|in_memory| in_memory < bytes / tuning::sparse_part())
+        };
+        bytes >= self.lazy_zero_bytes
+            || bytes >= tuning::sparse_min_bytes() && self.zeroed.is_sparse(bytes, tuning::max_trust(), is_sparse)
     }
 }
 
@@ -328,7 +334,7 @@ impl HugePages {
 
     /// Whether the block that holds a page is forbidden to be huge.
     pub(crate) fn is_forbidden(&self, residency: &Residency, page: usize) -> bool {
-        self.is_any_forbidden() && self.forbidden.count(page / residency.pages(HUGE_PAGE_BYTES), 1) > 0
+        self.is_any_forbidden() && self.forbidden.has(page / residency.pages(HUGE_PAGE_BYTES))
     }
 
     fn is_any_forbidden(&self) -> bool {
@@ -413,83 +419,42 @@ fn advise(residency: &Residency, pages: Range<usize>, advise: unsafe fn(*mut u8,
     result.inspect_err(|&refused| residency.counters.refused(refused, "advise on huge pages for", len)).is_ok()
 }
 
-// When to clear memory by purging it.
+// How densely memory is used.
 
-/// How often to look whether zeroed memory was used: each time while it is sparse, and ever more rarely once it was dense. Threads that race
-/// here look once too often, or too rarely.
-struct DensityPredictor {
+/// How often to look whether memory of one length was used: each time while it is sparse, and ever more rarely once it was dense. Threads
+/// that race here look once too often, or too rarely.
+struct Trust {
     /// Requests that are taken for dense before the next look.
     left: AtomicU16,
     /// As many as that after the last look.
     granted: AtomicU16,
 }
 
-impl DensityPredictor {
-    const fn new() -> Self {
-        Self { left: AtomicU16::new(0), granted: AtomicU16::new(0) }
-    }
-
-    /// Takes one more for dense, without a look; `false` where it is time for one.
-    fn predict_dense(&self) -> bool {
-        let left = self.left.load(Ordering::Relaxed);
-        self.left.store(left.saturating_sub(1), Ordering::Relaxed);
-        left > 0
-    }
-
-    /// Learns from a look. No more than `most` are taken for dense without another.
-    fn learn(&self, is_dense: bool, most: usize) {
-        let next = if is_dense { (8 * self.granted.load(Ordering::Relaxed) + 7).min(most as u16) } else { 0 };
-        self.granted.store(next, Ordering::Relaxed);
-        self.left.store(next, Ordering::Relaxed);
-    }
-}
-
 /// The classes of lengths that are told apart, by the binary logarithm.
 const KINDS: usize = 48;
 
 /// How densely memory of each length was used so far. The last buffers of a length tell what to expect of the next.
-pub(crate) struct Density([DensityPredictor; KINDS]);
+pub(crate) struct Density([Trust; KINDS]);
 
 impl Density {
     pub(crate) const fn new() -> Self {
-        Self([const { DensityPredictor::new() }; KINDS])
+        Self([const { Trust { left: AtomicU16::new(0), granted: AtomicU16::new(0) } }; KINDS])
     }
 
     /// Whether the next buffer of `bytes` is sparse. `look` looks at it. At most `most` buffers of a length are taken for dense without a
     /// look.
     pub(crate) fn is_sparse(&self, bytes: usize, most: usize, look: impl FnOnce() -> bool) -> bool {
-        let predictor = &self.0[(bytes.ilog2() as usize).min(KINDS - 1)];
-        if predictor.predict_dense() {
+        let Trust { left, granted } = &self.0[(bytes.ilog2() as usize).min(KINDS - 1)];
+        let before = left.load(Ordering::Relaxed);
+        left.store(before.saturating_sub(1), Ordering::Relaxed);
+        if before > 0 {
             return false;
         }
         let is_sparse = look();
-        predictor.learn(!is_sparse, most);
+        let next = if is_sparse { 0 } else { (8 * granted.load(Ordering::Relaxed) + 7).min(most as u16) };
+        granted.store(next, Ordering::Relaxed);
+        left.store(next, Ordering::Relaxed);
         is_sparse
-    }
-}
-
-/// How densely zeroed memory of each length was used so far. Memory that was zeroed and then hardly touched (a table with few entries) is
-/// purged when it is zeroed again. Memory that was written whole is cleared here, at once.
-pub(crate) struct Zeroing {
-    lazy_zero_bytes: usize,
-    density: Density,
-}
-
-impl Zeroing {
-    pub(crate) fn new(spec: &ZoneSpec) -> Self {
-        Self { lazy_zero_bytes: spec.lazy_zero_bytes, density: Density::new() }
-    }
-
-    /// Whether to zero dirty memory by purging it. `in_memory` says how many of its bytes are in memory, if that can be found out.
-    pub(crate) fn is_cheaper_in_the_kernel(&self, bytes: usize, in_memory: impl FnOnce() -> Option<usize>) -> bool {
-        if bytes >= self.lazy_zero_bytes {
-            return true;
-        }
-        if bytes < tuning::sparse_min_bytes() {
-            return false;
-        }
-        let is_sparse = || in_memory().is_some_and(|in_memory| in_memory < bytes / tuning::sparse_part());
-        self.density.is_sparse(bytes, tuning::max_trust(), is_sparse)
     }
 }
 

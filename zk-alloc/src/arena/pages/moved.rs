@@ -61,7 +61,7 @@ impl Moved {
             return false;
         }
         let edges = self.edges.count(start, (n + 1).min(self.edges.len() - start));
-        edges >= usize::from(self.is_moved_before(start)) + usize::from(self.is_moved_at(start + n))
+        edges >= usize::from(self.is_moved_before(start)) + usize::from(self.pages.has(start + n))
     }
 
     /// The highest run of moved pages in `within` that are not in `used`, as `(start, length)`; `None` if there is none.
@@ -79,7 +79,7 @@ impl Moved {
         self.pages.clear(start, n);
         let mut gone = self.edges.clear(start + 1, n - 1);
         let mut new = 0;
-        for (edge, is_moved) in [(start, self.is_moved_before(start)), (start + n, self.is_moved_at(start + n))] {
+        for (edge, is_moved) in [(start, self.is_moved_before(start)), (start + n, self.pages.has(start + n))] {
             if is_moved {
                 new += self.set_edge(edge);
             } else if edge < self.edges.len() {
@@ -93,12 +93,8 @@ impl Moved {
         if page < self.edges.len() { self.edges.set(page, 1) } else { 0 }
     }
 
-    fn is_moved_at(&self, page: usize) -> bool {
-        page < self.pages.len() && self.pages.count(page, 1) == 1
-    }
-
     fn is_moved_before(&self, page: usize) -> bool {
-        page > 0 && self.is_moved_at(page - 1)
+        page > 0 && self.pages.has(page - 1)
     }
 }
 

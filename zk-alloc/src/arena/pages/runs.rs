@@ -2,10 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-#[cfg(not(loom))]
-use crate::arena::pages::bitmap::Occupied;
-use crate::arena::pages::bitmap::{Bitmap, WORD_BITS};
-use crate::arena::pages::bitmap::{HintSet, HintSets};
+use crate::arena::pages::bitmap::{Bitmap, HintSet, HintSets, Occupied, WORD_BITS};
 use crate::os::Errno;
 use crate::sync::{AtomicU64, Ordering};
 use crate::tuning;
@@ -68,14 +65,10 @@ impl Runs {
         if self.index.is_off {
             return self.claim_found(from, n, scan);
         }
-        let search = self.failures.begin(from, wanted)?;
-        let found = self
-            .claim_found(from, n, |from| self.index.lowest(from, wanted, usize::MAX))
-            .or_else(|| self.claim_found(from, n, scan));
-        if found.is_none() {
-            self.failures.remember(search);
-        }
-        found
+        self.failures.search(from, wanted, || {
+            self.claim_found(from, n, |from| self.index.lowest(from, wanted, usize::MAX))
+                .or_else(|| self.claim_found(from, n, scan))
+        })
     }
 
     /// As [`claim_first_fit`](Self::claim_first_fit), from the noted free runs.
@@ -165,21 +158,13 @@ pub(crate) struct Failures {
     failed: [AtomicU64; KINDS],
 }
 
-/// A search under way.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Search {
-    /// What to store if it fails, and where.
-    failure: u64,
-    place: usize,
-}
-
 impl Failures {
     pub(crate) fn new() -> Self {
         Self { watch: AtomicU64::new(0), failed: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Announces a search; `None` if it would find nothing.
-    pub(crate) fn begin(&self, from: usize, wanted: Wanted) -> Option<Search> {
+    /// Announces a search, makes it, and remembers if it finds nothing. Makes none that would find nothing.
+    pub(crate) fn search<T>(&self, from: usize, wanted: Wanted, search: impl FnOnce() -> Option<T>) -> Option<T> {
         let length = (wanted.n as u64).min(LENGTH);
         let mut watch = self.watch.load(Ordering::SeqCst);
         while watch & LENGTH == 0 || watch & LENGTH > length {
@@ -189,16 +174,21 @@ impl Failures {
                 Err(other) => watch = other,
             }
         }
-        let kind = kind(watch >> LENGTH_BITS, from, wanted);
-        let (failure, place) = (kind & !LENGTH | length, kind as usize % KINDS);
-        let failed = self.failed[place].load(Ordering::Relaxed);
+        // Two kinds with the same hash, which is as good as impossible, would cost some requests a place that is free.
+        let mut hasher = std::hash::DefaultHasher::new();
+        (watch >> LENGTH_BITS, from, wanted.align, wanted.skew).hash(&mut hasher);
+        let kind = hasher.finish();
+        let (failure, place) = (kind & !LENGTH | length, &self.failed[kind as usize % KINDS]);
+        let failed = place.load(Ordering::Relaxed);
         let is_known = (failed ^ failure) & !LENGTH == 0 && failed & LENGTH <= length;
-        (!is_known || length == LENGTH).then_some(Search { failure, place })
-    }
-
-    /// A search found nothing.
-    pub(crate) fn remember(&self, search: Search) {
-        self.failed[search.place].store(search.failure, Ordering::Relaxed);
+        if is_known && length != LENGTH {
+            return None;
+        }
+        let found = search();
+        if found.is_none() {
+            place.store(failure, Ordering::Relaxed);
+        }
+        found
     }
 
     /// A run of `pages` pages became free.
@@ -214,69 +204,31 @@ impl Failures {
     }
 }
 
-/// The generation and the kind of a search as a number. Two kinds with the same one, which is as good as impossible, would cost some requests a
-/// place that is free.
-fn kind(generation: u64, from: usize, wanted: Wanted) -> u64 {
-    let mut hasher = std::hash::DefaultHasher::new();
-    (generation, from, wanted.align, wanted.skew).hash(&mut hasher);
-    hasher.finish()
-}
-
 /// Classes of lengths. Up to 7 pages each length has its own. Beyond, there are four to a doubling, and two from [`COARSE`] on.
 #[cfg(not(loom))]
 const CLASSES: usize = 68;
 /// The models have two classes, so that a search takes few loads: shorter than [`LONG`], and all others.
 #[cfg(loom)]
 const CLASSES: usize = 2;
-#[cfg(loom)]
 const LONG: usize = 15;
-#[cfg(not(loom))]
 const EXACT: usize = 8;
-#[cfg(not(loom))]
 const PER_DOUBLING: usize = 4;
 /// The first of the coarse classes, and its shortest free run. A search visits a few more free runs there: a claim of this many pages takes
 /// longer anyway.
-#[cfg(not(loom))]
 const COARSE: usize = 36;
-#[cfg(not(loom))]
 const COARSE_LEN: usize = 1024;
-#[cfg(loom)]
-const COARSE: usize = CLASSES;
 
-/// How far a free run is measured.
-#[cfg(not(loom))]
-const REACH: usize = usize::MAX;
-/// The models measure no further than their last class, so that a search takes few loads.
-#[cfg(loom)]
-const REACH: usize = min_len(CLASSES - 1);
-
-/// How far a search measures a free run.
-#[cfg(not(loom))]
-const fn reach_for(_: Wanted) -> usize {
-    REACH
-}
-
-#[cfg(loom)]
-fn reach_for(wanted: Wanted) -> usize {
-    REACH.max(wanted.n + wanted.align)
-}
+/// How far a free run is measured. The models measure no further than their last class, so that a search takes few loads.
+const REACH: usize = if cfg!(loom) { LONG } else { usize::MAX };
 
 /// A search for resident memory looks at no more of a free run than this, or what the request needs.
 const PROBED_PAGES: usize = 1024;
 
-#[cfg(loom)]
-const fn class_of(len: usize) -> usize {
-    (len >= LONG) as usize
-}
-
-#[cfg(loom)]
-const fn min_len(class: usize) -> usize {
-    class * LONG
-}
-
 /// The class of free runs of a length.
-#[cfg(not(loom))]
 const fn class_of(len: usize) -> usize {
+    if cfg!(loom) {
+        return (len >= LONG) as usize;
+    }
     if len < EXACT {
         return len;
     }
@@ -286,20 +238,6 @@ const fn class_of(len: usize) -> usize {
         return if class < CLASSES { class } else { CLASSES - 1 };
     }
     EXACT + (log2 - EXACT.ilog2() as usize) * PER_DOUBLING + (len >> (log2 - 2)) % PER_DOUBLING
-}
-
-/// The shortest free run of a class.
-#[cfg(all(test, not(loom)))]
-const fn min_len(class: usize) -> usize {
-    if class < EXACT {
-        return class;
-    }
-    if class >= COARSE {
-        let len = COARSE_LEN << ((class - COARSE) / 2);
-        return len + (class - COARSE) % 2 * len / 2;
-    }
-    let (doublings, step) = ((class - EXACT) / PER_DOUBLING, (class - EXACT) % PER_DOUBLING);
-    (EXACT << doublings) + step * ((EXACT << doublings) / PER_DOUBLING)
 }
 
 /// A request: `n` pages that begin at an `i` with `(i + skew) % align == 0`.
@@ -324,13 +262,7 @@ impl Wanted {
     }
 }
 
-/// The free runs of a class that a search finds too short before it takes a longer one.
-fn max_too_short(class: usize) -> usize {
-    if class < COARSE { tuning::max_probes_per_bin() } else { tuning::max_long_probes_per_bin() }
-}
-
 /// The set of the words that have set bits. Those before are the classes'.
-#[cfg(not(loom))]
 const OCCUPIED: usize = CLASSES;
 
 /// An index of the free page runs of a zone by length.
@@ -377,7 +309,6 @@ impl FreeRunIndex {
     }
 
     /// The models scan the bitmap itself, and have a model of [`Occupied`] alone.
-    #[cfg(not(loom))]
     fn occupied(&self) -> Occupied<'static> {
         Occupied { bits: self.used, words: self.sets.set(OCCUPIED) }
     }
@@ -438,8 +369,9 @@ impl FreeRunIndex {
         if self.is_off {
             return 0;
         }
-        #[cfg(not(loom))]
-        self.occupied().cleared(start, n);
+        if !cfg!(loom) {
+            self.occupied().cleared(start, n);
+        }
         self.note_within(start, n)
     }
 
@@ -462,32 +394,22 @@ impl FreeRunIndex {
     }
 
     /// The start of the free run around a clear page, at least `lowest`.
-    #[cfg(not(loom))]
-    fn begin_of(&self, _lowest: usize, clear: usize) -> usize {
-        self.occupied().end_of_set(clear)
-    }
-
-    #[cfg(loom)]
     fn begin_of(&self, lowest: usize, clear: usize) -> usize {
-        self.used.end_of_set(lowest, clear)
+        if cfg!(loom) { self.used.end_of_set(lowest, clear) } else { self.occupied().end_of_set(clear) }
     }
 
     /// The end of the free run around a clear page, at most `reach` pages on.
     fn end_of(&self, clear: usize, reach: usize) -> usize {
         let last = self.used.len().min(clear.saturating_add(reach));
-        #[cfg(not(loom))]
-        let set = self.occupied().next_set(clear, last);
-        #[cfg(loom)]
-        let set = self.used.next_set(clear, last);
+        let set = if cfg!(loom) { self.used.next_set(clear, last) } else { self.occupied().next_set(clear, last) };
         set.unwrap_or(last)
     }
 
     /// The bits of `[start, start + n)` were set.
     pub(crate) fn used(&self, start: usize, n: usize) {
-        #[cfg(not(loom))]
-        self.occupied().set(start, n);
-        #[cfg(loom)]
-        let _ = (start, n);
+        if !cfg!(loom) {
+            self.occupied().set(start, n);
+        }
     }
 
     /// Notes the rest of a free run on both sides of `[start, start + n)`, which was claimed.
@@ -565,14 +487,14 @@ impl FreeRunIndex {
         (from > 0).then(|| (from, self.end_of(from, reach))).filter(|&(start, end)| start < end)
     }
 
-    /// The lowest place for a request at or above `from`, among the free runs that [`max_too_short`] allows to visit. Passes over at most
-    /// `max_hints` hints of each class that stand for no free run.
+    /// The lowest place for a request at or above `from`, among some free runs of each class. Passes over at most `max_hints` hints of each
+    /// class that stand for no free run.
     fn lowest(&self, from: usize, wanted: Wanted, max_hints: usize) -> Option<usize> {
         #[cfg(loom)]
         if self.is_off {
             return None;
         }
-        let reach = reach_for(wanted);
+        let reach = REACH.max(wanted.n + wanted.align);
         if let Some(place) = self.across(from, reach).and_then(|(start, end)| wanted.place_in(start, end)) {
             return Some(place);
         }
@@ -580,7 +502,9 @@ impl FreeRunIndex {
         for class in self.classes_from(class_of(wanted.n)) {
             let mut at = from;
             let mut hints = max_hints;
-            for _ in 0..max_too_short(class) {
+            // The free runs that may be too short before the search takes a longer one.
+            let probes = if class < COARSE { tuning::max_probes_per_bin() } else { tuning::max_long_probes_per_bin() };
+            for _ in 0..probes {
                 let Some((start, end)) = self.first(class, at, lowest, reach, &mut hints) else { break };
                 if let Some(place) = wanted.place_in(start, end) {
                     lowest = lowest.min(place);
@@ -606,7 +530,7 @@ impl FreeRunIndex {
         if self.is_off {
             return None;
         }
-        let reach = reach_for(wanted);
+        let reach = REACH.max(wanted.n + wanted.align);
         let probed = PROBED_PAGES.max(wanted.n + wanted.align) + beyond;
         let place_in = |start: usize, end: usize| place_in(start, end.min(start + probed));
         let mut left = max_visits;
@@ -628,12 +552,23 @@ impl FreeRunIndex {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
-    #[cfg(not(loom))]
     use super::*;
 
-    #[cfg(not(loom))]
+    /// The shortest free run of a class.
+    const fn min_len(class: usize) -> usize {
+        if class < EXACT {
+            return class;
+        }
+        if class >= COARSE {
+            let len = COARSE_LEN << ((class - COARSE) / 2);
+            return len + (class - COARSE) % 2 * len / 2;
+        }
+        let (doublings, step) = ((class - EXACT) / PER_DOUBLING, (class - EXACT) % PER_DOUBLING);
+        (EXACT << doublings) + step * ((EXACT << doublings) / PER_DOUBLING)
+    }
+
     #[test]
     fn each_length_is_in_the_class_whose_shortest_run_is_next_below() {
         for class in 1..CLASSES {

@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::accounts::{self, Limit, ZoneCounters};
-use crate::arena::front::{self, Cache, Run};
+use crate::arena::front::{self, Run};
 use crate::arena::pages::bitmap::{Bitmap, WORD_BITS};
 use crate::arena::pages::layout::{self, RunUse, ZoneSpec};
 #[cfg(feature = "c-api")]
 use crate::arena::pages::lengths::Lengths;
-use crate::arena::pages::memory::{Allowance, HugePages, Mapped, Obstacle, Purge, Residency, Zeroing};
+use crate::arena::pages::memory::{Allowance, HugePages, Mapped, Obstacle, Purge, Residency};
 use crate::arena::pages::moved::{self, Moved};
 use crate::arena::pages::runs::{Runs, Wanted};
 use crate::os::{self, Errno, HUGE_PAGE_BYTES, NotMoved};
@@ -88,7 +88,7 @@ impl Zone {
         let page_bytes = spec.page_bytes;
         debug_assert!(page_bytes.is_power_of_two() && base.addr().get() % page_bytes == 0);
         let [used, resident, dirty, moved, edges] = bits;
-        let residency = Residency::new(base, page_bytes.trailing_zeros(), resident, dirty, Zeroing::new(&spec));
+        let residency = Residency::new(base, &spec, resident, dirty);
         #[cfg(not(loom))]
         let runs = Runs::new(used)?;
         #[cfg(loom)]
@@ -282,21 +282,14 @@ impl Zone {
         Some(start)
     }
 
-    /// Frees the runs of this zone that threads cache; `false` if there are none.
-    pub(crate) fn release_cached(&self) -> bool {
-        self.spec.is_cached && front::take_all_runs().map(|run| self.release_run(run)).count() > 0
+    /// Frees runs that the caller takes out of caches, if this is their zone; `false` if there are none.
+    pub(crate) fn release_runs(&self, cached: impl Iterator<Item = Run>) -> bool {
+        self.spec.is_cached && cached.map(|run| self.release_run(run)).count() > 0
     }
 
-    /// As [`release_cached`](Self::release_cached), for a thread that needs memory of `pages` pages; with many threads, the runs of some.
+    /// Frees cached runs for a thread that needs memory of `pages` pages; with many threads, the runs of some.
     fn release_some_cached(&self, pages: usize) -> bool {
-        self.spec.is_cached && front::take_some_runs(pages).map(|run| self.release_run(run)).count() > 0
-    }
-
-    /// Frees the run in an exiting thread's cache, if this is its zone.
-    pub(crate) fn release_cached_of(&self, cache: &Cache) {
-        if self.spec.is_cached {
-            cache.take_runs().for_each(|run| self.release_run(run));
-        }
+        self.release_runs(front::take_some_runs(pages))
     }
 
     /// Frees a run that the caller took out of a cache.
@@ -716,7 +709,7 @@ impl Zone {
         let is_copied = resident == moved
             || !moved::may_move()
             // SAFETY: claimed and committed above; nobody needs its contents.
-            || resident > 0 && !unsafe { self.residency.empty(start, moved) };
+            || resident > 0 && !unsafe { self.residency.advise_gone(start, moved, Purge::Now) };
         if fresh > 0 && moved < pages {
             self.prefault_edges(start + moved, pages - moved);
         }
