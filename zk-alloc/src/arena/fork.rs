@@ -60,24 +60,13 @@ static SIGNALS: SignalsBefore = SignalsBefore(UnsafeCell::new(MaybeUninit::unini
 pub(super) static BEFORE_MAIN: extern "C" fn() = register;
 
 extern "C" fn register() {
-    extern "C" fn before() {
-        arena::get().into_iter().for_each(before_fork);
-    }
-    extern "C" fn in_parent() {
-        arena::get().into_iter().for_each(after_fork_in_parent);
-    }
-    extern "C" fn in_child() {
-        arena::get().into_iter().for_each(|arena| {
-            pinned::after_fork_in_child(arena);
-            after_fork_in_child(arena);
-        });
-    }
     front::exit_key();
-    os::at_fork(before, in_parent, in_child);
+    os::at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
 /// Called before a fork, by the thread that forks.
-pub(crate) fn before_fork(arena: &Arena) {
+extern "C" fn before_fork() {
+    let Some(arena) = arena::get() else { return };
     let free_bytes = resident_bytes().saturating_sub(accounts::used_bytes());
     if free_bytes < tuning::fork_min_bytes() || os::is_in_sandbox() || IS_REFUSED.load(Ordering::Relaxed) {
         return;
@@ -101,7 +90,8 @@ pub(crate) fn before_fork(arena: &Arena) {
 }
 
 /// Called in the parent after a fork, or after a refused one, by the same thread.
-pub(crate) fn after_fork_in_parent(arena: &Arena) {
+extern "C" fn after_fork_in_parent() {
+    let Some(arena) = arena::get() else { return };
     // The generation: in a child of the system call itself, a new thread may have the number of one that the parent has.
     let is_own = THREAD.load(Ordering::Relaxed) == os::thread_id();
     if is_own && FORKING.load(Ordering::Relaxed) == os::process_generation() {
@@ -110,7 +100,9 @@ pub(crate) fn after_fork_in_parent(arena: &Arena) {
 }
 
 /// Called in the child after a fork.
-pub(crate) fn after_fork_in_child(arena: &Arena) {
+extern "C" fn after_fork_in_child() {
+    let Some(arena) = arena::get() else { return };
+    pinned::after_fork_in_child(arena);
     // The child has one thread. The runs may be those of another thread, which it does not have.
     if FORKING.load(Ordering::Relaxed) != 0 {
         end_fork(arena, true);

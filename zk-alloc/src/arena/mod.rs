@@ -709,28 +709,21 @@ const BITMAPS: usize = 5;
 /// The bitmaps of a zone that have a bit for each block, the place of a huge page. Each block has a word, too.
 const BLOCK_BITMAPS: usize = 2;
 
-/// Address space for a region, and the memory of its bitmaps.
-struct Found {
-    span: usize,
-    range: AddressRange,
-    words: Mapping,
-}
-
-impl Found {
+impl Region {
     /// Finds address space for `span_bytes` (rounded up to a power of two) for each zone. If the system refuses, as limits leave too little room for
-    /// the tables, tries a half, a quarter, ...
-    fn largest(span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<Self, Errno> {
+    /// the tables, tries a half, a quarter, ... Returns the span, its address space, and the memory of the bitmaps.
+    fn largest(span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<(usize, AddressRange, Mapping), Errno> {
         let mut span = span_bytes.clamp(tuning::min_span_bytes(), usize::MAX / 4 / ZONES).next_power_of_two();
         loop {
             match Self::exactly(span, specs) {
                 Err(refused) if span / 2 < tuning::min_span_bytes() => return Err(refused),
                 Err(_) => span /= 2,
-                Ok(found) => return Ok(found),
+                Ok((range, words)) => return Ok((span, range, words)),
             }
         }
     }
 
-    fn exactly(span: usize, specs: &[ZoneSpec; ZONES]) -> Result<Self, Errno> {
+    fn exactly(span: usize, specs: &[ZoneSpec; ZONES]) -> Result<(AddressRange, Mapping), Errno> {
         // These trial mappings count on top of the program's memory. They are dropped at once, because the program needs the rest of the
         // limits.
         drop(os::reserve(span / tuning::address_part())?);
@@ -741,11 +734,9 @@ impl Found {
         let words = |spec: &ZoneSpec| BITMAPS * Bitmap::words_for(span / spec.page_bytes) + block_words;
         let words: usize = specs.iter().map(words).sum();
         let words = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?.for_table();
-        Ok(Self { span, range, words })
+        Ok((range, words))
     }
-}
 
-impl Region {
     /// Finds a region with `span_bytes` for each zone, or less if limits leave less room. Builds it in place, zone by zone, because the
     /// stack may be small. On failure, `place` holds nothing.
     ///
@@ -755,7 +746,7 @@ impl Region {
     /// # Safety
     /// `place` is valid for writes, and only the caller reaches it.
     pub(crate) unsafe fn find_at(place: *mut Self, span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<(), Errno> {
-        let Found { span, range, words } = Found::largest(span_bytes, specs)?;
+        let (span, range, words) = Self::largest(span_bytes, specs)?;
         let (base, mut words_at) = (range.start(), words.start());
         // Slabs and caches keep their blocks as addresses.
         base.as_ptr().expose_provenance();
