@@ -487,18 +487,14 @@ mod tests {
         let of = |served_mib: u64| {
             let mut state = DecayState::new();
             let mut snapshot = HeapSnapshot { cached_bytes: 60 * MIB, ..idle(100, 100) };
-            for tick in 1..=3 * TICKS as u64 {
+            let verdicts = (1..=3 * TICKS as u64).map(|tick| {
                 snapshot.served_bytes += served_mib << 20;
-                state.take_in(snapshot, tick * min_tick_ns(), Caller::Background);
-            }
-            state.window.is_over()
+                state.take_in(snapshot, tick * min_tick_ns(), Caller::Background)
+            });
+            (verdicts.last(), state.window.is_over())
         };
-        let mut state = DecayState::new();
-        let snapshot = HeapSnapshot { cached_bytes: 60 * MIB, ..idle(100, 100) };
-        let verdicts =
-            (1..=3 * TICKS as u64).map(|tick| state.take_in(snapshot, tick * min_tick_ns(), Caller::Background));
-        assert_eq!(verdicts.last(), Some(Verdict::Keep(40 * MIB + 40 * MIB / 32)));
-        assert!(!of(10) && of(0));
+        assert_eq!(of(0), (Some(Verdict::Keep(40 * MIB + 40 * MIB / 32)), true));
+        assert!(!of(10).1);
     }
 
     /// A lock that a fork or a signal could wedge would end all purging.
