@@ -3,7 +3,6 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
-use std::mem::MaybeUninit;
 use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
 
 use crate::arena::{self, Contents, Unserved};
@@ -96,9 +95,9 @@ impl<A> ZkAllocator<A> {
     /// # drop(vec![1u8; 1 << 20]);
     /// ```
     #[must_use]
-    pub const fn mode(self, mode: Mode) -> Self {
-        let (participants, settings) = (self.participants, self.settings);
-        Self { backing: self.into_backing(), mode, participants, settings }
+    pub const fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
     }
 
     /// The same allocator, for these participants.
@@ -111,9 +110,9 @@ impl<A> ZkAllocator<A> {
     /// # zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
     /// ```
     #[must_use]
-    pub const fn participants(self, participants: Participants) -> Self {
-        let (mode, settings) = (self.mode, self.settings);
-        Self { backing: self.into_backing(), mode, participants, settings }
+    pub const fn participants(mut self, participants: Participants) -> Self {
+        self.participants = participants;
+        self
     }
 
     /// The same allocator, with these settings. They hold where the environment sets nothing. See [`Settings`].
@@ -126,16 +125,9 @@ impl<A> ZkAllocator<A> {
     /// # zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
     /// ```
     #[must_use]
-    pub const fn settings(self, settings: Settings) -> Self {
-        let (mode, participants) = (self.mode, self.participants);
-        Self { backing: self.into_backing(), mode, participants, settings }
-    }
-
-    /// Moves the backing allocator out. A constant function may not move a field out of a type that may have a destructor.
-    const fn into_backing(self) -> A {
-        let this = MaybeUninit::new(self);
-        // SAFETY: initialised one line above, and never dropped: the field is moved out once.
-        unsafe { std::ptr::read(&raw const (*this.as_ptr()).backing) }
+    pub const fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
     }
 
     /// Whether the arena takes part in this thread's requests now.
