@@ -188,7 +188,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
             // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
             Some((arena, at)) => unsafe { free(arena, at, layout.size()) },
             None => {
-                observe::backing_freed(ptr);
+                observe::profile_freed(ptr);
                 // SAFETY: the caller's; memory outside of the arena came from `backing`.
                 unsafe { self.backing.dealloc(ptr, layout) }
             }
@@ -254,7 +254,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
             accounts::check_memory_limit();
             match served {
                 Ok(at) => {
-                    allocated(arena, at, layout.size());
+                    observe::allocated(at, layout.size());
                     return Ok(at);
                 }
                 Err(Unserved::Fails) => return Err(Unserved::Fails),
@@ -283,43 +283,13 @@ fn not_empty(layout: Layout) -> Layout {
     unsafe { Layout::from_size_align_unchecked(layout.size().max(1), layout.align()) }
 }
 
-/// Tells the observers that the arena serves a request for `size` bytes.
-#[inline(always)]
-fn allocated(arena: &arena::Arena, at: NonNull<u8>, size: usize) {
-    if gate::is_observed() {
-        observe::allocated(at, size, || arena.length(at, size));
-    }
-}
-
-/// Tells the observers that the thread's cache serves a request for `size` bytes. Returns the address.
-#[inline(always)]
-fn cached(at: NonNull<u8>, size: usize) -> *mut u8 {
-    let served_bytes = || arena::get().map_or(size, |arena| arena.length(at, size));
-    if gate::is_observed() { observe::cached(at, size, served_bytes) } else { at.as_ptr() }
-}
-
-/// Tells the observers that memory of the arena is about to be free. Afterwards, another thread may be handed it.
-#[inline(always)]
-fn will_free(at: NonNull<u8>) {
-    if gate::is_observed() {
-        observe::freed(at);
-    }
-}
-
-/// Tells the observers that an allocation has a new length.
-#[inline(always)]
-fn resized(arena: &arena::Arena, at: NonNull<u8>, size: usize) {
-    will_free(at);
-    allocated(arena, at, size);
-}
-
 /// Frees memory of the arena.
 ///
 /// # Safety
 /// As for [`arena::Arena::dealloc`].
 #[inline(always)]
 unsafe fn free(arena: &'static arena::Arena, at: NonNull<u8>, size: usize) {
-    will_free(at);
+    observe::will_free(at);
     // SAFETY: the caller's.
     unsafe { arena.dealloc(at, size) };
 }
@@ -331,7 +301,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match self.try_cached(layout) {
-            Some(at) => cached(at, layout.size()),
+            Some(at) => observe::allocated(at, layout.size()),
             // SAFETY: the caller's.
             None => unsafe { self.alloc_any(layout, Contents::Any) },
         }
@@ -343,7 +313,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
             Some(at) => {
                 // SAFETY: the block was just handed to us, and is as long as the layout says.
                 unsafe { at.write_bytes(0, layout.size()) };
-                cached(at, layout.size())
+                observe::allocated(at, layout.size())
             }
             // SAFETY: the caller's.
             None => unsafe { self.alloc_any(layout, Contents::Zeroed) },
@@ -378,13 +348,13 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
                 if let Ok(new) = new {
                     // SAFETY: both hold at least the old length, and new memory overlaps no live memory.
                     unsafe { copy_nonoverlapping(ptr, new.as_ptr(), layout.size()) };
-                    observe::backing_freed(ptr);
+                    observe::profile_freed(ptr);
                     // SAFETY: `ptr` came from `backing` with this layout, and nothing needs it any more.
                     unsafe { self.backing.dealloc(ptr, layout) };
                     return new.as_ptr();
                 }
             }
-            observe::backing_freed(ptr);
+            observe::profile_freed(ptr);
             // SAFETY: the caller's; `ptr` came from `backing`.
             let moved = unsafe { self.backing.realloc(ptr, layout, new_size) };
             let (at, size) = if moved.is_null() { (ptr, layout.size()) } else { (moved, new_size) };
@@ -394,15 +364,15 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
         // SAFETY: the caller's: `at` came from the arena with this layout.
         if unsafe { arena.resize(at, layout.size(), new_size, layout.align()) } {
             accounts::check_memory_limit();
-            resized(arena, at, new_size);
+            observe::resized(at, new_size);
             return ptr;
         }
         // SAFETY: the caller's, as above; if the memory moved, nobody uses its old address.
-        let moved = unsafe { arena.grow_elsewhere(at, layout.size(), new_size, layout.align(), || will_free(at)) };
+        let moved =
+            unsafe { arena.grow_elsewhere(at, layout.size(), new_size, layout.align(), || observe::will_free(at)) };
         if let Some(moved) = moved {
             accounts::check_memory_limit();
-            allocated(arena, moved, new_size);
-            return moved.as_ptr();
+            return observe::allocated(moved, new_size);
         }
         // SAFETY: the caller's, as above.
         let moved = unsafe { self.alloc(Layout::from_size_align_unchecked(new_size, layout.align())) };
@@ -413,7 +383,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
             // Shrinking never fails: the memory stays where it is.
             // SAFETY: the caller's, as above.
             unsafe { arena.shrink_in_place(at, layout.size(), new_size) };
-            resized(arena, at, new_size);
+            observe::resized(at, new_size);
             return ptr;
         }
         // SAFETY: both hold at least the smaller length, and new memory overlaps no live memory.

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-use crate::arena::{self, Arena, Contents};
+use crate::arena::{self, Contents};
 pub use crate::arena::{NotFreeable, Unserved};
 use crate::classes::Class;
 use crate::config::{self, Settings};
@@ -74,6 +74,8 @@ pub fn profile_on_signal(write: fn()) {
     profile::on_signal(write);
 }
 
+// The profile is told of what follows. The tracing of what outlives its phase is not: there are no phases.
+
 /// Memory of the arena. `first` runs before the first request of the process is served. Its argument says
 /// whether that request comes outside of signal handlers, so that `first` may call the backing allocator.
 ///
@@ -95,41 +97,17 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) 
             retain::follow_live();
         })
     };
-    let serve = |arena: &'static Arena| arena.alloc_measured(size, align, contents).map(|at| (arena, at));
     let served = match arena() {
-        Some(arena) if is_sane => serve(arena),
+        Some(arena) if is_sane => arena.alloc_measured(size, align, contents),
         _ => Err(Unserved::BackingServes),
     };
     accounts::check_memory_limit();
     match served {
-        Ok((arena, at)) => allocated(arena, at, size),
+        Ok(at) => observe::profile_allocated(at, size),
         Err(Unserved::BackingServes) => accounts::overflowed(size),
         Err(Unserved::Fails) => {}
     }
-    served.map(|(_, at)| at)
-}
-
-/// Tells the profile that the arena serves a request for `size` bytes. The tracing of what outlives its phase is not told: there are
-/// no phases.
-#[inline(always)]
-fn allocated(arena: &Arena, at: NonNull<u8>, size: usize) {
-    if observe::is_profiled() {
-        profile::allocated(at.addr().get(), size, profile::Source::Arena, || arena.length(at, size));
-    }
-}
-
-/// Tells the profile that memory of the arena is about to be free.
-#[inline(always)]
-fn will_free(at: NonNull<u8>) {
-    if observe::is_profiled() {
-        profile::freed(at.addr().get());
-    }
-}
-
-/// Tells the profile that an allocation has a new length.
-fn resized(arena: &Arena, at: NonNull<u8>, size: usize) {
-    will_free(at);
-    allocated(arena, at, size);
+    served
 }
 
 /// The usual case of [`alloc`]: a block from this thread's cache.
@@ -137,11 +115,7 @@ fn resized(arena: &Arena, at: NonNull<u8>, size: usize) {
 #[must_use]
 pub fn alloc_cached(size: usize) -> Option<NonNull<u8>> {
     let at = arena::alloc_cached(Class::of_usual(size.max(1), MIN_ALIGN)?)?;
-    if observe::is_profiled() {
-        if let Some(arena) = arena::get() {
-            allocated(arena, at, size);
-        }
-    }
+    observe::profile_allocated(at, size);
     Some(at)
 }
 
@@ -203,7 +177,7 @@ pub enum Freed {
 pub unsafe fn dealloc(at: *mut u8) -> Freed {
     match arena::of(at) {
         Some((arena, at)) => {
-            will_free(at);
+            observe::profile_freed(at.as_ptr());
             // SAFETY: the caller's; the address lies in the region.
             unsafe { arena.dealloc_measured(at) }.map_or_else(Freed::Not, |()| Freed::Here)
         }
@@ -230,16 +204,24 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeabl
         // SAFETY: the caller's, as above.
         unsafe { arena.measured_anew(at, new_size) };
         accounts::check_memory_limit();
-        resized(arena, at, new_size);
+        resized(at, new_size);
         return Ok(Resized::To(at));
     }
     // SAFETY: as above; if the memory moved, nobody uses its old address.
-    let Some(moved) = (unsafe { arena.grow_elsewhere(at, old_size, new_size, MIN_ALIGN, || will_free(at)) }) else {
+    let Some(moved) =
+        (unsafe { arena.grow_elsewhere(at, old_size, new_size, MIN_ALIGN, || observe::profile_freed(at.as_ptr())) })
+    else {
         return Ok(Resized::Not(old_size));
     };
     accounts::check_memory_limit();
-    allocated(arena, moved, new_size);
+    observe::profile_allocated(moved, new_size);
     Ok(Resized::To(moved))
+}
+
+/// Tells the profile that an allocation has a new length.
+fn resized(at: NonNull<u8>, size: usize) {
+    observe::profile_freed(at.as_ptr());
+    observe::profile_allocated(at, size);
 }
 
 /// Copies the first `bytes` of memory that [`alloc`] returned to another place. Pages that the program never touched are not copied if the
@@ -266,7 +248,7 @@ pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
             arena.shrink_in_place(at, old_size, new_size.max(1));
             arena.measured_anew(at, new_size.max(1));
         }
-        resized(arena, at, new_size.max(1));
+        resized(at, new_size.max(1));
     }
 }
 

@@ -38,8 +38,7 @@ pub mod pool;
 #[cfg(feature = "profile")]
 pub mod profile;
 #[cfg(not(feature = "profile"))]
-#[path = "profile/absent.rs"]
-mod profile;
+use observe::no_profile as profile;
 mod retain;
 mod scratch;
 mod secret;

@@ -1,45 +1,65 @@
-//! Tells the observers of allocations and frees.
+//! Tells the observers of allocations and frees: the tracing of what outlives its phase, and the profile.
 
 use std::ptr::NonNull;
 
-use crate::escape;
-use crate::gate::{Observer, is_told};
+use crate::gate::{self, Observer, is_told};
 use crate::profile::{self, Source};
+use crate::{arena, escape};
 
-/// The arena served a request for `size` bytes at `at`, with `served_bytes` of its memory.
-#[cold]
-#[inline(never)]
-pub(crate) fn allocated(at: NonNull<u8>, size: usize, served_bytes: impl FnOnce() -> usize) {
-    tell(at, size, served_bytes);
+/// The arena serves a request for `size` bytes at `at`. Returns the address, so that this call can be the request's last step.
+#[inline(always)]
+pub(crate) fn allocated(at: NonNull<u8>, size: usize) -> *mut u8 {
+    if gate::is_observed() { tell_allocated(at, size) } else { at.as_ptr() }
 }
 
-#[inline(always)]
-fn tell(at: NonNull<u8>, size: usize, served_bytes: impl FnOnce() -> usize) {
+#[cold]
+#[inline(never)]
+fn tell_allocated(at: NonNull<u8>, size: usize) -> *mut u8 {
     if is_told(Observer::Escapes) {
         escape::allocated(at.addr().get(), size);
     }
+    profile_allocated(at, size);
+    at.as_ptr()
+}
+
+/// The arena's memory at `at` is about to be free. Afterwards, another thread may be handed it.
+#[inline(always)]
+pub(crate) fn will_free(at: NonNull<u8>) {
+    if gate::is_observed() {
+        tell_freed(at);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn tell_freed(at: NonNull<u8>) {
+    if is_told(Observer::Escapes) {
+        escape::freed(at.addr().get());
+    }
+    profile_freed(at.as_ptr());
+}
+
+/// The arena's memory at `at` has a new length.
+#[inline(always)]
+pub(crate) fn resized(at: NonNull<u8>, size: usize) {
+    will_free(at);
+    allocated(at, size);
+}
+
+/// As [`allocated`], for the profile alone.
+#[inline(always)]
+pub(crate) fn profile_allocated(at: NonNull<u8>, size: usize) {
     if is_profiled() {
+        let served_bytes = || arena::get().map_or(size, |arena| arena.length(at, size));
         profile::allocated(at.addr().get(), size, Source::Arena, served_bytes);
     }
 }
 
-/// As [`allocated`], of a block from the thread's cache. Returns its address, so that this call can be the request's last step.
-#[cold]
-#[inline(never)]
-pub(crate) fn cached(at: NonNull<u8>, size: usize, served_bytes: impl FnOnce() -> usize) -> *mut u8 {
-    tell(at, size, served_bytes);
-    at.as_ptr()
-}
-
-/// The allocation at `at` is about to be freed, or has a new length.
-#[cold]
-#[inline(never)]
-pub(crate) fn freed(at: NonNull<u8>) {
-    if is_told(Observer::Escapes) {
-        escape::freed(at.addr().get());
-    }
+/// Memory at `at`, of the arena or of the backing allocator, is about to be freed. Tells the profile alone.
+#[inline(always)]
+pub(crate) fn profile_freed(at: *mut u8) {
     if is_profiled() {
-        profile::freed(at.addr().get());
+        profile::freed(at.addr());
     }
 }
 
@@ -57,16 +77,30 @@ pub(crate) fn backing_allocated(at: *mut u8, size: usize) {
     }
 }
 
-/// The memory of the backing allocator at `at` is about to be freed.
-#[inline(always)]
-pub(crate) fn backing_freed(at: *mut u8) {
-    if is_profiled() {
-        profile::freed(at.addr());
-    }
-}
-
 /// Whether the profile is on.
 #[inline(always)]
 pub(crate) fn is_profiled() -> bool {
     cfg!(feature = "profile") && is_told(Observer::Profile)
+}
+
+#[cfg(not(feature = "profile"))]
+pub(crate) mod no_profile {
+    //! In place of the sampling, without its feature: nothing is sampled.
+
+    pub(crate) enum Source {
+        Arena,
+        Backing,
+    }
+
+    pub(crate) fn start_if_set() {}
+
+    pub(crate) fn allocated(_at: usize, _size: usize, _source: Source, _served_bytes: impl FnOnce() -> usize) {}
+
+    pub(crate) fn fresh(_bytes: usize) {}
+
+    pub(crate) fn freed(_at: usize) {}
+
+    pub(crate) fn may_hold(_at: usize) -> bool {
+        false
+    }
 }
