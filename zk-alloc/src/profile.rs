@@ -38,7 +38,6 @@
 //! thread takes a sample may wait for ever at its own first sample. The walk needs some KiB of stack, which a coroutine may lack.
 
 mod live;
-mod peak;
 mod sampler;
 mod sites;
 
@@ -94,7 +93,6 @@ pub fn start(mean_bytes: usize) {
     EPOCH.fetch_add(1, Ordering::AcqRel);
     sites::clear();
     live::clear();
-    peak::clear();
     sampler::begin(mean_bytes.clamp(1, MAX_MEAN_BYTES));
     // The first walk of a stack prepares the unwinder, which a signal handler must not interrupt.
     std::hint::black_box(Frames::capture());
@@ -128,8 +126,7 @@ pub fn is_on() -> bool {
 /// # profile::stop();
 /// ```
 pub fn mark() {
-    sites::all().for_each(sites::Entry::mark);
-    peak::mark();
+    sites::mark();
 }
 
 /// The estimates of this moment. An example is at the [module](self).
@@ -137,14 +134,7 @@ pub fn mark() {
 /// Requests of this call itself are not sampled.
 #[must_use]
 pub fn snapshot() -> Snapshot {
-    unsampled(|| {
-        peak::catch_up();
-        Snapshot {
-            sites: sites::all().map(sites::Entry::read).filter(|site| !site.is_empty()).collect(),
-            mean_bytes: sampler::mean_bytes(),
-            missed: sampler::missed(),
-        }
-    })
+    unsampled(|| Snapshot { sites: sites::read(), mean_bytes: sampler::mean_bytes(), missed: sampler::missed() })
 }
 
 /// The function of [`on_signal`], which its thread calls.
@@ -217,10 +207,7 @@ pub(crate) fn allocated(at: usize, size: usize, source: Source, served_bytes: im
             live::remove(at);
             return;
         }
-        let site = sites::at(site);
-        peak::about_to_change(site);
-        site.born(noted);
-        peak::born(noted.bytes);
+        sites::born(site, noted);
     } else {
         sampler::miss();
     }
@@ -231,7 +218,7 @@ pub(crate) fn allocated(at: usize, size: usize, source: Source, served_bytes: im
 pub(crate) fn fresh(bytes: usize) {
     let Some(sampled) = sampler::sample(Stream::FreshBytes, bytes) else { return };
     if let Some(site) = sampler::exclusively(|| here(Source::Arena)) {
-        sites::at(site).fresh(sampled.of(bytes).bytes);
+        sites::fresh(site, sampled.of(bytes).bytes);
     }
 }
 
@@ -260,11 +247,7 @@ pub(crate) fn may_hold(at: usize) -> bool {
 #[cold]
 fn died(at: usize) {
     if let Some((site, noted)) = live::remove(at) {
-        let site = sites::at(site);
-        peak::about_to_fall();
-        peak::about_to_change(site);
-        site.died(noted);
-        peak::died(noted.bytes);
+        sites::died(site, noted);
     }
 }
 

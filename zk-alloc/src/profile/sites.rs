@@ -1,15 +1,19 @@
-//! The call sites, and what the samples say about each.
+//! The call sites, and what the samples say about each, now and at the peak of the live bytes.
 //!
 //! A hash table that only grows. A thread claims a slot with one compare-and-swap, and nobody waits for it. A thread that stops in the
 //! middle, as in a forked child, leaves a site without addresses.
+//!
+//! Live bytes rise until something is freed. So the sites are noted just before a free, if the live bytes are above the last noted peak
+//! by 1/256. Other threads allocate and free during a note. They note a site themselves before they change it. At a new peak they
+//! complete the note, and begin another.
 #![allow(unsafe_code, reason = "promises that zeroes are a table")]
 
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::sampler::{COUNT_PARTS, Noted};
 use crate::frames;
-use crate::os::{AllZero, Errno, MappedOnce};
+use crate::os::{self, AllZero, Errno, MappedOnce};
 
 /// The number of sites. Samples of others count for a site without addresses.
 const SITES: usize = 1 << 14;
@@ -19,7 +23,14 @@ const TRIES: usize = 32;
 static TABLE: MappedOnce<Table> = MappedOnce::new();
 /// The number of the last note of the peak that was begun, in the upper half. In the lower half the process of which a thread began it,
 /// or 0 when it is complete. A forked child may find its parent's.
-pub(super) static NOTE: AtomicU64 = AtomicU64::new(0);
+static NOTE: AtomicU64 = AtomicU64::new(0);
+/// The estimated live bytes of all sites.
+static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
+/// The live bytes when the sites were last noted, with the number of that note ([`Tagged`]).
+static NOTED: AtomicU64 = AtomicU64::new(0);
+
+/// The sites are noted if the live bytes exceed the noted ones by one part in this many.
+const STEP: u64 = 256;
 /// Stands for all entries before there is a table.
 // SAFETY: atomics, for which zero is a value.
 static NO_ENTRY: Entry = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -75,7 +86,7 @@ pub struct Site {
 
 impl Site {
     /// Whether no sample is counted here.
-    pub(super) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         let bytes = [self.allocated, self.live, self.peak].map(|amount| amount.bytes);
         bytes == [0; 3] && self.fresh_bytes == 0
     }
@@ -83,7 +94,7 @@ impl Site {
 
 /// The account of a site. The counters come first, so that a look at them touches one cache line.
 #[repr(align(64))]
-pub(super) struct Entry {
+struct Entry {
     allocated: Counted,
     /// Below 0 if sampling was started again between an allocation and its free.
     live: Counted,
@@ -104,33 +115,33 @@ struct Counted {
 
 /// Bytes in the lower 48 bits, and above them the lower bits of the number of a note.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Tagged(pub(super) u64);
+struct Tagged(u64);
 
 impl Tagged {
     const BYTES_BITS: u32 = 48;
 
-    pub(super) fn new(number: u32, bytes: u64) -> Self {
+    fn new(number: u32, bytes: u64) -> Self {
         Self(u64::from(number) << Self::BYTES_BITS | bytes)
     }
 
-    pub(super) fn bytes(self) -> u64 {
+    fn bytes(self) -> u64 {
         self.0 & ((1 << Self::BYTES_BITS) - 1)
     }
 
     /// Whether this is of an earlier note. Notes are compared that are less than 2^15 apart.
-    pub(super) fn is_before(self, number: u32) -> bool {
+    fn is_before(self, number: u32) -> bool {
         let ahead = (number as u16).wrapping_sub((self.0 >> Self::BYTES_BITS) as u16);
         (1..1 << 15).contains(&ahead)
     }
 }
 
 /// The halves of [`NOTE`].
-pub(super) fn split(note: u64) -> (u32, u32) {
+fn split(note: u64) -> (u32, u32) {
     ((note >> 32) as u32, note as u32)
 }
 
 /// The number of the last note that was begun.
-pub(super) fn last_note() -> u32 {
+fn last_note() -> u32 {
     split(NOTE.load(Ordering::Relaxed)).0
 }
 
@@ -183,12 +194,12 @@ fn hash(addresses: &[usize], source: Source) -> u64 {
 }
 
 /// The entry of a site.
-pub(super) fn at(index: Index) -> &'static Entry {
+fn at(index: Index) -> &'static Entry {
     TABLE.get().map_or(&NO_ENTRY, |table| &table.entries[index as usize % SITES])
 }
 
 /// All sites.
-pub(super) fn all() -> impl Iterator<Item = &'static Entry> {
+fn all() -> impl Iterator<Item = &'static Entry> {
     let slots = TABLE.get().into_iter().flat_map(|table| table.hashes.iter().zip(&table.entries));
     slots.filter(|(hash, _)| hash.load(Ordering::Relaxed) != 0).map(|(_, entry)| entry)
 }
@@ -205,6 +216,59 @@ pub(super) fn clear() {
     // The sites for samples without one always have a place.
     for source in [Source::Arena, Source::Backing] {
         find(&[], source);
+    }
+    LIVE_BYTES.store(0, Ordering::Relaxed);
+    set_noted(last_note());
+}
+
+/// Counts an allocation that stays alive.
+pub(super) fn born(site: Index, noted: Noted) {
+    let site = at(site);
+    about_to_change(site);
+    site.allocated.add(noted);
+    site.live.add(noted);
+    LIVE_BYTES.fetch_add(noted.bytes as i64, Ordering::Relaxed);
+}
+
+/// Counts a free.
+pub(super) fn died(site: Index, noted: Noted) {
+    // The live bytes are about to fall, perhaps from a new peak.
+    if is_peak(STEP) {
+        note(STEP);
+    }
+    let site = at(site);
+    about_to_change(site);
+    site.live.subtract(noted);
+    LIVE_BYTES.fetch_sub(noted.bytes as i64, Ordering::Relaxed);
+}
+
+/// Counts fresh bytes.
+pub(super) fn fresh(site: Index, bytes: u64) {
+    at(site).fresh_bytes.fetch_add(bytes, Ordering::Relaxed);
+}
+
+/// The estimates of this moment.
+pub(super) fn read() -> Vec<Site> {
+    // Notes the sites, if the live bytes are above the noted peak.
+    note(u64::MAX);
+    all().map(Entry::read).filter(|site| !site.is_empty()).collect()
+}
+
+/// See [`mark`](super::mark): the peak is what is alive now.
+pub(super) fn mark() {
+    for site in all() {
+        site.allocated.set(NOTHING);
+        site.fresh_bytes.store(0, Ordering::Relaxed);
+    }
+    for _ in 0..MAX_NOTES {
+        let note = NOTE.load(Ordering::Acquire);
+        let (number, by) = split(note);
+        if by == noting() {
+            end_note(number);
+        } else if let Some(number) = begin_note(note) {
+            set_noted(number);
+            return end_note(number);
+        }
     }
 }
 
@@ -256,24 +320,8 @@ impl Entry {
         self.fresh_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Counts an allocation that stays alive.
-    pub(super) fn born(&self, noted: Noted) {
-        self.allocated.add(noted);
-        self.live.add(noted);
-    }
-
-    /// Counts a free.
-    pub(super) fn died(&self, noted: Noted) {
-        self.live.subtract(noted);
-    }
-
-    /// Counts fresh bytes.
-    pub(super) fn fresh(&self, bytes: u64) {
-        self.fresh_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
     /// Notes the live bytes as those of the peak, unless a thread did so before for the note with this number. Returns them.
-    pub(super) fn note_peak(&self, number: u32) -> u64 {
+    fn note_peak(&self, number: u32) -> u64 {
         // Read before the live bytes. A thread that changes the site notes it first, or finds it noted. So they are from before the
         // change.
         let peak = self.peak.load(Ordering::Acquire);
@@ -287,14 +335,8 @@ impl Entry {
         Tagged(self.peak.load(Ordering::Acquire)).bytes()
     }
 
-    /// See [`mark`](super::mark).
-    pub(super) fn mark(&self) {
-        self.allocated.set(NOTHING);
-        self.fresh_bytes.store(0, Ordering::Relaxed);
-    }
-
     /// The estimates so far.
-    pub(super) fn read(&self) -> Site {
+    fn read(&self) -> Site {
         // Pairs with the Release of `describe`.
         let state = self.state.load(Ordering::Acquire);
         let addresses = &self.addresses[..(state as usize / 2).saturating_sub(1)];
@@ -312,9 +354,89 @@ impl Entry {
     }
 }
 
+// Notes of the peak.
+
+fn live_bytes() -> u64 {
+    u64::try_from(LIVE_BYTES.load(Ordering::Relaxed)).unwrap_or(0)
+}
+
+/// A site is about to change. If a thread notes the sites now, the note gets what the site has before.
+fn about_to_change(site: &Entry) {
+    let (number, by) = split(NOTE.load(Ordering::Acquire));
+    if by == noting() {
+        site.note_peak(number);
+    }
+}
+
+/// The lower half of [`NOTE`] while a thread of this process notes the sites.
+fn noting() -> u32 {
+    (os::process_generation() as u32) << 1 | 1
+}
+
+fn join(number: u32, by: u32) -> u64 {
+    u64::from(number) << 32 | u64::from(by)
+}
+
+/// A thread may find so often that others began a note before it.
+const MAX_NOTES: usize = 8;
+
+/// Notes the sites, until the noted bytes are the live bytes, but for one part in `step`. A note that is in progress was begun at a lower
+/// peak, and its thread may be interrupted for long. So this thread completes it first.
+#[cold]
+fn note(step: u64) {
+    for _ in 0..MAX_NOTES {
+        // Read first: if a note is completed after the comparison, this one does not begin.
+        let note = NOTE.load(Ordering::Acquire);
+        let (number, by) = split(note);
+        if by == noting() {
+            end_note(number);
+        } else if !is_peak(step) {
+            return;
+        } else if let Some(number) = begin_note(note) {
+            end_note(number);
+        }
+    }
+}
+
+fn is_peak(step: u64) -> bool {
+    let noted = Tagged(NOTED.load(Ordering::Relaxed)).bytes();
+    live_bytes() > noted + noted / step
+}
+
+/// From now on, a thread that changes a site notes it before. Returns the number of this note, or nothing if `note` is no longer the
+/// last one. A note of the parent's has no thread here, so this one takes its place.
+fn begin_note(note: u64) -> Option<u32> {
+    let number = split(note).0.wrapping_add(1);
+    let next = join(number, noting());
+    NOTE.compare_exchange(note, next, Ordering::AcqRel, Ordering::Relaxed).is_ok().then_some(number)
+}
+
+/// Completes the note with this number. Several threads may do so at once.
+fn end_note(number: u32) {
+    let noted = all().map(|site| site.note_peak(number)).sum();
+    raise_noted(number, noted);
+    let (in_progress, complete) = (join(number, noting()), join(number, 0));
+    _ = NOTE.compare_exchange(in_progress, complete, Ordering::AcqRel, Ordering::Relaxed);
+}
+
+fn set_noted(number: u32) {
+    NOTED.store(Tagged::new(number, 0).0, Ordering::Relaxed);
+}
+
+/// Raises the noted bytes, unless they are those of a later note: a thread that is late has a sum from before a mark.
+fn raise_noted(number: u32, bytes: u64) {
+    let raise = |noted| {
+        let noted = Tagged(noted);
+        (noted.is_before(number) || noted == Tagged::new(number, noted.bytes()))
+            .then(|| Tagged::new(number, noted.bytes().max(bytes)).0)
+    };
+    _ = NOTED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::{allocated, freed, live};
 
     /// A program with more call sites than there is room for keeps its totals.
     #[test]
@@ -332,5 +454,34 @@ mod tests {
         assert_eq!(at(without).read().addresses, [0; 0]);
         clear();
         assert_eq!(all().count(), 2);
+    }
+
+    /// Otherwise the peak would have memory that was not alive at the same time.
+    #[test]
+    fn what_changes_while_the_peak_is_noted_is_in_it_as_it_was_before() {
+        let _turn = crate::profile::tests::turn();
+        open().unwrap();
+        live::open().unwrap();
+        clear();
+        live::clear();
+        // Requests of this size are always sampled. Each address stands for a request of one call site.
+        const BYTES: usize = 64 << 20;
+        let allocate = |at: usize| allocated(at, BYTES, Source::Arena, || BYTES);
+        let peak_bytes = || all().map(|site| site.read().peak.bytes).sum::<u64>();
+        let mut number = None;
+        for at in [1 << 30, 2 << 30, 3 << 30, 4 << 30] {
+            if at == 4 << 30 {
+                number = begin_note(NOTE.load(Ordering::Relaxed));
+            }
+            allocate(at);
+        }
+        end_note(number.expect("nobody else notes"));
+        assert_eq!(peak_bytes(), 3 * BYTES as u64, "memory that came during the note is in it");
+        let number = begin_note(NOTE.load(Ordering::Relaxed)).expect("nobody else notes");
+        freed(1 << 30);
+        end_note(number);
+        assert_eq!(peak_bytes(), 4 * BYTES as u64, "memory that went during the note is not in it");
+        clear();
+        live::clear();
     }
 }
