@@ -1,9 +1,8 @@
 //! `Scratch`: a bump allocator with a mapping of its own, whose memory is freed all at once.
 #![allow(unsafe_code, reason = "makes values in a mapping")]
 
-mod bump;
-
 use std::alloc::Layout;
+use std::cell::Cell;
 use std::error::Error;
 use std::mem::{MaybeUninit, needs_drop};
 use std::ptr::NonNull;
@@ -12,7 +11,10 @@ use std::{fmt, slice};
 #[cfg(feature = "allocator-api2")]
 use allocator_api2::alloc::{AllocError, Allocator};
 
-use bump::Bump;
+use crate::arena::HugeAdvice;
+use crate::config;
+use crate::os::{self, Errno, HUGE_PAGE_BYTES, Mapping};
+use crate::secret::wipe;
 
 /// The least alignment of arrays, in bytes: a cache line, and a vector of AVX-512.
 const LINE_BYTES: usize = 64;
@@ -84,7 +86,12 @@ const LINE_BYTES: usize = 64;
 /// With the feature `allocator-api2`, `&Scratch` is an `allocator_api2::alloc::Allocator`: for `Vec::new_in(&scratch)` of that
 /// crate, and hashbrown's maps. The last block grows in place, and is freed when it is dropped. The reset frees all other blocks.
 pub struct Scratch {
-    bump: Bump,
+    // Bytes at `used` and beyond are free. Bytes at `written` and beyond are zero, unless they are handed out now.
+    memory: Mapping,
+    /// Bytes from the start that are handed out, including the gaps that alignment left.
+    used: Cell<usize>,
+    /// The highest `used` since the last wipe or release, as of the last resize or reset.
+    written: Cell<usize>,
 }
 
 #[allow(clippy::mut_from_ref, reason = "each call hands out memory that nobody else has")]
@@ -104,7 +111,20 @@ impl Scratch {
     /// # Errors
     /// If the system refuses memory.
     pub fn try_with_capacity(bytes: usize) -> Result<Self, MemoryRefused> {
-        Bump::with_capacity(bytes).map(|bump| Self { bump })
+        let refused = |Errno(errno)| MemoryRefused { asked_bytes: bytes, errno };
+        // Whole huge pages: kernels from 6.7 on place such mappings on a huge-page boundary.
+        let page = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { os::page_bytes() };
+        let memory = os::map_zeroed(os::round_up(bytes, page).map_err(refused)?).map_err(refused)?;
+        let (at, len) = (memory.start().as_ptr(), memory.len());
+        // A refusal costs time and nothing else.
+        let _ = match HugeAdvice::of(config::huge_pages()) {
+            // SAFETY: the mapping made above.
+            HugeAdvice::Forbid => unsafe { os::forbid_huge(at, len) },
+            // SAFETY: as above.
+            HugeAdvice::Ask if len >= HUGE_PAGE_BYTES => unsafe { os::advise_huge(at, len) },
+            HugeAdvice::Ask | HugeAdvice::Leave => Ok(()),
+        };
+        Ok(Self { memory, used: Cell::new(0), written: Cell::new(0) })
     }
 
     /// Moves a value into the scratch.
@@ -121,7 +141,7 @@ impl Scratch {
     /// # Errors
     /// If it does not fit. The value is lost then.
     pub fn try_alloc<T>(&self, value: T) -> Result<&mut T, ScratchExhausted> {
-        let slots = self.slots(Layout::new::<T>(), 1, Bump::claim)?;
+        let slots = self.slots(Layout::new::<T>(), 1, Self::claim)?;
         Ok(slots[0].write(value))
     }
 
@@ -189,7 +209,7 @@ impl Scratch {
     /// # Errors
     /// If they do not fit.
     pub fn try_alloc_array_uninit<T>(&self, len: usize) -> Result<&mut [MaybeUninit<T>], ScratchExhausted> {
-        self.slots(self.array_layout::<T>(len)?, len, Bump::claim)
+        self.slots(self.array_layout::<T>(len)?, len, Self::claim)
     }
 
     /// Room for `len` values, on a boundary of 64 bytes or more, with all bytes zero. The kernel zeroes pages that were not used
@@ -217,43 +237,54 @@ impl Scratch {
     /// # Errors
     /// If they do not fit.
     pub fn try_alloc_array_zeroed<T>(&self, len: usize) -> Result<&mut [MaybeUninit<T>], ScratchExhausted> {
-        self.slots(self.array_layout::<T>(len)?, len, Bump::claim_zeroed)
+        self.slots(self.array_layout::<T>(len)?, len, Self::claim_zeroed)
     }
 
     /// Frees everything. Pages stay resident and keep their contents for the next round.
     pub fn reset(&mut self) {
-        self.bump.reset();
+        // `&mut`: nobody borrows from this any more, so its addresses may be handed out again.
+        self.set_used(0);
     }
 
     /// Frees everything, and zeroes all memory that was handed out since the scratch was made or last wiped. The compiler does
     /// not leave these writes out. Pages stay resident. Use it for secrets that must not outlive their round. Dropping a scratch
     /// does not zero its pages. [`SecretBuf`](crate::SecretBuf) guards secrets that need more.
     pub fn wipe(&mut self) {
-        self.bump.wipe();
+        self.reset();
+        let start = self.memory.start().cast::<MaybeUninit<u8>>().as_ptr();
+        // SAFETY: `written` is within the mapping, and after a reset its bytes are ours alone.
+        wipe(unsafe { slice::from_raw_parts_mut(start, self.written.get()) });
+        self.written.set(0);
     }
 
     /// Frees everything, and purges the pages. If the system refuses (pages that `mlockall` locked, platforms without Unix), they
     /// stay.
     pub fn release(&mut self) {
-        self.bump.discard();
+        self.reset();
+        // SAFETY: the mapping, whose contents are dead after a reset.
+        let purged = unsafe { os::discard(self.memory.start().as_ptr(), self.memory.len()) };
+        // If the kernel refuses, the contents stay, and `claim_zeroed` zeroes them.
+        if purged.is_ok() {
+            self.written.set(0);
+        }
     }
 
     /// Bytes that are handed out, including the gaps that alignment left.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
-        self.bump.used_bytes()
+        self.used.get()
     }
 
     /// Bytes that can be handed out between two resets: the capacity that was asked for, in whole pages (whole huge pages from 2
     /// MiB on).
     #[must_use]
     pub fn capacity_bytes(&self) -> usize {
-        self.bump.capacity_bytes()
+        self.memory.len()
     }
 
     fn array_layout<T>(&self, len: usize) -> Result<Layout, ScratchExhausted> {
         let layout = Layout::array::<T>(len).and_then(|layout| layout.align_to(LINE_BYTES));
-        layout.map_err(|_| self.bump.exhausted(len.saturating_mul(size_of::<T>()), align_of::<T>().max(LINE_BYTES)))
+        layout.map_err(|_| self.exhausted(len.saturating_mul(size_of::<T>()), align_of::<T>().max(LINE_BYTES)))
     }
 
     /// Room for `len` values: the bytes that `claim` finds for `layout`, which is the layout of these values.
@@ -262,13 +293,71 @@ impl Scratch {
         &self,
         layout: Layout,
         len: usize,
-        claim: fn(&Bump, usize, usize) -> Result<NonNull<u8>, ScratchExhausted>,
+        claim: fn(&Self, usize, usize) -> Result<NonNull<u8>, ScratchExhausted>,
     ) -> Result<&mut [MaybeUninit<T>], ScratchExhausted> {
         const { assert!(!needs_drop::<T>(), "nothing is dropped in a scratch: a type that needs it can't live there") };
-        let at = claim(&self.bump, layout.size(), layout.align())?;
+        let at = claim(self, layout.size(), layout.align())?;
         // SAFETY: the bytes are as long and as aligned as `layout` says, which holds `len` values. Nobody else gets them before a
         // reset, and by then this borrow must be over.
         Ok(unsafe { slice::from_raw_parts_mut(at.cast().as_ptr(), len) })
+    }
+}
+
+// The bump pointer. It deals in addresses only; the methods above decide who holds which of them.
+impl Scratch {
+    /// Claims `size` free bytes, on a boundary of `align`, a power of two.
+    #[inline]
+    fn claim(&self, size: usize, align: usize) -> Result<NonNull<u8>, ScratchExhausted> {
+        let base = self.memory.start();
+        let Some(offset) = place(base.addr().get(), self.used.get(), self.capacity_bytes(), size, align) else {
+            return Err(self.exhausted(size, align));
+        };
+        self.used.set(offset + size);
+        // SAFETY: `place` returns an offset within the capacity, which is the length of the mapping.
+        Ok(unsafe { base.add(offset) })
+    }
+
+    /// As [`claim`](Self::claim), zeroed. It leaves bytes alone that were not used since they were last zeroed.
+    fn claim_zeroed(&self, size: usize, align: usize) -> Result<NonNull<u8>, ScratchExhausted> {
+        let at = self.claim(size, align)?;
+        let stale = self.written.get().saturating_sub(self.offset(at)).min(size);
+        // SAFETY: the first of `size` bytes that were just claimed.
+        unsafe { at.write_bytes(0, stale) };
+        Ok(at)
+    }
+
+    /// Changes the length of a claim where it stands, and returns whether that was possible. The last claim grows while there is
+    /// room, and frees the bytes that it loses. Any other claim can only shrink, and its lost bytes stay unused until the reset.
+    /// A length of 0 frees a claim.
+    ///
+    /// The caller uses no more than `new_size` bytes from now on.
+    #[cfg(any(feature = "allocator-api2", test))]
+    fn resize(&self, at: NonNull<u8>, old_size: usize, new_size: usize) -> bool {
+        let offset = self.offset(at);
+        if offset + old_size != self.used.get() {
+            return new_size <= old_size;
+        }
+        let fits = new_size <= self.capacity_bytes() - offset;
+        if fits {
+            self.set_used(offset + new_size);
+        }
+        fits
+    }
+
+    /// The error for a request that does not fit.
+    #[cold]
+    fn exhausted(&self, asked_bytes: usize, align_bytes: usize) -> ScratchExhausted {
+        let (used, capacity_bytes) = (self.used.get(), self.capacity_bytes());
+        ScratchExhausted { asked_bytes, align_bytes, left_bytes: capacity_bytes - used, capacity_bytes }
+    }
+
+    fn offset(&self, at: NonNull<u8>) -> usize {
+        at.addr().get() - self.memory.start().addr().get()
+    }
+
+    fn set_used(&self, used: usize) {
+        self.written.set(self.written.get().max(self.used.get()));
+        self.used.set(used);
     }
 }
 
@@ -278,7 +367,7 @@ impl Scratch {
     /// A block for `layout`, on a boundary of at least a cache line, as for arrays.
     fn block(&self, layout: Layout, zeroed: bool) -> Result<NonNull<[u8]>, AllocError> {
         let (size, align) = (layout.size(), layout.align().max(LINE_BYTES));
-        let at = if zeroed { self.bump.claim_zeroed(size, align) } else { self.bump.claim(size, align) };
+        let at = if zeroed { self.claim_zeroed(size, align) } else { self.claim(size, align) };
         at.map(|at| NonNull::slice_from_raw_parts(at, size)).map_err(|_| AllocError)
     }
 
@@ -287,7 +376,7 @@ impl Scratch {
     /// # Safety
     /// `at` is a block of `old`, and nobody uses it any more if this succeeds.
     unsafe fn refit(&self, at: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
-        if at.addr().get() % new.align() == 0 && self.bump.resize(at, old.size(), new.size()) {
+        if at.addr().get() % new.align() == 0 && self.resize(at, old.size(), new.size()) {
             return Ok(NonNull::slice_from_raw_parts(at, new.size()));
         }
         let moved = self.block(new, false)?;
@@ -310,7 +399,7 @@ unsafe impl Allocator for &Scratch {
     }
 
     unsafe fn deallocate(&self, at: NonNull<u8>, layout: Layout) {
-        self.bump.resize(at, layout.size(), 0);
+        self.resize(at, layout.size(), 0);
     }
 
     unsafe fn grow(&self, at: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
@@ -339,6 +428,13 @@ impl fmt::Debug for Scratch {
             .field("capacity_bytes", &self.capacity_bytes())
             .finish()
     }
+}
+
+/// Where in `[base + used, base + capacity)` the first `size` bytes on a boundary of `align` begin, as an offset from `base`.
+const fn place(base: usize, used: usize, capacity: usize, size: usize, align: usize) -> Option<usize> {
+    let Some(at) = (base + used).checked_next_multiple_of(align) else { return None };
+    let offset = at - base;
+    if offset <= capacity && size <= capacity - offset { Some(offset) } else { None }
 }
 
 /// The values in slots that were all written. (Slices have a method for this from Rust 1.93 on.)
@@ -405,3 +501,57 @@ impl fmt::Display for ScratchExhausted {
 }
 
 impl Error for ScratchExhausted {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_aligned_as_an_address_and_ends_within_the_capacity() {
+        const BASE: usize = 0x7000_1000;
+        assert_eq!(place(BASE, 0, 4096, 4096, 64), Some(0));
+        assert_eq!(place(BASE, 1, 4096, 4096 - 64, 64), Some(64));
+        assert_eq!(place(BASE, 1, 4096, 4096 - 63, 64), None);
+        assert_eq!(place(BASE, 4096, 4096, 0, 1), Some(4096));
+        assert_eq!(place(BASE, 4096, 4096, 1, 1), None);
+        // The address has to lie on the boundary, not the offset.
+        assert_eq!(place(BASE, 1, 1 << 14, 1, 1 << 13), Some(0x1000));
+        // A boundary past the end, and one past all addresses.
+        assert_eq!(place(BASE, 4000, 4096, 0, 1 << 20), None);
+        assert_eq!(place(usize::MAX - 4096, 4000, 4096, 0, 1 << 20), None);
+        assert_eq!(place(BASE, 8, 4096, usize::MAX, 1), None);
+    }
+
+    /// Zeroing is left out for bytes that still hold the kernel's zeroes. Bytes that were freed, by whatever path, may hold
+    /// something else.
+    #[test]
+    fn zeroed_claims_are_zero_wherever_somebody_was_before() {
+        let mut scratch = Scratch::with_capacity(4096);
+        let fill = |scratch: &Scratch, len| {
+            let at = scratch.claim(len, 1).unwrap();
+            // SAFETY: just claimed.
+            unsafe { at.write_bytes(0xA5, len) };
+            at
+        };
+        let assert_zeroed = |scratch: &Scratch, len| {
+            let at = scratch.claim_zeroed(len, 1).unwrap();
+            // SAFETY: just claimed, and initialised, which is what is being tested.
+            assert!(unsafe { slice::from_raw_parts(at.as_ptr(), len) }.iter().all(|&byte| byte == 0));
+            at
+        };
+        let at = fill(&scratch, 1000);
+        assert!(scratch.resize(at, 1000, 100));
+        assert_zeroed(&scratch, 2000);
+        scratch.reset();
+        fill(&scratch, 500);
+        assert_zeroed(&scratch, 3000);
+        type Way = fn(&mut Scratch);
+        let ways: [Way; 3] = [Scratch::reset, Scratch::wipe, Scratch::release];
+        for back in ways {
+            back(&mut scratch);
+            let at = assert_zeroed(&scratch, 4096);
+            assert!(scratch.resize(at, 4096, 0));
+            fill(&scratch, 4096);
+        }
+    }
+}
