@@ -76,7 +76,7 @@ macro_rules! settings {
                 host: &Host,
                 environment: impl Fn(&'static str) -> Option<Value>,
                 program: &Settings,
-                mut warn: impl FnMut(Warning),
+                mut warn: impl FnMut(&'static str, fmt::Arguments<'_>),
             ) -> Self {
                 $(let $name: fn(&Host) -> $type = $default;)+
                 Self { $($name: SETTINGS.$name.resolve(&environment, program.$name, $name(host), &mut warn),)+ }
@@ -249,13 +249,13 @@ pub(crate) struct Setting<T> {
 
 impl<T: Copy + PartialEq> Setting<T> {
     /// The value in force: from the `environment`, else from the `program`, else the `default`. Warns of a value in the
-    /// environment that can't be used.
+    /// environment that can't be used, with the name of its variable.
     fn resolve(
         &self,
         environment: impl Fn(&'static str) -> Option<Value>,
         program: Option<T>,
         default: T,
-        mut warn: impl FnMut(Warning),
+        mut warn: impl FnMut(&'static str, fmt::Arguments<'_>),
     ) -> InForce<T> {
         let said = environment(self.variable);
         if let Some(value) = said.as_ref().and_then(|said| self.usable(said)) {
@@ -266,19 +266,21 @@ impl<T: Copy + PartialEq> Setting<T> {
             None => InForce { value: default, origin: Origin::Default },
         };
         if let Some(value) = said {
-            let used = (self.kind.show)(else_in_force.value);
-            warn(Warning {
-                variable: self.variable,
-                value,
-                wanted: self.kind.wanted,
-                instead: else_in_force.origin,
-                used,
-            });
+            let instead = match else_in_force.origin {
+                Origin::Program => "what the program set",
+                _ => "the default",
+            };
+            let (variable, wanted, used) = (self.variable, self.kind.wanted, (self.kind.show)(else_in_force.value));
+            warn(variable, format_args!("{variable}={value:?} is not {wanted}; using {instead}, {used}"));
         }
         else_in_force
     }
 
-    /// The value from the environment, if it can be used.
+    /// The value from the environment, if it is set to one that can be used.
+    fn environment_value(&self) -> Option<T> {
+        self.usable(&os::variable(self.variable)?)
+    }
+
     fn usable(&self, said: &Value) -> Option<T> {
         (self.kind.parse)(said.text()?.trim()).filter(|&value| (self.kind.bound)(value) == value)
     }
@@ -311,27 +313,6 @@ impl fmt::Display for Shown {
             Self::Seconds(time) => write!(f, "{}", time.as_secs_f64()),
             Self::Word(word) => f.write_str(word),
         }
-    }
-}
-
-/// A value in the environment that can't be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Warning {
-    variable: &'static str,
-    value: Value,
-    wanted: &'static str,
-    instead: Origin,
-    used: Shown,
-}
-
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let instead = match self.instead {
-            Origin::Program => "what the program set",
-            _ => "the default",
-        };
-        let Self { variable, value, wanted, used, .. } = self;
-        write!(f, "{variable}={value:?} is not {wanted}; using {instead}, {used}")
     }
 }
 
@@ -518,15 +499,13 @@ pub(crate) fn program() -> Option<&'static Settings> {
 
 /// Whether the process was started with `ZK_ALLOC=off`: the backing allocator serves every request, and no arena opens.
 pub(crate) fn is_off() -> bool {
-    os::variable(OFF.variable).as_ref().and_then(|said| OFF.usable(said)).unwrap_or(false)
+    OFF.environment_value().unwrap_or(false)
 }
 
 /// Has `run` called whenever the process gets the signal that `setting` names, if there is one that the program does not handle. Returns
 /// whether it will be. Only ordinary code calls this. `run` does only what a signal handler may do.
 pub(crate) fn on_signal_of(setting: &Setting<i32>, run: fn()) -> bool {
-    let Some(signal) = os::variable(setting.variable).as_ref().and_then(|said| setting.usable(said)) else {
-        return false;
-    };
+    let Some(signal) = setting.environment_value() else { return false };
     let is_ours = os::on_signal(signal, run);
     if !is_ours {
         os::warn(format_args!("signal {signal} is handled or ignored already; {} has no effect", setting.variable));
@@ -537,9 +516,9 @@ pub(crate) fn on_signal_of(setting: &Setting<i32>, run: fn()) -> bool {
 /// Resolves the settings, and puts them in force.
 pub(crate) fn load(program: &Settings) -> Config {
     let may_warn = !HAS_WARNED.load(Ordering::Relaxed);
-    let warn = |warning| {
+    let warn = |_: &str, warning: fmt::Arguments<'_>| {
         if may_warn {
-            os::warn(format_args!("{warning}"));
+            os::warn(warning);
         }
     };
     let config = Config::resolve(os::host(), os::variable, program, warn);
@@ -571,7 +550,10 @@ fn parse_constant(text: &str) -> Option<usize> {
 }
 
 /// Warns of values of the settings that are not the arena's.
-fn check_others(environment: impl Fn(&'static str) -> Option<Value>, mut warn: impl FnMut(Warning)) {
+fn check_others(
+    environment: impl Fn(&'static str) -> Option<Value>,
+    mut warn: impl FnMut(&'static str, fmt::Arguments<'_>),
+) {
     OFF.resolve(&environment, None, false, &mut warn);
     RELEASE_SIGNAL.resolve(&environment, None, 0, &mut warn);
     #[cfg(feature = "profile")]
@@ -602,18 +584,18 @@ pub fn warn_of_settings(is_said: impl Fn(&str) -> bool) {
         return;
     }
     warn_of_unknown(&is_said);
-    let each = |host, mut warn: &mut dyn FnMut(Warning)| {
-        Config::resolve(host, os::variable, &Settings::new(), &mut warn);
-        check_others(os::variable, &mut warn);
+    let each = |host, warn: &mut dyn FnMut(&'static str, fmt::Arguments<'_>)| {
+        Config::resolve(host, os::variable, &Settings::new(), &mut *warn);
+        check_others(os::variable, warn);
     };
     // Any host tells whether there is a warning. The real host, whose defaults a warning names, takes longer to ask.
     let mut is_any = false;
     let limits = Limits { threads: 1, memory_bytes: 0, is_memory_grouped: false };
-    each(Host { limits, huge_pages: HostHugePages::Unavailable }, &mut |_| is_any = true);
+    each(Host { limits, huge_pages: HostHugePages::Unavailable }, &mut |_, _| is_any = true);
     if is_any {
-        each(os::host(), &mut |warning| {
-            if !is_said(warning.variable) {
-                os::warn(format_args!("{warning}"));
+        each(os::host(), &mut |variable, warning| {
+            if !is_said(variable) {
+                os::warn(warning);
             }
         });
     }
@@ -624,7 +606,7 @@ fn min_bytes(program: &Settings) -> usize {
     if is_off() {
         return NEVER;
     }
-    let set = SETTINGS.min_bytes.resolve(os::variable, program.min_bytes, DEFAULT_MIN_BYTES, |_| ());
+    let set = SETTINGS.min_bytes.resolve(os::variable, program.min_bytes, DEFAULT_MIN_BYTES, |_, _| ());
     set.value.min(NEVER)
 }
 
@@ -632,21 +614,21 @@ fn min_bytes(program: &Settings) -> usize {
 #[cfg(feature = "c-api")]
 #[must_use]
 pub fn min_bytes_setting() -> Option<usize> {
-    os::variable(SETTINGS.min_bytes.variable).as_ref().and_then(|said| SETTINGS.min_bytes.usable(said))
+    SETTINGS.min_bytes.environment_value()
 }
 
 /// `ZK_ALLOC_BACKGROUND`, if it is set to a value that can be used.
 #[cfg(feature = "c-api")]
 pub(crate) fn background_setting() -> Option<bool> {
-    os::variable(SETTINGS.background_thread.variable).as_ref().and_then(|said| SETTINGS.background_thread.usable(said))
+    SETTINGS.background_thread.environment_value()
 }
 
 /// `ZK_ALLOC_PROFILE_BYTES`, or else the default. A warning names a value that can't be used, unless `is_said` holds for its variable.
 #[cfg(feature = "profile")]
 pub(crate) fn profile_mean_bytes(default: usize, is_said: impl Fn(&'static str) -> bool) -> usize {
-    let warn = |warning| {
-        if !is_said(PROFILE_BYTES.variable) {
-            os::warn(format_args!("{warning}"));
+    let warn = |variable, warning: fmt::Arguments<'_>| {
+        if !is_said(variable) {
+            os::warn(warning);
         }
     };
     PROFILE_BYTES.resolve(os::variable, None, default, warn).value
@@ -656,7 +638,7 @@ pub(crate) fn profile_mean_bytes(default: usize, is_said: impl Fn(&'static str) 
 /// opens.
 pub(crate) fn huge_pages() -> HugePagesOutcome {
     let in_code = program().and_then(|program| program.huge_pages);
-    let wish = SETTINGS.huge_pages.resolve(os::variable, in_code, HugePages::Auto, |_| ());
+    let wish = SETTINGS.huge_pages.resolve(os::variable, in_code, HugePages::Auto, |_, _| ());
     wish.value.on(os::host().huge_pages)
 }
 
@@ -675,7 +657,7 @@ impl Config {
         machine: Host,
         environment: impl Fn(&'static str) -> Option<Value>,
         program: &Settings,
-        warn: impl FnMut(Warning),
+        warn: impl FnMut(&'static str, fmt::Arguments<'_>),
     ) -> Self {
         let settings = SettingsInForce::resolve(&machine, environment, program, warn);
         Self {

@@ -27,7 +27,7 @@ fn resolve_on(machine: Host, name: &'static str, value: &str, program: &Settings
         machine,
         |variable| (variable == name).then(|| Value::new(value.as_bytes())),
         program,
-        |warning| warnings.push(warning.to_string()),
+        |_, warning| warnings.push(warning.to_string()),
     );
     (config, warnings)
 }
