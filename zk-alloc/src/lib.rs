@@ -34,7 +34,6 @@ mod observe;
 mod os;
 mod phase;
 pub mod pinned;
-pub mod pool;
 #[cfg(feature = "profile")]
 pub mod profile;
 #[cfg(not(feature = "profile"))]
@@ -56,7 +55,7 @@ pub use config::{
     HugePages, HugePagesOutcome, InForce, Origin, Settings, SettingsInForce, min_arena_bytes, thread_capacity_bytes,
 };
 pub use escape::{Escaped, escaped, trace_escaped};
-pub use phase::{Participants, Phase, PhaseGuard, begin_phase, end_phase, is_serving, phase};
+pub use phase::{Participants, Phase, PhaseGuard, begin_phase, end_phase, is_serving, phase, pool};
 pub use pinned::{NotPinned, Pinned};
 pub use retain::{Retain, purge_lazily, release, reserve, set_retain, soften};
 pub use scratch::{Arena, MemoryRefused, Scratch, ScratchExhausted};
