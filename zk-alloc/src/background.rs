@@ -31,6 +31,9 @@ static HANDLE: Handle = Handle(UnsafeCell::new(None));
 /// Whether the setting was applied, so that [`start_if_set`] has nothing to do.
 static IS_SETTLED: AtomicBool = AtomicBool::new(false);
 
+/// The stack of the thread, which only purges, in bytes.
+const STACK_BYTES: usize = 128 << 10;
+
 fn state_of(generation: u64, state: u64) -> u64 {
     generation << STATE_BITS | state
 }
@@ -122,7 +125,7 @@ fn start() -> Result<(), Option<Errno>> {
         // Another thread is starting it now.
         return Ok(());
     }
-    match OwnThread::start(run, Some(os::SMALL_STACK_BYTES)) {
+    match OwnThread::start(run, Some(STACK_BYTES)) {
         Ok(thread) => {
             // SAFETY: this thread moved the state to `STARTING`.
             unsafe { *HANDLE.0.get() = Some(thread) };

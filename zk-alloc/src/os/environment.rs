@@ -1,15 +1,37 @@
-//! The settings from the environment, as it was when the process started, read without the standard library's lock.
+//! What surrounds the process when it starts: its variables, its standard error, and the host. Functions before `main` note all three,
+//! because later the answers may be others, or may not be had.
 //!
-//! `std::env` guards the environment with a lock. Another thread may hold it while it sets a variable. After a fork, it may stay
+//! The variables are read without the standard library's lock. `std::env` guards the environment with a lock. Another thread may hold it while it sets a variable. After a fork, it may stay
 //! locked forever. The first allocation may come at such a moment, and must not wait. So a function before `main` copies the values,
-//! while the process has one thread. All later reads use that copy. Variables that the program sets later are not seen. (In a library
-//! that `dlopen` loads, the copy is made at that time.)
-#![allow(unsafe_code, reason = "runs before main, and reads the C library's list of variables")]
+//! while the process has one thread. All later reads use that copy. Variables that the program sets later are not seen.
+//!
+//! Standard error is the file that the process was started with, and no other. A program may close descriptor 2, or be started without
+//! one. The next file that it opens takes that number, and a message would land in its data. So each message compares the file with the
+//! one that was noted.
+//!
+//! A program may lose the right to ask about the host before its first allocation: by a filter of system calls (seccomp), or by a change
+//! of its root or user. So on Linux a function before `main` asks. It also gives each [advice](imp::rehearse) once that the arena will
+//! give. Later changes of the control group or the allowed processors are not seen.
+//!
+//! (In a library that `dlopen` loads, all this is noted at that time.)
+#![allow(
+    unsafe_code,
+    reason = "runs before main, reads the C library's list of variables, and asks about a descriptor"
+)]
 
-use std::fmt::{self, Write};
+use std::fmt::{self, Write as _};
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+#[cfg(not(unix))]
+use super::imp::write_stderr;
+use super::{HostHugePages, imp};
 use crate::config::VARIABLES;
 use crate::sync::WrittenOnce;
+#[cfg(unix)]
+use hook::write_stderr;
+
+// The variables.
 
 /// The beginning of the names of all variables.
 #[cfg(unix)]
@@ -107,7 +129,7 @@ fn snapshot() -> Option<&'static Values> {
     let taken_now = || {
         // A library's constructor may get here before ours has run. (A signal handler that interrupts the copying finds no variables:
         // it can't wait for the code that it interrupted.)
-        hook::take();
+        hook::begin();
         SNAPSHOT.get()
     };
     SNAPSHOT.get().or_else(taken_now)
@@ -174,12 +196,130 @@ fn edits(from: &[u8], to: &[u8]) -> usize {
     row[to.len()]
 }
 
+// Messages for people, written without allocating.
+
+/// Writes one line to standard error. Does not take the standard library's lock, which a fork may have left locked.
+pub(crate) fn warn(message: fmt::Arguments<'_>) {
+    write_line(message, write_stderr);
+}
+
+/// Hands one line of a message to `write`; none in a sandbox, which may end the process for the call.
+pub(crate) fn write_line(message: fmt::Arguments<'_>, write: impl FnOnce(&[u8])) {
+    const MAX_BYTES: usize = 512;
+    if is_in_sandbox() {
+        return;
+    }
+    let mut line = [0; MAX_BYTES];
+    // A byte is left for the end of the line. Text that does not fit is cut off.
+    let mut rest = &mut line[..MAX_BYTES - 1];
+    let _ = write!(rest, "zk-alloc: {message}");
+    let len = MAX_BYTES - 1 - rest.len();
+    line[len] = b'\n';
+    write(&line[..=len]);
+}
+
+/// Writes one line to standard error, and ends the process as abort(3) does.
+#[cfg(feature = "c-api")]
+#[cold]
+#[inline(never)]
+pub(crate) fn abort(message: fmt::Arguments<'_>) -> ! {
+    warn(message);
+    std::process::abort()
+}
+
+// Whether the process is in a sandbox that kills it for an unexpected system call (seccomp).
+//
+// An allowlist for such a process has the calls of glibc's malloc: mmap, munmap, mremap, mprotect, brk, futex, and madvise with
+// `MADV_DONTNEED`. Few have membarrier(2) or other advice, and a process cannot ask for the list. Once the process is said to be in a
+// sandbox, the arena makes no other calls. It leaves the caches of other threads alone, faults memory in as threads touch it, gives no
+// advice on huge pages, and writes no message.
+
+static IS_SANDBOXED: AtomicBool = AtomicBool::new(false);
+
+/// Tells the arena that the process is in a sandbox, or about to enter one. Nothing undoes this.
+pub(crate) fn enter_sandbox() {
+    IS_SANDBOXED.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn is_in_sandbox() -> bool {
+    IS_SANDBOXED.load(Ordering::Relaxed)
+}
+
+// The host.
+
+/// Facts about the host, read once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    pub(crate) limits: Limits,
+    pub(crate) huge_pages: HostHugePages,
+}
+
+/// The threads and the memory that this process may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Threads of this process that can run at once. At least 1.
+    pub(crate) threads: usize,
+    /// The memory that this process may use, in bytes.
+    pub(crate) memory_bytes: usize,
+    /// Whether a control group limits the memory, and not the machine.
+    pub(crate) is_memory_grouped: bool,
+}
+
+static HOST: WrittenOnce<Host> = WrittenOnce::new();
+
+#[cfg(feature = "c-api")]
+static IS_POSTPONED: AtomicBool = AtomicBool::new(false);
+
+/// Postpones the questions to the host until the arena opens, or the process enters a sandbox. By default they are asked when the process
+/// starts. Call this before `main`, from a function of priority 104.
+#[cfg(feature = "c-api")]
+pub fn postpone_asking_host() {
+    IS_POSTPONED.store(true, Ordering::Relaxed);
+}
+
+/// The most mappings that this process may have; 0 before it was read.
+static MAX_MAPPINGS: AtomicUsize = AtomicUsize::new(0);
+
+/// The most mappings that this process may have: `vm.max_map_count`, or the kernel's default if that can't be read.
+pub(crate) fn max_mappings() -> usize {
+    const DEFAULT: usize = 65_530;
+    match MAX_MAPPINGS.load(Ordering::Relaxed) {
+        0 => DEFAULT,
+        known => known,
+    }
+}
+
+/// Sets another limit, for a test.
+#[cfg(all(test, not(loom), target_os = "linux"))]
+pub(crate) fn set_max_mappings(mappings: usize) {
+    MAX_MAPPINGS.store(mappings, Ordering::Relaxed);
+}
+
+fn ask() -> Host {
+    MAX_MAPPINGS.store(imp::mappings_limit().unwrap_or(0), Ordering::Relaxed);
+    Host { limits: imp::limits(), huge_pages: imp::host_huge_pages() }
+}
+
+/// The facts about the host. Allocates nothing.
+pub(crate) fn host() -> Host {
+    let take_now = || {
+        #[cfg(target_os = "linux")]
+        std::hint::black_box(&hook::ASKS_HOST);
+        HOST.write(ask);
+        HOST.get()
+    };
+    // A signal handler that interrupts this read does a read of its own.
+    HOST.get().or_else(take_now).copied().unwrap_or_else(ask)
+}
+
 #[cfg(unix)]
 mod hook {
     use std::ffi::{CStr, c_char};
-    use std::hint::black_box;
+    use std::mem::MaybeUninit;
 
-    use super::{PREFIX, SNAPSHOT, VARIABLES, Values};
+    #[cfg(all(target_os = "linux", feature = "c-api"))]
+    use super::{IS_POSTPONED, Ordering};
+    use super::{PREFIX, SNAPSHOT, VARIABLES, Values, WrittenOnce, imp};
 
     #[cfg(not(target_vendor = "apple"))]
     fn environ() -> *const *const c_char {
@@ -223,8 +363,30 @@ mod hook {
         values
     }
 
-    extern "C" fn copy() {
+    /// Which file a descriptor stands for: its device, its number there, and its kind.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct File {
+        device: libc::dev_t,
+        number: libc::ino_t,
+        kind: libc::mode_t,
+    }
+
+    /// The file behind descriptor 2 when the process began; `None` where it was closed.
+    static AT_START: WrittenOnce<Option<File>> = WrittenOnce::new();
+
+    /// The file behind descriptor 2 now.
+    fn current() -> Option<File> {
+        let mut stat = MaybeUninit::<libc::stat>::zeroed();
+        // SAFETY: a place for the answer.
+        imp::keeping_errno(|| unsafe { libc::fstat(libc::STDERR_FILENO, stat.as_mut_ptr()) }).ok()?;
+        // SAFETY: all zeroes are a valid value, and the call has filled it.
+        let stat = unsafe { stat.assume_init() };
+        Some(File { device: stat.st_dev, number: stat.st_ino, kind: stat.st_mode & libc::S_IFMT })
+    }
+
+    extern "C" fn note() {
         SNAPSHOT.write(copied);
+        AT_START.write(current);
     }
 
     // Runs before the program's constructors that name no priority: those may start threads, which may change the environment. (101
@@ -233,12 +395,47 @@ mod hook {
     #[used]
     #[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00101"))]
     #[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
-    static BEFORE_MAIN: extern "C" fn() = copy;
+    static BEFORE_MAIN: extern "C" fn() = note;
 
-    /// Copies the values for a caller that runs before [`BEFORE_MAIN`]. The call goes through that static, so that the linker keeps
-    /// it.
-    pub(super) fn take() {
-        black_box(&BEFORE_MAIN)();
+    /// Notes all for a caller that runs before [`BEFORE_MAIN`], such as a library's constructor. The call goes through that static, so
+    /// that the linker keeps it.
+    pub(super) fn begin() {
+        std::hint::black_box(&BEFORE_MAIN)();
+    }
+
+    /// Writes to standard error, if that still is the file that the process was started with. A write that fails is not repeated.
+    pub(super) fn write_stderr(bytes: &[u8]) {
+        if AT_START.get().is_none() {
+            begin();
+        }
+        let at_start = AT_START.get().copied().flatten();
+        if at_start.is_some() && current() == at_start {
+            let write = || {
+                // SAFETY: the buffer is valid for its length.
+                unsafe { libc::write(libc::STDERR_FILENO, bytes.as_ptr().cast(), bytes.len()) as _ }
+            };
+            let _ = imp::keeping_errno(write);
+        }
+    }
+
+    // SAFETY: as for `BEFORE_MAIN`.
+    #[cfg(target_os = "linux")]
+    #[used]
+    #[unsafe(link_section = ".init_array.00105")]
+    pub(super) static ASKS_HOST: extern "C" fn() = ask_host;
+
+    #[cfg(target_os = "linux")]
+    extern "C" fn ask_host() {
+        #[cfg(feature = "c-api")]
+        if IS_POSTPONED.load(Ordering::Relaxed) {
+            return;
+        }
+        let host = super::host();
+        // A filter that kills for one of these calls may already be in force. The variable tells us.
+        let is_told = super::variable("ZK_ALLOC_SANDBOX").is_some_and(|value| value.text() == Some("1"));
+        if !is_told {
+            imp::rehearse(host.huge_pages);
+        }
     }
 }
 
@@ -246,7 +443,7 @@ mod hook {
 mod hook {
     use super::{SNAPSHOT, VARIABLES, Value, Values};
 
-    pub(super) fn take() {
+    pub(super) fn begin() {
         let value = |name| std::env::var_os(name).map(|found| Value::new(found.as_encoded_bytes()));
         // To list all variables would allocate.
         SNAPSHOT.write(|| Values { known: std::array::from_fn(|index| value(VARIABLES[index])), unknown: None });

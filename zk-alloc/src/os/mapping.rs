@@ -1,14 +1,13 @@
 //! Memory mapped from the kernel, and unmapped when its owner is dropped.
-#![allow(unsafe_code, reason = "unmaps memory")]
+#![allow(unsafe_code, reason = "unmaps memory, and calls the C library")]
 
-#[cfg(unix)]
-use super::posix::real_page_bytes;
-use crate::os::{Errno, HUGE_PAGE_BYTES, OCCUPIED, imp};
-use crate::tuning;
-#[cfg(not(unix))]
-use imp::real_page_bytes;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+#[cfg(not(unix))]
+use crate::os::imp::real_page_bytes;
+use crate::os::{Errno, HUGE_PAGE_BYTES, OCCUPIED, imp};
+use crate::tuning;
 
 /// A mapping that belongs to this value.
 pub(crate) struct Mapping {
@@ -55,7 +54,7 @@ impl Drop for Mapping {
 /// # Errors
 /// The system's, when it refuses.
 pub(crate) fn map_zeroed(len: usize) -> Result<Mapping, Errno> {
-    imp::map_zeroed(len).map(|start| Mapping { start, len })
+    imp::map_accessible(len).map(|start| Mapping { start, len })
 }
 
 /// Whether the process may map `len` bytes more that take no memory until they are touched. Under `mlockall(MCL_FUTURE)`, they would
@@ -239,6 +238,50 @@ impl AddressRange {
     }
 }
 
+/// Faults the range in, and locks it in memory, so that it is never written to swap.
+///
+/// # Safety
+/// The range is committed, and lies within one mapping that belongs to the caller.
+#[cfg(unix)]
+pub(crate) unsafe fn lock(at: *mut u8, len: usize) -> Result<(), Errno> {
+    let len = covered(at, len)?;
+    // SAFETY: changes no contents, on a range of ours.
+    imp::keeping_errno(|| unsafe { libc::mlock(at.cast(), len) })
+}
+
+/// Unlocks a range that [`lock`] locked.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+#[cfg(unix)]
+pub(crate) unsafe fn unlock(at: *mut u8, len: usize) -> Result<(), Errno> {
+    let len = covered(at, len)?;
+    // SAFETY: changes no contents.
+    imp::keeping_errno(|| unsafe { libc::munlock(at.cast(), len) })
+}
+
+/// The bytes that this process may lock in memory now (`RLIMIT_MEMLOCK`).
+#[cfg(unix)]
+pub(crate) fn lockable_bytes() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a place for the answer.
+    unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+}
+
+/// Touches each page of a range, without changing its contents.
+///
+/// # Safety
+/// The range is readable and writable, and the caller's alone.
+#[cfg(unix)]
+pub(super) unsafe fn touch(at: *mut u8, len: usize, page_bytes: usize) {
+    for offset in (0..len).step_by(page_bytes) {
+        let page = at.wrapping_add(offset);
+        // SAFETY: a byte of the caller's range.
+        unsafe { page.write_volatile(page.read_volatile()) };
+    }
+}
+
 // The page size, and how many bytes a call on a range covers. The kernel rounds lengths up to whole pages, and refuses addresses
 // that are not on a page boundary.
 //
@@ -269,6 +312,15 @@ pub(crate) fn page_bytes() -> usize {
         }
         known => known,
     }
+}
+
+/// The machine's page size. The C library knows it; rustix may allocate to find it.
+#[cfg(unix)]
+pub(super) fn real_page_bytes() -> usize {
+    /// The largest of any system, used if this one does not tell its own.
+    const MAX_PAGE_BYTES: usize = 64 << 10;
+    // SAFETY: only reads a number, which the C library has from the start.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(MAX_PAGE_BYTES)
 }
 
 /// The bytes from `at` on that a call with length `len` covers: whole pages. Without debug assertions it is `len`, because the kernel rounds

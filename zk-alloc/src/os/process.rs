@@ -1,4 +1,6 @@
-//! The generation of this process: a number that differs between a forked child and its parent. A vforked child runs on its parent's
+//! The generation of this process, the clocks, and what keeps this code loaded.
+//!
+//! The generation is a number that differs between a forked child and its parent. A vforked child runs on its parent's
 //! memory, and shares its number.
 //!
 //! A process id can't tell the two apart: a vforked child has its own, yet every claim in its memory belongs to a live thread. So the
@@ -11,7 +13,12 @@
 //! child claims no more caches. That memory stays unused; nothing is handed out twice.
 #![allow(unsafe_code, reason = "lays a word over a page, and runs before main")]
 
+#[cfg(target_os = "linux")]
+use std::hint::black_box;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+#[cfg(target_os = "linux")]
+use super::Mapping;
 
 /// The word on the page; null until the first call.
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
@@ -50,10 +57,15 @@ fn find() -> &'static AtomicU64 {
     &UNCHANGING
 }
 
+/// Takes a page that the kernel clears in a forked child, if the system has such pages.
 #[cfg(target_os = "linux")]
 #[cold]
 fn find() -> &'static AtomicU64 {
-    let page = page::map();
+    // The linker keeps a static that code refers to.
+    black_box(&BEFORE_MAIN);
+    // SAFETY: a mapping of our own. A child finds 0 there, which is the purpose of the page.
+    let is_wiped = |page: &Mapping| unsafe { super::wipe_on_fork(page.start().as_ptr(), page.len()) }.is_ok();
+    let page = super::map_zeroed(super::page_bytes()).ok().filter(is_wiped);
     // SAFETY: zeroed, aligned to a page, and only reached as an atomic; the page is forgotten before the word is handed out.
     let found = page.as_ref().map_or(&UNCHANGING, |page| unsafe { page.start().cast::<AtomicU64>().as_ref() });
     let at = std::ptr::from_ref(found).cast_mut();
@@ -69,33 +81,39 @@ fn find() -> &'static AtomicU64 {
     }
 }
 
+// Runs before `main`, so that the page exists before memory is short, or a filter of system calls is in force.
+// SAFETY: the loader calls the C functions listed in this section before `main`. It may pass arguments, which they ignore.
 #[cfg(target_os = "linux")]
-mod page {
-    use std::hint::black_box;
+#[used]
+#[unsafe(link_section = ".init_array.00102")]
+static BEFORE_MAIN: extern "C" fn() = begin;
 
-    use crate::os::{self, Mapping};
+#[cfg(target_os = "linux")]
+extern "C" fn begin() {
+    // Most processes that inherit the preloaded library never open the arena. It takes the page when it opens.
+    #[cfg(not(feature = "c-api"))]
+    process_generation();
+}
 
-    /// A page that the kernel clears in a forked child; `None` if the system has no such page.
-    pub(super) fn map() -> Option<Mapping> {
-        // The linker keeps a static that code refers to.
-        black_box(&BEFORE_MAIN);
-        let mapping = os::map_zeroed(os::page_bytes()).ok()?;
-        // SAFETY: the mapping made above. A child finds 0 there, which is the purpose of the page.
-        unsafe { os::wipe_on_fork(mapping.start().as_ptr(), mapping.len()) }.ok()?;
-        Some(mapping)
-    }
+/// Nanoseconds of a clock that only goes forward.
+#[cfg(unix)]
+pub(crate) fn monotonic_ns() -> u64 {
+    read_ns(libc::CLOCK_MONOTONIC)
+}
 
-    // Runs before `main`, so that the page exists before memory is short, or a filter of system calls is in force.
-    // SAFETY: the loader calls the C functions listed in this section before `main`. It may pass arguments, which they ignore.
-    #[used]
-    #[unsafe(link_section = ".init_array.00102")]
-    static BEFORE_MAIN: extern "C" fn() = begin;
+/// As [`monotonic_ns`]. On Linux it is up to a few milliseconds behind, and as cheap as a few loads: it reads no counter of the processor,
+/// and makes no system call.
+#[cfg(unix)]
+pub(crate) fn coarse_ns() -> u64 {
+    read_ns(super::imp::COARSE_CLOCK)
+}
 
-    extern "C" fn begin() {
-        // Most processes that inherit the preloaded library never open the arena. It takes the page when it opens.
-        #[cfg(not(feature = "c-api"))]
-        super::process_generation();
-    }
+#[cfg(unix)]
+fn read_ns(clock: libc::clockid_t) -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a place for the time. If the system had no such clock, the time would stand still.
+    unsafe { libc::clock_gettime(clock, &raw mut now) };
+    (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
 }
 
 #[cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api")))]

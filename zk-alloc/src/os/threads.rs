@@ -1,10 +1,12 @@
-//! Threads: a callback when one ends, a fence for all others, and whether a signal handler may be running.
+//! Threads: those of the allocator, a callback when one ends, a fence for all others, and whether a signal handler may be running.
 #![allow(unsafe_code, reason = "calls the C library's threads, installs a signal handler")]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::mem::{MaybeUninit, transmute};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
+
+use super::{Errno, imp};
 
 // A handler for a signal of the operator's choice.
 
@@ -69,7 +71,7 @@ extern "C" fn handle(number: c_int) {
     // SAFETY: `on_signal` stored a function of this type before it installed this handler.
     let run = unsafe { transmute::<*mut (), fn()>(run) };
     // The interrupted code may be about to read its error.
-    let _ = super::imp::keeping_errno(|| {
+    let _ = imp::keeping_errno(|| {
         run();
         0
     });
@@ -152,8 +154,95 @@ impl Signals {
     /// Blocks these signals on this thread, and no others.
     pub(crate) fn restore(&self) {
         // SAFETY: a set of signals.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, null_mut()) };
     }
+}
+
+/// A thread for the allocator: an ordinary thread of the C library with a name, a small stack, and all signals blocked. Dropping this
+/// leaves it running.
+///
+/// pthread_create(3) makes it, because the standard library would allocate for it, with the allocator that the thread serves. The C
+/// library knows the thread, so that setuid(2) reaches it.
+pub(crate) struct OwnThread(libc::pthread_t);
+
+// SAFETY: the handle of a thread, which any thread may use.
+unsafe impl Send for OwnThread {}
+
+const NAME: &CStr = c"zk-alloc";
+
+impl OwnThread {
+    /// Starts a thread that runs `run`, which must not panic, on a stack of this size, or of the C library's default.
+    ///
+    /// # Errors
+    /// The system's, if it can't create a thread.
+    pub(crate) fn start(run: fn(), stack_bytes: Option<usize>) -> Result<Self, Errno> {
+        // A new thread inherits the mask of its creator.
+        let before = Signals::block();
+        let started = match create(stack_bytes, run) {
+            // A program with much thread-local memory needs a larger stack: that memory lies at its end.
+            Err(Errno(libc::EINVAL)) => create(None, run),
+            other => other,
+        };
+        before.restore();
+        started
+    }
+
+    /// Waits until the thread has ended.
+    pub(crate) fn join(self) {
+        // SAFETY: a thread of ours that nobody joined or detached before: `self` is its only handle.
+        unsafe { libc::pthread_join(self.0, null_mut()) };
+    }
+}
+
+fn create(stack_bytes: Option<usize>, run: fn()) -> Result<OwnThread, Errno> {
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
+    // SAFETY: a place for the attributes.
+    checked(unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) })?;
+    let sized = stack_bytes.map_or(Ok(()), |bytes| {
+        // SAFETY: initialised above.
+        checked(unsafe { libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), bytes) })
+    });
+    let created = sized.and_then(|()| {
+        let run = run as *mut c_void;
+        // SAFETY: initialised attributes, a place for the handle, and the argument that `begin` expects.
+        checked(unsafe { libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), begin, run) })
+    });
+    // SAFETY: initialised above, and not used any more.
+    unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
+    // SAFETY: `pthread_create` wrote it.
+    created.map(|()| OwnThread(unsafe { thread.assume_init() }))
+}
+
+/// The first function of the thread.
+extern "C" fn begin(run: *mut c_void) -> *mut c_void {
+    name_this_thread();
+    // SAFETY: `create` passes a function of this type.
+    let run = unsafe { std::mem::transmute::<*mut c_void, fn()>(run) };
+    run();
+    null_mut()
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn name_this_thread() {
+    // SAFETY: a name that ends with a zero.
+    unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
+}
+
+#[cfg(target_vendor = "apple")]
+fn name_this_thread() {
+    // SAFETY: a name that ends with a zero.
+    unsafe { libc::pthread_setname_np(NAME.as_ptr()) };
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+fn name_this_thread() {
+    let _ = NAME;
+}
+
+/// The pthread functions return an error number.
+fn checked(result: libc::c_int) -> Result<(), Errno> {
+    if result == 0 { Ok(()) } else { Err(Errno(result)) }
 }
 
 /// A number that tells this thread from the other living ones, and that it keeps in a forked child.
@@ -246,8 +335,7 @@ pub(crate) fn may_be_on_signal_stack() -> bool {
     }
     let mut stack = MaybeUninit::<libc::stack_t>::zeroed();
     // SAFETY: asks without changing anything, and writes the answer to a place for one.
-    let is_known =
-        super::imp::keeping_errno(|| unsafe { libc::sigaltstack(std::ptr::null(), stack.as_mut_ptr()) }).is_ok();
+    let is_known = imp::keeping_errno(|| unsafe { libc::sigaltstack(std::ptr::null(), stack.as_mut_ptr()) }).is_ok();
     // SAFETY: all zeroes are a valid value.
     !is_known || unsafe { stack.assume_init() }.ss_flags & libc::SS_ONSTACK != 0
 }
@@ -301,19 +389,35 @@ mod membarrier {
     }
 }
 
-/// This platform has no such call.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn fence_other_threads() -> bool {
-    false
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
+    use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::os::Parking;
 
     static ENDED: AtomicUsize = AtomicUsize::new(0);
+
+    #[test]
+    fn sleep_ends_when_woken_and_when_its_time_is_up_and_never_begins_with_an_old_ticket() {
+        static PLACE: Parking = Parking::new();
+        let old = PLACE.ticket();
+        PLACE.wake();
+        PLACE.sleep(old, None);
+        let began = Instant::now();
+        PLACE.sleep(PLACE.ticket(), Some(Duration::from_micros(300)));
+        assert!(began.elapsed() >= Duration::from_micros(300));
+        let ticket = PLACE.ticket();
+        let sleeper = std::thread::spawn(move || {
+            while PLACE.ticket() == ticket {
+                PLACE.sleep(ticket, None);
+            }
+        });
+        std::thread::sleep(Duration::from_millis(5));
+        PLACE.wake();
+        sleeper.join().unwrap();
+    }
 
     unsafe extern "C" fn on_end(value: *mut c_void) {
         ENDED.fetch_add(value.addr(), Ordering::SeqCst);
@@ -359,7 +463,7 @@ mod tests {
         // SAFETY: initialised one line above.
         unsafe { libc::sigaddset(set.as_mut_ptr(), libc::SIGUSR1) };
         // SAFETY: an initialised set; only this thread's mask changes.
-        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), null_mut()) };
     }
 
     #[cfg(target_os = "linux")]

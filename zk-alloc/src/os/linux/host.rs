@@ -36,7 +36,7 @@ fn reports(order: &str) -> bool {
 }
 
 /// The most mappings that a process may have (`vm.max_map_count`); `None` if that can't be read.
-pub(crate) fn max_mappings() -> Option<usize> {
+pub(crate) fn mappings_limit() -> Option<usize> {
     let mut buffer = [0; 32];
     read_small(c"/proc/sys/vm/max_map_count", &mut buffer).trim().parse().ok()
 }

@@ -3,18 +3,20 @@
 #![allow(unsafe_code, reason = "mapping memory")]
 
 mod host;
-mod pages;
 
-use std::ptr::{NonNull, null_mut};
+use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::time::Duration;
 
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+use rustix::fd::OwnedFd;
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
+use rustix::thread::futex;
 
-pub(crate) use host::{host_huge_pages, limits, max_mappings, minor_faults, missing_memory};
-pub(crate) use pages::{copy_held, count_resident, move_pages, renew};
+pub(crate) use host::{host_huge_pages, limits, mappings_limit, minor_faults, missing_memory};
 
-use super::mapping::{covered, page_bytes};
-use super::posix::{real_page_bytes, touch};
-use super::{Errno, HostHugePages, is_in_sandbox};
+use super::mapping::{covered, page_bytes, real_page_bytes, touch};
+use super::{Errno, HostHugePages, NotMoved, is_in_sandbox};
 
 impl From<rustix::io::Errno> for Errno {
     fn from(error: rustix::io::Errno) -> Self {
@@ -47,7 +49,7 @@ pub(super) fn map_inaccessible(len: usize) -> Result<NonNull<u8>, Errno> {
 }
 
 /// Maps `len` bytes of zeroed memory.
-pub(super) fn map_zeroed(len: usize) -> Result<NonNull<u8>, Errno> {
+pub(super) fn map_accessible(len: usize) -> Result<NonNull<u8>, Errno> {
     map(len, ProtFlags::READ | ProtFlags::WRITE)
 }
 
@@ -59,14 +61,13 @@ fn map(len: usize, protection: ProtFlags) -> Result<NonNull<u8>, Errno> {
     // A test may make pages larger (see `pages`). The kernel does not align mappings to such a size.
     let spare = page_bytes() - real_page_bytes();
     // SAFETY: a new private mapping at an address of the kernel's choice overlaps nothing.
-    let whole =
-        unsafe { rustix::mm::mmap_anonymous(null_mut(), len.saturating_add(spare), protection, PRIVATE) }?.cast::<u8>();
+    let whole = unsafe { mmap_anonymous(null_mut(), len.saturating_add(spare), protection, PRIVATE) }?.cast::<u8>();
     let head = whole.addr().next_multiple_of(page_bytes()) - whole.addr();
     let start = whole.wrapping_add(head);
     for (edge, edge_len) in [(whole, head), (start.wrapping_add(len), spare - head)] {
         if edge_len > 0 {
             // SAFETY: an edge of the mapping made above, which is not handed out.
-            let _ = unsafe { rustix::mm::munmap(edge.cast(), edge_len) };
+            let _ = unsafe { munmap(edge.cast(), edge_len) };
         }
     }
     NonNull::new(start).ok_or(Errno(0))
@@ -92,7 +93,7 @@ unsafe fn advise(at: *mut u8, len: usize, advice: Advice) -> Result<(), Errno> {
 pub(super) unsafe fn unmap(at: *mut u8, len: usize) {
     if let Ok(len) = covered(at, len) {
         // SAFETY: the caller's. If the kernel refuses, the range only stays mapped.
-        let _ = unsafe { rustix::mm::munmap(at.cast(), len) };
+        let _ = unsafe { munmap(at.cast(), len) };
     }
 }
 
@@ -135,13 +136,13 @@ pub(super) fn try_place(at: *mut u8, len: usize) -> Result<(), Errno> {
 fn map_at(at: *mut u8, len: usize, protection: ProtFlags) -> Result<(), Errno> {
     let len = covered(at, len)?;
     // SAFETY: the call replaces no mapping.
-    let found = unsafe { rustix::mm::mmap_anonymous(at.cast(), len, protection, PRIVATE | MapFlags::FIXED_NOREPLACE) }?;
+    let found = unsafe { mmap_anonymous(at.cast(), len, protection, PRIVATE | MapFlags::FIXED_NOREPLACE) }?;
     if found.cast() == at {
         return Ok(());
     }
     // Linux before 4.17 treats the address as a hint.
     // SAFETY: mapped above, and not handed out.
-    let _ = unsafe { rustix::mm::munmap(found, len) };
+    let _ = unsafe { munmap(found, len) };
     Err(rustix::io::Errno::EXIST.into())
 }
 
@@ -267,6 +268,297 @@ fn unless_unknown(advised: Result<(), Errno>) -> Result<(), Errno> {
     if advised == Err(rustix::io::Errno::INVAL.into()) { Ok(()) } else { advised }
 }
 
+// Moving pages, copying them, and counting those that are resident.
+
+/// rustix has this flag in its Linux backend only, and Miri takes the one of the C library.
+const DONTUNMAP: MremapFlags = MremapFlags::from_bits_retain(libc::MREMAP_DONTUNMAP as u32);
+
+/// Moves the pages of `from` to `to`, without copying (mremap(2) with `MREMAP_DONTUNMAP`, Linux 5.7). Afterwards `to` has the
+/// contents of `from`, with its protection and its advice. `from` stays mapped and reads as zeroes.
+///
+/// # Errors
+/// The system's:
+/// - `EINVAL` if the kernel does not know the call, or an emulator [loses](keeps_source) the source.
+/// - `EFAULT` before Linux 6.17, if `from` is more than one mapping of the kernel (parts that were advised differently, or moved
+///   before).
+/// - `ENOMEM` if the process has too many mappings, or is over a limit.
+///
+/// `from` is then as it was. If `to` is [whole](NotMoved::is_target_whole), it is accessible, but may hold anything, and may have
+/// lost its advice. Otherwise nobody may touch it again.
+///
+/// # Safety
+/// Both ranges are committed and belong to the caller alone. They do not overlap, and `to` holds zeroes.
+pub(crate) unsafe fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Result<(), NotMoved> {
+    let (len, _) = (covered(from, len)?, covered(to, len)?);
+    if !keeps_source() {
+        return Err(NotMoved { errno: rustix::io::Errno::INVAL.into(), is_target_whole: true });
+    }
+    // SAFETY: the caller's.
+    unsafe { remap(from, to, len) }.map_err(|refused| {
+        if refused == rustix::io::Errno::NOMEM {
+            // SAFETY: the caller's.
+            unsafe { take_back(from, to, len) };
+        }
+        // SAFETY: the caller's.
+        NotMoved { errno: refused.into(), is_target_whole: unsafe { fill_hole(to, len) } }
+    })
+}
+
+/// # Safety
+/// As for [`move_pages`].
+unsafe fn remap(from: *mut u8, to: *mut u8, len: usize) -> Result<(), rustix::io::Errno> {
+    // SAFETY: the caller's: nobody needs the old contents of `to`, and the pages of `from` are to be at `to`.
+    unsafe { mremap_fixed(from.cast(), len, len, MremapFlags::MAYMOVE | DONTUNMAP, to.cast()) }.map(drop)
+}
+
+/// Whether a move leaves its source mapped: not known yet, yes, or no.
+static SOURCE: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const KEPT: u8 = 1;
+const LOST: u8 = 2;
+
+/// Whether a move leaves its source mapped. An emulator of another architecture (qemu-user 7.2 to 11.1) ignores
+/// `MREMAP_DONTUNMAP` and takes the source for unmapped. Accesses then die of SIGSEGV, and the emulator ignores advice for these
+/// pages.
+fn keeps_source() -> bool {
+    // Relaxed: each thread may find out by itself.
+    if SOURCE.load(Ordering::Relaxed) == UNKNOWN {
+        let Ok(pages) = super::map_zeroed(2 * page_bytes()) else { return true };
+        // SAFETY: two pages that nobody uses.
+        unsafe { try_move(pages.start().as_ptr()) };
+    }
+    SOURCE.load(Ordering::Relaxed) != LOST
+}
+
+/// Moves a page to the next one, and finds out whether moves [keep their source](keeps_source).
+///
+/// # Safety
+/// Two pages begin at `from`, which nobody uses.
+unsafe fn try_move(from: *mut u8) {
+    let len = page_bytes();
+    // SAFETY: the caller's.
+    let is_moved = unsafe { commit(from, len).is_ok() && remap(from, from.add(len), len).is_ok() };
+    // Also asked if nothing moved: this is the only call at start-up that asks.
+    let is_unmapped = !is_in_sandbox() && resident_bytes(from, len) == Err(rustix::io::Errno::NOMEM.into());
+    SOURCE.store(if is_moved && is_unmapped { LOST } else { KEPT }, Ordering::Relaxed);
+}
+
+/// Copies pages back to `from` that a refused call has moved. From Linux 6.17 on, one call moves several mappings one after the
+/// other, and may fail halfway, for example if the process has too many mappings. `from` then reads as zeroes up to the first page
+/// that was not moved.
+///
+/// # Safety
+/// As for [`move_pages`], which was refused.
+unsafe fn take_back(from: *mut u8, to: *mut u8, len: usize) {
+    let page = real_page_bytes();
+    // SAFETY: only called for mapped pages, and nobody writes to them.
+    let is_zero =
+        |at: *mut u8| unsafe { std::slice::from_raw_parts(at.cast::<u64>(), page / 8) }.iter().all(|&word| word == 0);
+    for offset in (0..len).step_by(page) {
+        let (back, moved) = (from.wrapping_add(offset), to.wrapping_add(offset));
+        // This page was not moved. The hole may begin here.
+        if resident_bytes(moved, page).is_err() || !is_zero(back) {
+            return;
+        }
+        if !is_zero(moved) {
+            // SAFETY: two mapped pages, which belong to the caller.
+            unsafe { copy_nonoverlapping(moved, back, page) };
+        }
+    }
+}
+
+/// Fills the hole that a refused move may leave at `to`: the kernel unmaps `to` before it has made all checks. Another thread's
+/// mapping may come to lie in the hole. Returns whether the whole range is mapped and accessible.
+///
+/// # Safety
+/// The range belongs to the caller alone, and nobody needs its contents.
+unsafe fn fill_hole(to: *mut u8, len: usize) -> bool {
+    let map = |protection| {
+        // SAFETY: replaces no mapping, in a range that belongs to the caller.
+        unsafe { mmap_anonymous(to.cast(), len, protection, PRIVATE | MapFlags::FIXED_NOREPLACE) }
+    };
+    match map(ProtFlags::READ | ProtFlags::WRITE) {
+        Ok(filled) if filled == to.cast() => true,
+        // Linux before 4.17 and gVisor treat the address as a hint. They map elsewhere if there is no hole.
+        Ok(elsewhere) => {
+            // SAFETY: mapped above, and not handed out.
+            let _ = unsafe { munmap(elsewhere, len) };
+            true
+        }
+        // Part of the range is mapped, or there is no memory. (Where mincore(2) is refused, mremap(2) was refused as well.)
+        Err(_) => {
+            let has_hole = resident_bytes(to, len) == Err(rustix::io::Errno::NOMEM.into());
+            if has_hole {
+                // Try at least to keep other mappings out of the hole.
+                let _ = map(ProtFlags::empty());
+            }
+            !has_hole
+        }
+    }
+}
+
+/// Replaces what is mapped in the range by one fresh mapping, without its advice, which reads as zeroes. The kernel merges it with its
+/// neighbours once it has their advice.
+///
+/// # Errors
+/// The system's. If the range is still [whole](NotMoved::is_target_whole), it has its old contents or reads as zeroes, and may have lost
+/// its advice. Otherwise nobody may touch it again.
+///
+/// # Safety
+/// The range is committed and belongs to the caller alone, and nobody needs its contents.
+pub(crate) unsafe fn renew(at: *mut u8, len: usize) -> Result<(), NotMoved> {
+    let len = covered(at, len)?;
+    // SAFETY: the caller's: what the call replaces is dead.
+    let renewed =
+        unsafe { mmap_anonymous(at.cast(), len, ProtFlags::READ | ProtFlags::WRITE, PRIVATE | MapFlags::FIXED) };
+    renewed.map(drop).map_err(|refused| {
+        // Before Linux 6.12, the kernel may unmap the old mapping before it finds that it has no memory for the new one.
+        // SAFETY: the caller's.
+        NotMoved { errno: refused.into(), is_target_whole: unsafe { fill_hole(at, len) } }
+    })
+}
+
+/// The number of resident bytes in the range, in whole pages; `None` if the system does not tell.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn count_resident(at: *const u8, len: usize) -> Option<usize> {
+    if is_in_sandbox() {
+        return None;
+    }
+    resident_bytes(at, len).ok()
+}
+
+/// As [`count_resident`].
+///
+/// # Errors
+/// The system's: `ENOMEM` if part of the range is not mapped.
+fn resident_bytes(at: *const u8, len: usize) -> Result<usize, Errno> {
+    // 2 MiB at a time, with pages of 4 KiB: the stack may be small.
+    let mut answers = [0u8; 512];
+    let page = real_page_bytes();
+    let len = covered(at, len)?;
+    let mut pages = 0;
+    for offset in (0..len).step_by(answers.len() * page) {
+        let part = (len - offset).min(answers.len() * page);
+        let start = at.wrapping_add(offset).cast_mut().cast();
+        // SAFETY: the call writes a byte for each page of the part, and `answers` has room for them.
+        keeping_errno(|| unsafe { libc::mincore(start, part, answers.as_mut_ptr()) })?;
+        // Only the lowest bit has a meaning.
+        pages += answers[..part.div_ceil(page)].iter().filter(|&&answer| answer & 1 == 1).count();
+    }
+    Ok(pages * page)
+}
+
+// Copies without touching pages that nobody touched. mincore(2) does not tell a page that was written to swap from one that was never
+// touched. `/proc/self/pagemap` tells the two apart.
+
+/// Pages that are looked at together. The stack may be small.
+const PART: usize = 128;
+
+/// Copies `len` bytes between two runs of pages. Pages of the source that hold nothing (neither in memory nor in swap) are not touched.
+/// At the target, they are cleared if something is held there. Returns `false`, and does nothing, if the system does not tell what is held.
+///
+/// # Safety
+/// Both ranges are committed, private and anonymous, and begin with a page. They do not overlap, and nobody else uses them.
+pub(crate) unsafe fn copy_held(from: *const u8, to: *mut u8, len: usize) -> bool {
+    let Some(pagemap) = Pagemap::open() else { return false };
+    let page = real_page_bytes();
+    let (mut in_source, mut in_target) = ([0; PART], [0; PART]);
+    for offset in (0..len).step_by(PART * page) {
+        let part = (len - offset).min(PART * page);
+        let (from, to, pages) = (from.wrapping_add(offset), to.wrapping_add(offset), part.div_ceil(page));
+        if !pagemap.read(from, &mut in_source[..pages]) || !pagemap.read(to, &mut in_target[..pages]) {
+            // SAFETY: the caller's.
+            unsafe { copy_nonoverlapping(from, to, len - offset) };
+            return true;
+        }
+        let mut at = 0;
+        while at < pages {
+            let is_held = holds(in_source[at]);
+            let alike = in_source[at..pages].iter().take_while(|&&entry| holds(entry) == is_held).count();
+            let clear = in_target[at..at + alike].iter().position(|&entry| holds(entry));
+            let bytes = (alike * page).min(part - at * page);
+            // SAFETY: within the caller's ranges.
+            unsafe {
+                if is_held {
+                    copy_nonoverlapping(from.add(at * page), to.add(at * page), bytes);
+                } else if let Some(first) = clear {
+                    // One page at a time: those behind it may hold nothing.
+                    at += first;
+                    to.add(at * page).write_bytes(0, page.min(part - at * page));
+                    at += 1;
+                    continue;
+                }
+            }
+            at += alike;
+        }
+    }
+    true
+}
+
+/// Whether a page has contents: bit 63 of its entry means present in memory, and bit 62 swapped out or under migration.
+fn holds(entry: u64) -> bool {
+    entry >> 62 != 0
+}
+
+/// `/proc/self/pagemap`: 8 bytes for each page of the process.
+struct Pagemap(OwnedFd);
+
+impl Pagemap {
+    /// `None` if the process may not read it, or if it is not about this process's addresses (an emulator has others).
+    fn open() -> Option<Self> {
+        if is_in_sandbox() {
+            return None;
+        }
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let pagemap = Self(rustix::fs::openat(CWD, c"/proc/self/pagemap", flags, Mode::empty()).ok()?);
+        // This page of the stack is in memory.
+        let mut own = [0];
+        let here = (&raw const own).cast();
+        (pagemap.read(here, &mut own) && holds(own[0])).then_some(pagemap)
+    }
+
+    /// Reads the entries of the pages from `at` on; `false` if the system refuses.
+    fn read(&self, at: *const u8, entries: &mut [u64]) -> bool {
+        let len = size_of_val(entries);
+        // SAFETY: as many bytes as the entries have. Any bytes are a number.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(entries.as_mut_ptr().cast::<u8>(), len) };
+        let place = (at.addr() / real_page_bytes() * size_of::<u64>()) as u64;
+        rustix::io::pread(&self.0, bytes, place) == Ok(len)
+    }
+}
+
+/// A place where one thread sleeps until another wakes it, or until a time has passed. A wake takes no lock and allocates nothing.
+pub(crate) struct Parking {
+    /// The number of wakes so far.
+    wakes: AtomicU32,
+}
+
+impl Parking {
+    pub(crate) const fn new() -> Self {
+        Self { wakes: AtomicU32::new(0) }
+    }
+
+    /// A ticket for [`sleep`](Self::sleep). Take it before you look for work: if a wake comes in between, the sleep ends at once.
+    pub(crate) fn ticket(&self) -> u32 {
+        self.wakes.load(Ordering::SeqCst)
+    }
+
+    /// Wakes the thread that sleeps here.
+    pub(crate) fn wake(&self) {
+        self.wakes.fetch_add(1, Ordering::SeqCst);
+        let _ = futex::wake(&self.wakes, futex::Flags::PRIVATE, 1);
+    }
+
+    /// Sleeps until the first wake after `ticket` was taken, or until `at_most` has passed. May return earlier.
+    pub(crate) fn sleep(&self, ticket: u32, at_most: Option<Duration>) {
+        // A time that the kernel's type cannot hold is centuries: as good as no limit.
+        let timeout = at_most.and_then(|time| futex::Timespec::try_from(time).ok());
+        let _ = futex::wait(&self.wakes, futex::Flags::PRIVATE, ticket, timeout.as_ref());
+    }
+}
+
 /// Gives each advice of the arena once, to a page that nobody uses, and moves that page once. Some tools record the calls of a
 /// program while it starts, and later forbid all others. They see here which calls the arena will make.
 pub(super) fn rehearse(huge_pages: HostHugePages) {
@@ -290,8 +582,222 @@ pub(super) fn rehearse(huge_pages: HostHugePages) {
         let _ = unsafe { advise(at, len, advice) };
     }
     // SAFETY: two pages that nobody uses.
-    unsafe { pages::try_move(at) };
-    pages::rehearse_copy();
+    unsafe { try_move(at) };
+    drop(Pagemap::open());
     #[cfg(feature = "profile")]
     super::may_be_on_signal_stack();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::os::seccomp::{self, Answer};
+    use crate::os::{self, Mapping, forks};
+
+    const LEN: usize = 1 << 20;
+
+    fn mapped(len: usize, byte: u8) -> (Mapping, *mut u8) {
+        let mapping = os::map_zeroed(len).unwrap();
+        let at = mapping.start().as_ptr();
+        if byte != 0 {
+            // SAFETY: the mapping made above.
+            unsafe { at.write_bytes(byte, len) };
+        }
+        (mapping, at)
+    }
+
+    /// Whether all bytes of a range are `byte`.
+    ///
+    /// # Safety
+    /// The range can be read.
+    unsafe fn all(at: *const u8, len: usize, byte: u8) -> bool {
+        // SAFETY: the caller's.
+        unsafe { std::slice::from_raw_parts(at, len) }.iter().all(|&found| found == byte)
+    }
+
+    #[test]
+    fn moved_pages_hold_what_they_held_and_leave_zeroes_behind() {
+        let (_from, from) = mapped(LEN, 1);
+        let (_to, to) = mapped(LEN, 2);
+        let page = page_bytes();
+        // SAFETY: parts of two mappings that this test owns.
+        unsafe {
+            os::discard(to.add(page), LEN - 2 * page).unwrap();
+            // Linux before 5.7 refuses.
+            if move_pages(from.add(page), to.add(page), LEN - 2 * page).is_err() {
+                return;
+            }
+            assert!(all(from, page, 1) && all(from.add(page), LEN - 2 * page, 0) && all(from.add(LEN - page), page, 1));
+            assert!(all(to, page, 2) && all(to.add(page), LEN - 2 * page, 1) && all(to.add(LEN - page), page, 2));
+            // Both can be written to, and unmapped.
+            from.write_bytes(3, LEN);
+            to.write_bytes(4, LEN);
+        }
+    }
+
+    /// A refused call may leave no mapping at the target.
+    #[test]
+    fn a_refused_move_loses_neither_side() {
+        let (_from, from) = mapped(LEN, 1);
+        let (_to, to) = mapped(LEN, 0);
+        let page = page_bytes();
+        // SAFETY: parts of two mappings that this test owns.
+        unsafe {
+            // Splits the mapping in two.
+            os::leave_out_of_dumps(from, LEN / 2).unwrap();
+            match move_pages(from, to, LEN) {
+                Ok(()) => assert!(all(from, LEN, 0) && all(to, LEN, 1)),
+                Err(refused) => assert!(refused.is_target_whole && all(from, LEN, 1)),
+            }
+            from.write_bytes(3, LEN);
+            to.write_bytes(0, LEN);
+            for (from, to, len) in [(from.add(1), to, page), (from, to.add(1), page), (from, from, LEN), (from, to, 0)]
+            {
+                assert!(move_pages(from, to, len).unwrap_err().is_target_whole);
+            }
+            assert!(all(from, LEN, 3));
+            to.write_bytes(5, LEN);
+        }
+    }
+
+    /// How many bytes the imitated kernel moves before it refuses the rest, and how many bytes it unmaps behind them at the target.
+    static MOVED_BYTES: AtomicUsize = AtomicUsize::new(0);
+    static HOLE_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+    /// Answers in place of the kernel, as if the call had come to a second mapping.
+    extern "C" fn refuse_with_a_hole(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        // SAFETY: the kernel passes this context to such a handler. The call's arguments are in the registers of its convention: the
+        // first and the fifth are the addresses. The result replaces the first argument, or the number of the call. Both ranges are
+        // mapped.
+        unsafe {
+            let context = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext;
+            #[cfg(target_arch = "x86_64")]
+            let [from, to] = [libc::REG_RDI, libc::REG_R8].map(|register| context.gregs[register as usize]);
+            #[cfg(target_arch = "aarch64")]
+            let [from, to] = [context.regs[0], context.regs[4]];
+            let [from, to] = [from, to].map(|at| std::ptr::with_exposed_provenance_mut::<u8>(at as usize));
+            let (moved, hole) = (MOVED_BYTES.load(Ordering::Relaxed), HOLE_BYTES.load(Ordering::Relaxed));
+            copy_nonoverlapping(from, to, moved);
+            libc::madvise(from.cast(), moved, libc::MADV_DONTNEED);
+            let _ = munmap(to.add(moved).cast(), hole);
+            let error = -i64::from(if moved > 0 { libc::ENOMEM } else { libc::EFAULT });
+            #[cfg(target_arch = "x86_64")]
+            (context.gregs[libc::REG_RAX as usize] = error);
+            #[cfg(target_arch = "aarch64")]
+            (context.regs[0] = error as u64);
+        }
+    }
+
+    /// Refuses a move in a forked child, with or without memory for new mappings. By then the imitated kernel has moved
+    /// `moved_bytes`, and leaves a hole behind them. Returns the child's status: 0 if `check` holds and `from` has its contents.
+    fn refused_in_a_child(
+        moved_bytes: usize,
+        hole_bytes: usize,
+        has_memory: bool,
+        check: impl FnOnce(NotMoved, *mut u8) -> bool,
+    ) -> i32 {
+        let (_from, from) = mapped(LEN, 1);
+        let (_to, to) = mapped(LEN, 0);
+        from.expose_provenance();
+        to.expose_provenance();
+        forks::in_a_fork(|| {
+            HOLE_BYTES.store(hole_bytes, Ordering::Relaxed);
+            MOVED_BYTES.store(moved_bytes, Ordering::Relaxed);
+            // SAFETY: a valid action, and two mappings that only the child uses.
+            unsafe {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                action.sa_sigaction = refuse_with_a_hole as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO;
+                libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut());
+                let limit = if has_memory { libc::RLIM_INFINITY } else { 1 };
+                let limit = libc::rlimit { rlim_cur: limit, rlim_max: libc::RLIM_INFINITY };
+                libc::setrlimit(libc::RLIMIT_AS, &raw const limit);
+                if !seccomp::refuse(&[libc::SYS_mremap], Answer::Trap) {
+                    return 9;
+                }
+                let refused = move_pages(from, to, LEN);
+                u8::from(!refused.is_err_and(|refused| check(refused, to)) || !all(from, LEN, 1))
+            }
+        })
+    }
+
+    /// If the hole went unnoticed, the arena would hand out a run with a hole in it.
+    #[test]
+    fn the_hole_of_a_refused_move_is_filled_or_known() {
+        let is_usable = |refused: NotMoved, to: *mut u8| {
+            // SAFETY: the child's own mapping, in which no hole may be left.
+            unsafe { to.write_bytes(3, LEN) };
+            refused.is_target_whole
+        };
+        let is_lost = |refused: NotMoved, _| !refused.is_target_whole;
+        assert_eq!(refused_in_a_child(0, 0, true, is_usable), 0, "no hole");
+        assert_eq!(refused_in_a_child(0, LEN, true, is_usable), 0, "all of it");
+        // As if the pages were in several mappings, of which the first can't be moved.
+        assert_eq!(refused_in_a_child(0, page_bytes(), true, is_lost), 0, "a page");
+        assert_eq!(refused_in_a_child(0, LEN, false, is_lost), 0, "all of it, and no memory to fill it with");
+    }
+
+    /// After a refused move, growth copies the run: without the pages it would copy zeroes.
+    #[test]
+    fn pages_that_were_moved_before_the_rest_was_refused_come_back() {
+        let page = page_bytes();
+        for (moved, hole) in [(page, 0), (LEN / 2, page), (LEN - page, page), (LEN, 0)] {
+            let status = refused_in_a_child(moved, hole, true, |refused, _| refused.is_target_whole == (hole == 0));
+            assert_eq!(status, 0, "{moved} bytes moved, {hole} bytes of a hole");
+        }
+    }
+
+    #[test]
+    fn resident_bytes_are_those_that_were_touched() {
+        let (_mapping, at) = mapped(40 << 20, 0);
+        let page = page_bytes();
+        // SAFETY: the mapping made above. Huge pages would make more resident than was touched.
+        unsafe {
+            let _ = os::forbid_huge(at, 40 << 20);
+            assert_eq!(count_resident(at, 40 << 20), Some(0));
+            for page_at in [0, 17 << 20, (40 << 20) - page] {
+                at.add(page_at).write_bytes(1, page);
+            }
+            assert_eq!(count_resident(at, 40 << 20), Some(3 * page));
+            assert_eq!(count_resident(at.add(page), 17 << 20), Some(page));
+            assert_eq!(count_resident(at.add(1), page), None, "not the beginning of a page");
+        }
+    }
+
+    const PAGES: usize = 3 * PART + 7;
+
+    /// Every second page of the source holds something, or none, and of the target every third.
+    #[test]
+    fn copies_are_equal_and_touch_nothing_that_was_not_touched() {
+        let page = page_bytes();
+        let len = PAGES * page;
+        for (in_source, in_target) in [(2, 3), (1, 1), (PAGES, PAGES), (5, PAGES), (PAGES, 2)] {
+            let [source, target] = [(); 2].map(|()| os::map_zeroed(len).unwrap());
+            let (from, to) = (source.start().as_ptr(), target.start().as_ptr());
+            // SAFETY: two mappings that this test owns. The last page is copied in part.
+            unsafe {
+                let _ = os::forbid_huge(from, len);
+                let _ = os::forbid_huge(to, len);
+                (0..PAGES)
+                    .step_by(in_source)
+                    .for_each(|index| from.add(index * page).write_bytes(1 | index as u8, page));
+                (0..PAGES).step_by(in_target).for_each(|index| to.add(index * page).write_bytes(0xA5, page));
+                let copied = len - 100;
+                let held = |at| count_resident(at, len).unwrap();
+                let expected = (0..PAGES).filter(|index| index % in_source == 0 || index % in_target == 0).count();
+                if !copy_held(from, to, copied) {
+                    return;
+                }
+                assert_eq!(held(to), expected * page, "every {in_source}, every {in_target}");
+                assert_eq!(held(from), PAGES.div_ceil(in_source) * page);
+                let [source, target] = [from, to].map(|at| std::slice::from_raw_parts(at, copied));
+                assert!(source == target, "every {in_source}, every {in_target}");
+                let rest = std::slice::from_raw_parts(to.add(copied), 100);
+                let before = if (PAGES - 1) % in_target == 0 { 0xA5 } else { 0 };
+                assert!(rest.iter().all(|&byte| byte == before), "nothing beyond the length changes");
+            }
+        }
+    }
 }

@@ -1,0 +1,440 @@
+//! Systems other than Linux: other Unix systems through libc, and those that can't reserve address space, so that the arena stays inert and
+//! the backing allocator serves everything. There, modules that need zeroed memory of their own get it from the system allocator.
+#![allow(unsafe_code, reason = "the signatures of Linux, and mapping memory")]
+
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicPtr, AtomicU32};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use super::{Errno, HostHugePages, NotMoved};
+
+#[cfg(unix)]
+pub(crate) use unix::*;
+#[cfg(not(unix))]
+pub(crate) use without_arena::*;
+
+/// Calls on a range of memory that a system lacks, each with the same answer.
+macro_rules! refuse {
+    ($answer:expr => $($name:ident),+) => {$(
+        /// This system has no such call.
+        ///
+        /// # Safety
+        /// None is needed; the platforms share one signature.
+        pub(crate) unsafe fn $name(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+            $answer
+        }
+    )+};
+}
+use refuse;
+
+/// Questions that a system does not answer, and calls that it lacks: each with its one answer.
+macro_rules! answer {
+    ($($(#[$doc:meta])+ $name:ident($($parameter:ty),*) -> $type:ty = $answer:expr;)+) => {$(
+        $(#[$doc])+
+        pub(crate) fn $name($(_: $parameter),*) -> $type {
+            $answer
+        }
+    )+};
+}
+#[cfg(not(unix))]
+use answer;
+
+refuse!(Err(UNSUPPORTED) => leave_out_of_dumps, wipe_on_fork, leave_out_of_children, hand_to_children);
+
+answer! {
+    /// The most mappings that a process may have: unknown.
+    mappings_limit() -> Option<usize> = None;
+    /// There are no control groups.
+    missing_memory(usize, usize) -> usize = 0;
+    /// A program can't ask for huge pages.
+    host_huge_pages() -> HostHugePages = HostHugePages::Unavailable;
+    /// Only glibc can trim its heap.
+    trim_heap() -> () = ();
+    /// There is no such fence.
+    fence_other_threads() -> bool = false;
+}
+
+/// Refused.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Result<(), NotMoved> {
+    Err(UNSUPPORTED.into())
+}
+
+/// Refused: no pages move.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn renew(_at: *mut u8, _len: usize) -> Result<(), NotMoved> {
+    Err(UNSUPPORTED.into())
+}
+
+/// `false`: these systems do not tell what was touched.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn copy_held(_from: *const u8, _to: *mut u8, _len: usize) -> bool {
+    false
+}
+
+/// Unknown: mincore(2) answers differently on each Unix system.
+///
+/// # Safety
+/// None is needed; the platforms share one signature.
+pub(crate) unsafe fn count_resident(_at: *const u8, _len: usize) -> Option<usize> {
+    None
+}
+
+/// A place where one thread sleeps until another wakes it, or until a time has passed. A wake takes no lock and allocates nothing.
+pub(crate) struct Parking {
+    /// The number of wakes so far.
+    wakes: AtomicU32,
+    /// The thread that sleeps here; null until its first sleep. The handle is leaked, because a wake may use it at any time.
+    sleeper: AtomicPtr<Thread>,
+}
+
+impl Parking {
+    pub(crate) const fn new() -> Self {
+        Self { wakes: AtomicU32::new(0), sleeper: AtomicPtr::new(null_mut()) }
+    }
+
+    /// A ticket for [`sleep`](Self::sleep). Take it before you look for work: if a wake comes in between, the sleep ends at once.
+    pub(crate) fn ticket(&self) -> u32 {
+        self.wakes.load(SeqCst)
+    }
+
+    /// Wakes the thread that sleeps here.
+    pub(crate) fn wake(&self) {
+        self.wakes.fetch_add(1, SeqCst);
+        self.known().inspect(|sleeper| sleeper.unpark());
+    }
+
+    /// Sleeps until the first wake after `ticket` was taken, or until `at_most` has passed. May return earlier.
+    pub(crate) fn sleep(&self, ticket: u32, at_most: Option<Duration>) {
+        let own = thread::current();
+        if self.known().is_none_or(|known| known.id() != own.id()) {
+            self.sleeper.store(Box::leak(Box::new(own)), SeqCst);
+        }
+        if self.ticket() == ticket {
+            at_most.map_or_else(thread::park, thread::park_timeout);
+        }
+    }
+
+    fn known(&self) -> Option<&Thread> {
+        // SAFETY: null, or a handle that was leaked.
+        unsafe { self.sleeper.load(SeqCst).as_ref() }
+    }
+}
+
+#[cfg(unix)]
+mod unix {
+    use std::ptr::{NonNull, null_mut};
+
+    use crate::os::mapping::{covered, touch};
+    use crate::os::{Errno, Limits};
+
+    /// The error of a call that these systems lack, or have no advice in common for.
+    pub(in crate::os) const UNSUPPORTED: Errno = Errno(libc::ENOTSUP);
+
+    super::refuse!(Err(UNSUPPORTED) => keep_on_fork);
+    // Left out without an error: what serves does so without them, too.
+    super::refuse!(Ok(()) => prefault, advise_huge, forbid_huge);
+
+    fn last_error() -> Errno {
+        Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    }
+
+    fn checked(result: libc::c_int) -> Result<(), Errno> {
+        if result == 0 { Ok(()) } else { Err(last_error()) }
+    }
+
+    /// Whether the platform has pages that no access may touch.
+    pub(in crate::os) const HAS_GUARDS: bool = true;
+
+    /// The clock of [`coarse_ns`](super::coarse_ns): these systems have no coarser one in common.
+    pub(in crate::os) const COARSE_CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
+
+    fn map(len: usize, protection: libc::c_int) -> Result<NonNull<u8>, Errno> {
+        // SAFETY: a new private mapping at an address of the kernel's choice overlaps nothing.
+        let start = unsafe { libc::mmap(null_mut(), len, protection, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0) };
+        if start == libc::MAP_FAILED { Err(last_error()) } else { NonNull::new(start.cast()).ok_or(Errno(0)) }
+    }
+
+    /// Maps `len` bytes of address space that no access may touch.
+    pub(in crate::os) fn map_inaccessible(len: usize) -> Result<NonNull<u8>, Errno> {
+        map(len, libc::PROT_NONE)
+    }
+
+    /// Maps `len` bytes of zeroed memory.
+    pub(in crate::os) fn map_accessible(len: usize) -> Result<NonNull<u8>, Errno> {
+        map(len, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    /// Unmaps a mapping, or an edge of one.
+    ///
+    /// # Safety
+    /// The range belongs to the caller, and nobody uses it any more.
+    pub(in crate::os) unsafe fn unmap(at: *mut u8, len: usize) {
+        // SAFETY: the caller's. If the kernel refuses, the range only stays mapped.
+        let _ = unsafe { libc::munmap(at.cast(), len) };
+    }
+
+    /// Makes part of a reservation readable and writable. Parts that already are keep their contents.
+    ///
+    /// # Safety
+    /// `[at, at + len)` lies within one reservation.
+    pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
+        let len = covered(at, len)?;
+        // SAFETY: the caller's: the range is ours, and access to it only widens.
+        checked(unsafe { libc::mprotect(at.cast(), len, libc::PROT_READ | libc::PROT_WRITE) })
+    }
+
+    /// Whether an [`AddressRange`](super::AddressRange) reserves its range. These systems can't map at an address without replacing other mappings.
+    pub(in crate::os) const IS_RESERVED: bool = true;
+
+    /// Unsupported: the range is reserved.
+    ///
+    /// # Errors
+    /// Always.
+    pub(in crate::os) fn try_place(_at: *mut u8, _len: usize) -> Result<(), Errno> {
+        Err(UNSUPPORTED)
+    }
+
+    /// As [`commit`], because the range is reserved.
+    ///
+    /// # Errors
+    /// The system's.
+    ///
+    /// # Safety
+    /// The range lies within one [`AddressRange`](super::AddressRange).
+    pub(crate) unsafe fn extend(at: *mut u8, len: usize) -> Result<(), Errno> {
+        // SAFETY: the caller's.
+        unsafe { commit(at, len) }
+    }
+
+    /// Purges the pages. The range reads as zeroes afterwards.
+    ///
+    /// # Errors
+    /// The system's. The range then has its old contents, or reads as zeroes. If the system has unmapped it and grants no new memory, it
+    /// is not accessible.
+    ///
+    /// # Safety
+    /// The range is committed, and nobody needs its contents.
+    pub(crate) unsafe fn discard(at: *mut u8, len: usize) -> Result<(), Errno> {
+        let len = covered(at, len)?;
+        // MADV_DONTNEED promises no zeroes outside of Linux. A new mapping in place of the old one does.
+        // SAFETY: the caller's: the contents are dead, and the range lies inside a mapping of ours.
+        let Err(refused) = (unsafe { replace(at, len, libc::PROT_READ | libc::PROT_WRITE) }) else { return Ok(()) };
+        // POSIX allows a refused call to unmap the old mapping. An access to that hole would crash the process, and another thread's
+        // mapping may come to lie there. mprotect(2) succeeds only if the memory is mapped.
+        // SAFETY: the caller's: the range is ours, and accessible unless it is gone.
+        if unsafe { libc::mprotect(at.cast(), len, libc::PROT_READ | libc::PROT_WRITE) } == 0 {
+            return Err(refused);
+        }
+        // Fill the hole: the memory of the old mapping may be available now. If not, try at least to keep other mappings out.
+        // SAFETY: as above.
+        let filled = unsafe { replace(at, len, libc::PROT_READ | libc::PROT_WRITE) };
+        if filled.is_err() {
+            // SAFETY: as above.
+            let _ = unsafe { replace(at, len, libc::PROT_NONE) };
+        }
+        filled
+    }
+
+    /// Maps new memory in place of the old.
+    ///
+    /// # Safety
+    /// The range belongs to the caller, and nobody needs its contents.
+    unsafe fn replace(at: *mut u8, len: usize, protection: libc::c_int) -> Result<(), Errno> {
+        let how = libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_FIXED;
+        // SAFETY: the caller's.
+        let start = unsafe { libc::mmap(at.cast(), len, protection, how, -1, 0) };
+        if start == libc::MAP_FAILED { Err(last_error()) } else { Ok(()) }
+    }
+
+    /// Purges the pages lazily: the kernel may take them when it runs short of memory. Until then they keep their contents. A write to a
+    /// page cancels this.
+    ///
+    /// # Safety
+    /// The range is committed, and nobody needs its contents.
+    pub(crate) unsafe fn purge_lazily(at: *mut u8, len: usize) -> Result<(), Errno> {
+        let len = covered(at, len)?;
+        // SAFETY: the caller's: the contents are dead.
+        checked(unsafe { libc::madvise(at.cast(), len, libc::MADV_FREE) })
+    }
+
+    /// Prefaults the range, writable.
+    ///
+    /// # Safety
+    /// The range is committed, and belongs to the caller alone.
+    pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
+        let len = covered(at, len)?;
+        // The smallest page size of any system: touching a page twice does no harm.
+        // SAFETY: the caller's.
+        unsafe { touch(at, len, 4096) };
+        Ok(())
+    }
+
+    /// The running processors, and the machine's memory.
+    pub(crate) fn limits() -> Limits {
+        Limits { threads: running_processors(), memory_bytes: memory_bytes(), is_memory_grouped: false }
+    }
+
+    fn running_processors() -> usize {
+        // SAFETY: only reads a number from the system.
+        usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(1).max(1)
+    }
+
+    /// Page faults of this process so far that read nothing from a disk.
+    pub(crate) fn minor_faults() -> u64 {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: the place is large enough, and all zeroes is a valid value should the call fail.
+        let usage = unsafe {
+            libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+            usage.assume_init()
+        };
+        u64::try_from(usage.ru_minflt).unwrap_or(0)
+    }
+
+    fn memory_bytes() -> usize {
+        // SAFETY: both only read numbers from the system.
+        let (pages, page_bytes) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+        usize::try_from(pages).unwrap_or(0).saturating_mul(usize::try_from(page_bytes).unwrap_or(0))
+    }
+
+    /// Calls a function of the C library that returns -1 if it fails. Does not keep `errno`.
+    pub(in crate::os) fn keeping_errno(call: impl FnOnce() -> libc::c_int) -> Result<(), Errno> {
+        checked(call().min(0))
+    }
+}
+
+#[cfg(not(unix))]
+mod without_arena {
+    use std::alloc::{GlobalAlloc, Layout, System};
+    use std::ffi::c_void;
+    use std::ptr::NonNull;
+    use std::thread::{Builder, JoinHandle};
+
+    use crate::os::{Errno, Limits};
+
+    /// The error of every call: there is no arena.
+    pub(in crate::os) const UNSUPPORTED: Errno = Errno(0);
+
+    super::refuse!(
+        Err(UNSUPPORTED) => commit, extend, discard, advise_huge, forbid_huge, purge_lazily, prefault, populate, lock, unlock
+    );
+
+    super::answer! {
+        /// There is no memory to check.
+        try_place(*mut u8, usize) -> Result<(), Errno> = Err(UNSUPPORTED);
+        /// Only the standard library tells when a thread ends.
+        thread_exit_key(unsafe extern "C" fn(*mut c_void)) -> Option<u32> = None;
+        /// There are no keys.
+        return_key(u32) -> () = ();
+        /// There are no keys.
+        arm_thread_exit(u32, NonNull<u8>) -> bool = false;
+        /// No signal can be handled here.
+        signal_number(&str) -> Option<i32> = None;
+        /// No signal can be handled here.
+        on_signal(i32, fn()) -> bool = false;
+        /// No signal interrupts a thread.
+        may_be_in_signal_handler() -> bool = false;
+        /// Unknown.
+        lockable_bytes() -> usize = 0;
+        /// Page faults so far: unknown.
+        minor_faults() -> u64 = 0;
+    }
+
+    /// There are no signal handlers.
+    #[cfg(feature = "profile")]
+    pub(crate) fn may_be_on_signal_stack() -> bool {
+        false
+    }
+
+    /// Whether the platform has pages that no access may touch.
+    pub(in crate::os) const HAS_GUARDS: bool = false;
+
+    /// The alignment of memory from [`map_accessible`], in bytes.
+    pub(in crate::os) fn real_page_bytes() -> usize {
+        4096
+    }
+
+    /// The layout of `len` bytes, aligned to a page.
+    fn pages(len: usize) -> Result<Layout, Errno> {
+        Layout::from_size_align(len, crate::os::page_bytes()).map_err(|_| UNSUPPORTED)
+    }
+
+    /// Refused: this platform has no arena.
+    pub(in crate::os) fn map_inaccessible(_len: usize) -> Result<NonNull<u8>, Errno> {
+        Err(UNSUPPORTED)
+    }
+
+    /// Allocates `len` bytes of zeroed memory.
+    pub(in crate::os) fn map_accessible(len: usize) -> Result<NonNull<u8>, Errno> {
+        let layout = pages(len)?;
+        if layout.size() == 0 {
+            return Err(UNSUPPORTED);
+        }
+        // SAFETY: the layout has a size.
+        NonNull::new(unsafe { System.alloc_zeroed(layout) }).ok_or(Errno(0))
+    }
+
+    /// Frees memory.
+    ///
+    /// # Safety
+    /// `at` and `len` are those of one [`map_accessible`], and nobody uses the memory any more.
+    pub(in crate::os) unsafe fn unmap(at: *mut u8, len: usize) {
+        if let Ok(layout) = pages(len) {
+            // SAFETY: the caller's: the memory came from `System` with this layout.
+            unsafe { System.dealloc(at, layout) };
+        }
+    }
+
+    /// Whether an [`AddressRange`](super::AddressRange) reserves its range: this platform has none.
+    pub(in crate::os) const IS_RESERVED: bool = false;
+
+    /// The number of threads that can run at once, at least 1, and 0 for the memory, which is unknown.
+    pub(crate) fn limits() -> Limits {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Limits { threads, memory_bytes: 0, is_memory_grouped: false }
+    }
+
+    /// Nanoseconds of the wall clock. It may be set, so that a wait may last longer or shorter.
+    pub(crate) fn monotonic_ns() -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// As [`monotonic_ns`].
+    pub(crate) fn coarse_ns() -> u64 {
+        monotonic_ns()
+    }
+
+    /// Writes to standard error, and ignores errors.
+    pub(crate) fn write_stderr(bytes: &[u8]) {
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), bytes);
+    }
+
+    /// A thread for the allocator, from the standard library. Dropping it leaves the thread running.
+    pub(crate) struct OwnThread(JoinHandle<()>);
+
+    impl OwnThread {
+        /// Starts a thread that runs `run`, which must not panic, on a stack of this size, or of the default.
+        ///
+        /// # Errors
+        /// The system's, if it can't create a thread.
+        pub(crate) fn start(run: fn(), stack_bytes: Option<usize>) -> Result<Self, Errno> {
+            let builder = Builder::new().name("zk-alloc".into());
+            let builder = stack_bytes.into_iter().fold(builder, Builder::stack_size);
+            builder.spawn(run).map(Self).map_err(|error| Errno(error.raw_os_error().unwrap_or(0)))
+        }
+
+        /// Waits until the thread has ended.
+        pub(crate) fn join(self) {
+            let _ = self.0.join();
+        }
+    }
+}
