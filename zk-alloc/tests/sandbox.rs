@@ -58,19 +58,15 @@ fn work_without(calls: &[c_long], error: c_int, begin: impl FnOnce() -> bool) {
         // SAFETY: ends the process, without destructors.
         unsafe { libc::_exit(1) };
     }));
-    let is_unfenced = calls.contains(&libc::SYS_membarrier);
     set_retain(Retain::Bytes(0));
     thread::scope(|scope| {
         for id in 0..3 {
             scope.spawn(move || {
                 let _guard = PhaseGuard::new();
                 drop(blocks(id));
-                let kept = keep_two();
                 filled.wait();
                 begun.wait();
                 done.wait();
-                // Without a fence, no other thread can know that this one was idle.
-                assert!(!is_unfenced || first_of(kept) == kept[1], "the cache was emptied");
                 let own = blocks(id);
                 own.iter().for_each(|words| assert_patterned(words, id));
             });
@@ -99,49 +95,6 @@ fn work_without(calls: &[c_long], error: c_int, begin: impl FnOnce() -> bool) {
         stop.store(true, Ordering::Relaxed);
     });
     forked(calls.contains(&libc::SYS_clone), error);
-}
-
-/// A block of a class that nothing else here uses.
-fn block() -> Box<[u8; 2_000]> {
-    black_box(Box::new([1; 2_000]))
-}
-
-/// Frees two blocks, the higher one last, and returns their addresses, the lower one first. The thread's cache returns
-/// the higher one first; the slabs return the lower one.
-fn keep_two() -> [usize; 2] {
-    for _ in 0..1_000 {
-        let mut blocks = [(); 2].map(|()| block());
-        blocks.sort_by_key(|block| block.as_ptr().addr());
-        let kept = blocks.each_ref().map(|block| block.as_ptr().addr());
-        blocks.into_iter().for_each(drop);
-        // While another thread claims the caches, frees pass this one by.
-        if first_of(kept) == kept[1] {
-            return kept;
-        }
-    }
-    panic!("the thread keeps no blocks");
-}
-
-/// The address of `kept` that is handed out first. While another thread claims the caches, requests pass them by, and get
-/// blocks of other addresses. Where other programs use all cores, the system may stop that thread for a while.
-fn first_of(kept: [usize; 2]) -> usize {
-    (0..100).find_map(|_| first_of_a_thousand(kept)).expect("neither block was handed out again")
-}
-
-/// As [`first_of`]; `None` if 1,000 requests get other blocks.
-fn first_of_a_thousand(kept: [usize; 2]) -> Option<usize> {
-    // On the stack: a request of another class could be the one at which this thread empties its own cache.
-    let mut others = [const { None }; 1_000];
-    for other in &mut others {
-        let next = block();
-        let addr = next.as_ptr().addr();
-        if kept.contains(&addr) {
-            return Some(addr);
-        }
-        *other = Some(next);
-        thread::yield_now();
-    }
-    None
 }
 
 /// Lengths in words, for blocks of some classes and for page runs.
