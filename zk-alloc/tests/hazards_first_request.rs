@@ -1,0 +1,605 @@
+//! The first request of a process may come at any moment: in a signal handler that interrupted `malloc`, in a forked
+//! child, or with no memory left. Another thread may be changing the environment, the thread may be ending, or a panic
+//! may be printing its backtrace. The allocator must serve it, or refuse it if there is no memory. It must not wait
+//! forever, and must not end the process.
+//!
+//! A process has one first request, so each test starts its binary again. There a constructor takes over before any
+//! Rust code runs. It forks children that have made no request yet, and each makes its first request in such a moment.
+//!
+//! Each moment is tried with two arenas. One serves phases, and the first phase begins in that moment too. The other always serves: no call
+//! comes before the request, which has the settings in code.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "forks, handles signals, sets limits and calls the C library's allocator")]
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, alloc, alloc_zeroed, dealloc, realloc};
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::panic::catch_unwind;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+
+use support::process::{Run, handle, in_a_fork, join_thread, limited, start_thread, variable, without_more_memory};
+use support::{child, in_its_own_process};
+use zk_alloc::{Mode, Origin, Participants, Settings, ZkAllocator, begin_phase, end_phase, stats};
+
+static SCOPED: ZkAllocator = ZkAllocator;
+static RESIDENT: ZkAllocator =
+    ZkAllocator.settings(Settings::new().retain_bytes(1 << 40)).mode(Mode::Resident).participants(Participants::All);
+
+/// Whether [`RESIDENT`] is the allocator of this process, and not [`SCOPED`]. Set before the first request.
+static IS_RESIDENT: AtomicBool = AtomicBool::new(false);
+
+/// The allocator of this process, [`RESIDENT`] or [`SCOPED`].
+struct Installed;
+
+impl Installed {
+    #[inline]
+    fn get(&self) -> &'static ZkAllocator {
+        if IS_RESIDENT.load(Ordering::Relaxed) { &RESIDENT } else { &SCOPED }
+    }
+}
+
+// SAFETY: as for `ZkAllocator`. It is the same for all of the process's requests.
+unsafe impl GlobalAlloc for Installed {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: upheld by the caller.
+        unsafe { self.get().alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: upheld by the caller.
+        unsafe { self.get().alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: upheld by the caller.
+        unsafe { self.get().realloc(at, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: upheld by the caller.
+        unsafe { self.get().dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOC: Installed = Installed;
+
+/// Before the first request and after the last one.
+fn begin() {
+    if !IS_RESIDENT.load(Ordering::Relaxed) {
+        begin_phase();
+    }
+}
+
+fn end() {
+    if !IS_RESIDENT.load(Ordering::Relaxed) {
+        end_phase();
+    }
+}
+
+/// The variable that names the moment that the process tries, instead of running tests.
+const MOMENT: &str = "ZK_ALLOC_TEST_MOMENT";
+/// The variable that chooses [`RESIDENT`].
+const MODE: &str = "ZK_ALLOC_TEST_RESIDENT";
+/// The variable that sets the number of children.
+const TRIES: &str = "ZK_ALLOC_TEST_TRIES";
+
+/// The exit code of a child that succeeded.
+const FINE: c_int = 0;
+/// The request got no memory (`REFUSED`), or the memory lost its contents (`BROKEN`).
+const REFUSED: c_int = 10;
+const BROKEN: c_int = 11;
+/// The arena served nothing, so the child tested nothing.
+const ELSEWHERE: c_int = 12;
+/// Memory of threads that ended was lost.
+const LOST: c_int = 14;
+/// The child could not prepare the test.
+const UNPREPARED: c_int = 13;
+
+extern "C" fn before_main() {
+    IS_RESIDENT.store(variable(c"ZK_ALLOC_TEST_RESIDENT") == Some("1"), Ordering::Relaxed);
+    let Some(moment) = variable(c"ZK_ALLOC_TEST_MOMENT") else { return };
+    // By default, the tries are few.
+    let asked = variable(c"ZK_ALLOC_TEST_TRIES").and_then(|tries| tries.parse().ok());
+    let found = ALL.iter().find(|(name, ..)| *name == moment);
+    let failed = found.map_or(1, |&(_, tries, child)| in_children(asked.unwrap_or(tries), child));
+    // SAFETY: ends the process before `main`.
+    unsafe { libc::_exit(failed) };
+}
+
+// SAFETY: the loader calls the functions that are listed here, and they have this type.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static INIT: extern "C" fn() = before_main;
+
+/// Runs `child` in this number of children, up to the first that fails, and prints which one that was. Each child makes
+/// the first request of its process, because this process makes none before all are done.
+fn in_children(tries: u32, child: fn(u32) -> c_int) -> c_int {
+    let codes = (0..tries).map(|number| (number, in_a_fork(|| child(number) as u8)));
+    let failed = codes.into_iter().find(|&(_, code)| code != FINE);
+    eprintln!("of {tries} children, this one failed, with its code: {failed:?}");
+    c_int::from(failed.is_some())
+}
+
+/// Runs the children of this moment in both modes, with only large requests served by the arena, and with all of them.
+#[track_caller]
+fn check(moment: &str) {
+    for (mode, min_bytes) in [("0", "1024"), ("0", "0"), ("1", "1024"), ("1", "0")] {
+        let tries = std::env::var(TRIES);
+        let mut settings = vec![
+            (MOMENT, moment),
+            (MODE, mode),
+            ("ZK_ALLOC_MIN_BYTES", min_bytes),
+            // For the moment that is about the backtrace.
+            ("RUST_BACKTRACE", "1"),
+            ("ZK_ALLOC_TRACE_ESCAPED", if moment.contains("backtrace") { "1" } else { "0" }),
+        ];
+        settings.extend(tries.iter().map(|tries| (TRIES, tries.as_str())));
+        settings.extend(moment.contains("little_stack").then_some(("ZK_ALLOC_MAX_BYTES", MAX_BYTES)));
+        // The process ends before `main`.
+        let Some(ended) = child(&settings, || ()) else { return };
+        assert!(ended.status.success() && ended.stderr.contains("this one failed, with its code: None"), "{ended:?}");
+    }
+}
+
+/// The test harness makes the first request. Methods that build the allocator further keep its settings.
+#[test]
+fn settings_of_the_installed_allocator_are_in_force_from_the_first_request_on() {
+    in_its_own_process(&[(MODE, "1")], || {
+        let retained = stats().settings.expect("there is an arena").retain_bytes;
+        assert_eq!((retained.value, retained.origin), (1 << 40, Origin::Program), "{}", stats());
+    });
+}
+
+/// The first request of this process, some more, and their frees. With `may_be_refused`, each request may be refused.
+fn request(may_be_refused: bool) -> c_int {
+    begin();
+    let code = request_between(may_be_refused);
+    end();
+    code
+}
+
+/// The sizes of the requests: blocks, page runs and a huge run.
+const SIZES: [usize; 5] = [8 << 10, 48 << 10, 1_500, 3 << 20, 200 << 10];
+
+fn request_between(may_be_refused: bool) -> c_int {
+    let small: &[usize] = if zk_alloc::min_arena_bytes() == 0 { &[24, 200] } else { &[] };
+    for (&size, seed) in SIZES.iter().chain(small).zip(1u8..) {
+        let layout = Layout::from_size_align(size, 8).expect("a small alignment");
+        // SAFETY: the size is not zero.
+        let at = unsafe { if seed.is_multiple_of(2) { alloc_zeroed(layout) } else { alloc(layout) } };
+        if at.is_null() {
+            if may_be_refused {
+                continue;
+            }
+            return REFUSED;
+        }
+        // SAFETY: `size` bytes that this function owns.
+        unsafe { at.write_bytes(seed, size) };
+        // SAFETY: allocated above, with this layout.
+        let grown = unsafe { realloc(at, layout, 2 * size) };
+        let (at, len) = if grown.is_null() { (at, size) } else { (grown, 2 * size) };
+        if grown.is_null() && !may_be_refused {
+            return REFUSED;
+        }
+        // SAFETY: written above, up to the old length.
+        if unsafe { std::slice::from_raw_parts(at, size) }.iter().any(|&byte| byte != seed) {
+            return BROKEN;
+        }
+        // SAFETY: `len` is its current length, and nothing uses it any more.
+        unsafe { dealloc(at, Layout::from_size_align_unchecked(len, 8)) };
+    }
+    FINE
+}
+
+/// Whether the arena served any of the requests.
+fn served() -> c_int {
+    if stats().arena_allocations > 0 { FINE } else { ELSEWHERE }
+}
+
+/// Makes a test of each moment, whose function each child runs with its number: its name, and the number of children.
+macro_rules! tests {
+    ($($(#[doc = $why:literal])* $name:ident, $tries:literal;)*) => {
+        const ALL: &[(&str, u32, fn(u32) -> c_int)] = &[$((stringify!($name), $tries, $name)),*];
+
+        mod tests {
+            $(
+                $(#[doc = $why])*
+                #[test]
+                fn $name() {
+                    super::check(stringify!($name));
+                }
+            )*
+        }
+    };
+}
+
+tests! {
+    /// The interrupted `malloc` holds its lock, and releases it only after the handler has returned. A handler that
+    /// calls `malloc`, to register a destructor for example, waits forever.
+    in_a_handler_that_interrupted_malloc, 40;
+    /// The handler interrupts the opening of the arena, or the take-over of `malloc`'s heap.
+    in_a_handler_that_interrupted_the_first_request, 120;
+    /// The other threads held locks when they were copied, and do not exist in the child. The C library repairs the
+    /// lock of `malloc`; nothing repairs the locks of the standard library.
+    in_a_forked_child, 2;
+    /// Neither address space nor data is left, and the C library's heap is used up.
+    with_no_memory_left, 20;
+    /// The process made its first request long ago, the thread makes its first one now. Any memory that the thread's
+    /// cache needs must not come from `malloc`.
+    in_a_thread_that_finds_no_memory_left, 10;
+    /// The allocator reads its settings while another thread moves the list of variables elsewhere.
+    while_the_environment_changes, 40;
+    /// The thread's own state is being torn down, or is gone. Memory that such a thread got is not lost when the thread ends.
+    in_the_destructors_of_threads, 4;
+    /// The smallest possible stack of a thread also holds the C library's data about it.
+    in_a_thread_with_little_stack, 2;
+    /// A handler's own stack also holds the state of the interrupted code.
+    in_a_handler_with_little_stack, 2;
+    /// A panic prints under a lock, and allocates at the same time; tracing of escapes is on.
+    while_a_panic_prints_its_backtrace, 1;
+}
+
+/// Uses the C library's allocator in all ways that take its lock.
+fn churn(round: u32) {
+    // More than the C library's cache of a thread takes.
+    let size = 1_100 + (round as usize * 977) % 60_000;
+    // SAFETY: each block is freed once, and grown while it is alive.
+    unsafe {
+        let (first, second) = (libc::malloc(size), libc::malloc(2 * size));
+        libc::free(first);
+        let grown = libc::realloc(second, 3 * size);
+        libc::free(if grown.is_null() { second } else { grown });
+    }
+    #[cfg(target_env = "gnu")]
+    if round.is_multiple_of(8) {
+        // SAFETY: may be called at any time, outside of signal handlers.
+        unsafe { libc::malloc_trim(0) };
+    }
+}
+
+/// The result of the handler's requests; -1 before.
+static HANDLED: AtomicI32 = AtomicI32::new(-1);
+/// When to interrupt: after this number of turns of a loop.
+static TURNS: AtomicU32 = AtomicU32::new(0);
+static GO: AtomicBool = AtomicBool::new(false);
+/// The result of another thread's requests; -1 before.
+static ENDED: AtomicI32 = AtomicI32::new(-1);
+
+extern "C" fn on_signal(_: c_int) {
+    HANDLED.store(request(false), Ordering::SeqCst);
+}
+
+extern "C" fn interrupt(target: *mut c_void) -> *mut c_void {
+    while !GO.load(Ordering::SeqCst) {
+        std::hint::spin_loop();
+    }
+    for _ in 0..TURNS.load(Ordering::Relaxed) {
+        std::hint::spin_loop();
+    }
+    // SAFETY: the main thread, which waits for this one.
+    unsafe { libc::pthread_kill(target.addr() as libc::pthread_t, libc::SIGUSR1) };
+    null_mut()
+}
+
+/// Has `on_signal` interrupt this thread, `turns` after `GO`.
+fn arrange_interruption(turns: u32) -> Option<libc::pthread_t> {
+    TURNS.store(turns, Ordering::Relaxed);
+    // SAFETY: only returns this thread.
+    let own = unsafe { libc::pthread_self() };
+    let is_set = handle(libc::SIGUSR1, on_signal, libc::SA_RESTART);
+    if is_set { start_thread(interrupt, std::ptr::without_provenance_mut(own as usize)) } else { None }
+}
+
+fn in_a_handler_that_interrupted_malloc(number: u32) -> c_int {
+    let Some(thread) = arrange_interruption(10_000 + number * 1_013 % 40_000) else { return UNPREPARED };
+    GO.store(true, Ordering::SeqCst);
+    let mut round = 0;
+    while HANDLED.load(Ordering::SeqCst) < 0 {
+        churn(round);
+        round += 1;
+    }
+    join_thread(thread);
+    match HANDLED.load(Ordering::SeqCst) {
+        FINE => request(false).max(served()),
+        code => code,
+    }
+}
+
+fn in_a_handler_that_interrupted_the_first_request(number: u32) -> c_int {
+    // The interruption may hit the thread anywhere in its first microseconds.
+    let Some(thread) = arrange_interruption(number * 251 % 30_000) else { return UNPREPARED };
+    GO.store(true, Ordering::SeqCst);
+    let code = request(false);
+    join_thread(thread);
+    // The signal was sent: the handler has run, or runs as soon as this thread returns from the kernel.
+    code.max(HANDLED.load(Ordering::SeqCst)).max(served())
+}
+
+extern "C" fn churn_for_ever(_: *mut c_void) -> *mut c_void {
+    let mut round = 0u32;
+    loop {
+        churn(round);
+        round = round.wrapping_add(1);
+    }
+}
+
+extern "C" fn set_variables_for_ever(_: *mut c_void) -> *mut c_void {
+    const NAMES: [&str; 8] = ["ZK_A", "ZK_B", "ZK_C", "ZK_D", "ZK_E", "ZK_F", "ZK_G", "ZK_H"];
+    const VALUES: [&str; 2] = ["", "a value that is longer than the one before it"];
+    for round in 0usize.. {
+        let name = NAMES[round % NAMES.len()];
+        // SAFETY: all code reads the environment only through the standard library. For the allocator, this test checks
+        // that.
+        unsafe {
+            match round % 24 {
+                0..8 => std::env::remove_var(name),
+                _ => std::env::set_var(name, VALUES[round / 8 % 2]),
+            }
+        }
+    }
+    null_mut()
+}
+
+fn in_a_forked_child(_: u32) -> c_int {
+    if start_thread(churn_for_ever, null_mut()).is_none() || start_thread(set_variables_for_ever, null_mut()).is_none()
+    {
+        return UNPREPARED;
+    }
+    in_children(50, |_| request(false).max(served()))
+}
+
+fn while_the_environment_changes(number: u32) -> c_int {
+    if start_thread(set_variables_for_ever, null_mut()).is_none() {
+        return UNPREPARED;
+    }
+    for _ in 0..number % 10 * 1_000 {
+        std::hint::spin_loop();
+    }
+    request(false).max(served())
+}
+
+/// Takes all memory that `malloc` has, and never frees it.
+fn use_up_the_heap() {
+    for size in [1 << 20, 1 << 16, 1 << 12, 1 << 9, 1 << 7, 64, 24] {
+        // `black_box`, or the compiler would assume that the loop never ends.
+        // SAFETY: the memory is never freed.
+        while !std::hint::black_box(unsafe { libc::malloc(size) }).is_null() {}
+    }
+}
+
+/// Grows the stack now, because that takes memory too.
+#[inline(never)]
+fn grow_stack() {
+    std::hint::black_box([1u8; 256 << 10]);
+}
+
+fn with_no_memory_left(number: u32) -> c_int {
+    grow_stack();
+    let resource = if number.is_multiple_of(2) { libc::RLIMIT_AS } else { libc::RLIMIT_DATA };
+    let code = limited(resource, 1, || {
+        // Some memory may be left, or none.
+        if number % 4 < 2 {
+            use_up_the_heap();
+        }
+        request(true)
+    });
+    // Once memory is available again, requests succeed.
+    code.max(request(false))
+}
+
+extern "C" fn request_when_told(_: *mut c_void) -> *mut c_void {
+    grow_stack();
+    while !GO.load(Ordering::SeqCst) {
+        std::hint::spin_loop();
+    }
+    ENDED.store(request(true), Ordering::SeqCst);
+    null_mut()
+}
+
+/// The arena has memory, and the C library has none.
+fn in_a_thread_that_finds_no_memory_left(_: u32) -> c_int {
+    let code = request(false);
+    let Some(thread) = start_thread(request_when_told, null_mut()) else { return UNPREPARED };
+    without_more_memory(|| {
+        use_up_the_heap();
+        GO.store(true, Ordering::SeqCst);
+        join_thread(thread);
+    });
+    code.max(ENDED.load(Ordering::SeqCst)).max(served())
+}
+
+fn while_a_panic_prints_its_backtrace(_: u32) -> c_int {
+    let panicked = catch_unwind(|| {
+        begin();
+        panic!("on purpose");
+    });
+    end();
+    if panicked.is_ok() { REFUSED } else { request(false).max(served()) }
+}
+
+/// Makes a request in its destructor, when the thread ends.
+struct AtEnd;
+
+thread_local! {
+    static AT_END: AtEnd = const { AtEnd };
+}
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        ENDED.store(request(false), Ordering::SeqCst);
+    }
+}
+
+unsafe extern "C" fn destroy(_: *mut c_void) {
+    ENDED.store(request(false), Ordering::SeqCst);
+}
+
+/// A thread that leaves a value to be destroyed: by Rust, or by the C library, which comes last.
+extern "C" fn end_with_destructor(key: *mut c_void) -> *mut c_void {
+    if key.is_null() {
+        AT_END.with(|_| ());
+    } else {
+        let key = (key.addr() - 1) as libc::pthread_key_t;
+        // SAFETY: a key of this module, and a value that is not null.
+        unsafe { libc::pthread_setspecific(key, std::ptr::without_provenance(1)) };
+    }
+    null_mut()
+}
+
+/// Runs a thread whose destructor makes a request. Returns the request's result.
+fn run_thread_with_destructor(key: Option<libc::pthread_key_t>) -> c_int {
+    ENDED.store(-1, Ordering::SeqCst);
+    let value = key.map_or(0, |key| key as usize + 1);
+    let Some(thread) = start_thread(end_with_destructor, std::ptr::without_provenance_mut(value)) else {
+        return UNPREPARED;
+    };
+    join_thread(thread);
+    let code = ENDED.load(Ordering::SeqCst);
+    if code < 0 { UNPREPARED } else { code }
+}
+
+/// A key with a destructor, for every other child.
+fn key(number: u32) -> Option<libc::pthread_key_t> {
+    let mut key = 0;
+    // SAFETY: a place for the key.
+    (number.is_multiple_of(2) && unsafe { libc::pthread_key_create(&raw mut key, Some(destroy)) } == 0).then_some(key)
+}
+
+fn in_the_destructors_of_threads(number: u32) -> c_int {
+    let key = key(number);
+    if let Some(code) = (0..100).map(|_| run_thread_with_destructor(key)).find(|&code| code != FINE) {
+        return code;
+    }
+    // Each thread ended before the next began, so the slabs must not add up.
+    let slabs = zk_alloc::stats().slabs;
+    if slabs <= 20 { served() } else { LOST }
+}
+
+// First requests with little stack. They must fit into the smallest stack that the C library gives a thread, and into
+// the usual stack of a signal handler.
+
+/// `PTHREAD_STACK_MIN`, from which the C library takes its own data about the thread.
+const THREAD_BYTES: usize = 16 << 10;
+/// `SIGSTKSZ`, from which the kernel takes the state of the interrupted code.
+const SIGNAL_BYTES: usize = 8 << 10;
+/// The least room for the handler itself. If the kernel takes more than the rest, as for the largest registers, the
+/// stack is made larger.
+const SIGNAL_OWN_BYTES: usize = 4 << 10;
+/// Enough to measure the use of stack.
+const AMPLE_BYTES: usize = 256 << 10;
+
+/// A cap that the requests reach, so that the arena must make room for them.
+const MAX_BYTES: &str = "64M";
+
+/// Stacks are filled with this byte, to see how far down they were used.
+const FRESH: u8 = 0xA5;
+
+/// A stack, behind a guard that no access may touch.
+fn stack(bytes: usize) -> Option<*mut u8> {
+    const GUARD_BYTES: usize = 64 << 10;
+    let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping overlaps nothing; both parts lie in it.
+    unsafe {
+        let at = libc::mmap(null_mut(), GUARD_BYTES + bytes, protection, anonymous, -1, 0);
+        if at == libc::MAP_FAILED || libc::mprotect(at, GUARD_BYTES, libc::PROT_NONE) != 0 {
+            return None;
+        }
+        let stack = at.cast::<u8>().add(GUARD_BYTES);
+        stack.write_bytes(FRESH, bytes);
+        Some(stack)
+    }
+}
+
+/// The number of bytes of a stack that were used.
+fn used(stack: *const u8, bytes: usize) -> usize {
+    // SAFETY: the stack's memory, which nothing uses any more.
+    let fresh = (0..bytes).take_while(|&at| unsafe { stack.add(at).read_volatile() } == FRESH).count();
+    bytes - fresh
+}
+
+/// Runs a thread on a stack of `bytes`. Returns whether it was started.
+fn run_thread_on(bytes: usize, run: Run) -> bool {
+    let Some(stack) = stack(bytes) else { return false };
+    let (mut thread, mut attributes) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: places for both, and a stack that nothing else uses.
+    let started = unsafe {
+        libc::pthread_attr_init(attributes.as_mut_ptr()) == 0
+            && libc::pthread_attr_setstack(attributes.as_mut_ptr(), stack.cast(), bytes) == 0
+            && libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, null_mut()) == 0
+    };
+    if started {
+        // SAFETY: written when the thread was started, and joined once.
+        unsafe { libc::pthread_join(thread.assume_init(), null_mut()) };
+    }
+    started
+}
+
+/// Runs a signal handler on a stack of `bytes`, and returns how many of them it used.
+fn handle_on(bytes: usize, handler: extern "C" fn(c_int)) -> Option<usize> {
+    let stack = stack(bytes)?;
+    let place = libc::stack_t { ss_sp: stack.cast(), ss_flags: 0, ss_size: bytes };
+    // SAFETY: a stack for the handler alone.
+    let is_set = unsafe { libc::sigaltstack(&raw const place, null_mut()) == 0 };
+    let is_set = is_set && handle(libc::SIGUSR1, handler, libc::SA_ONSTACK);
+    // SAFETY: the signal has this handler.
+    (is_set && unsafe { libc::raise(libc::SIGUSR1) } == 0).then(|| used(stack, bytes))
+}
+
+/// Exceeds the cap with live requests of all lengths. The arena has to purge free memory, and the backing allocator
+/// serves some of them. A request that is refused ends the process.
+fn beyond_the_cap() {
+    let mut held: Vec<Vec<u8>> = Vec::with_capacity(40);
+    for (number, &bytes) in [100, 3_000, 40 << 10, 3 << 20, 5 << 20].repeat(8).iter().enumerate() {
+        let mut one = if number % 2 == 0 { Vec::with_capacity(bytes) } else { vec![0; bytes] };
+        one.resize(bytes, 1);
+        one.reserve_exact(bytes);
+        held.push(one);
+    }
+    std::hint::black_box(held);
+}
+
+static CAME_TO: AtomicI32 = AtomicI32::new(-1);
+
+/// The first requests of the process, and later ones.
+fn requests() {
+    let code = request(false);
+    begin();
+    beyond_the_cap();
+    zk_alloc::release();
+    end();
+    CAME_TO.store(code.max(request(false)), Ordering::SeqCst);
+}
+
+extern "C" fn thread(_: *mut c_void) -> *mut c_void {
+    requests();
+    null_mut()
+}
+
+extern "C" fn handler(_: c_int) {
+    requests();
+}
+
+extern "C" fn idle_handler(_: c_int) {}
+
+fn outcome(is_done: bool) -> c_int {
+    match CAME_TO.load(Ordering::SeqCst) {
+        _ if !is_done => UNPREPARED,
+        FINE => served(),
+        -1 => BROKEN,
+        code => code,
+    }
+}
+
+fn in_a_thread_with_little_stack(_: u32) -> c_int {
+    outcome(run_thread_on(THREAD_BYTES, thread))
+}
+
+fn in_a_handler_with_little_stack(_: u32) -> c_int {
+    let Some(kernels) = handle_on(AMPLE_BYTES, idle_handler) else { return UNPREPARED };
+    outcome(handle_on(SIGNAL_BYTES.max(kernels + SIGNAL_OWN_BYTES), handler).is_some())
+}
