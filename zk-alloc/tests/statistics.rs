@@ -239,6 +239,7 @@ fn the_metrics_are_the_statistics_and_tell_a_leak_from_retention() {
 #[cfg(feature = "tracing")]
 mod events {
     use super::*;
+    use std::collections::HashMap;
     use std::fmt::Debug;
     use std::sync::Mutex;
     use tracing::field::{Field, Visit};
@@ -249,17 +250,11 @@ mod events {
     static SEEN: Mutex<Vec<Fields>> = Mutex::new(Vec::new());
 
     #[derive(Debug)]
-    struct Fields(Vec<(&'static str, u64)>);
-
-    impl Fields {
-        fn get(&self, name: &str) -> usize {
-            self.0.iter().find(|field| field.0 == name).expect("a field of the event").1 as usize
-        }
-    }
+    struct Fields(HashMap<&'static str, u64>);
 
     impl Visit for Fields {
         fn record_u64(&mut self, field: &Field, value: u64) {
-            self.0.push((field.name(), value));
+            self.0.insert(field.name(), value);
         }
 
         fn record_debug(&mut self, _: &Field, _: &dyn Debug) {}
@@ -271,7 +266,7 @@ mod events {
         fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
             assert_eq!((event.metadata().target(), *event.metadata().level()), ("zk_alloc", Level::INFO));
             let before = stats();
-            let mut fields = Fields(Vec::with_capacity(4096));
+            let mut fields = Fields(HashMap::with_capacity(4096));
             event.record(&mut fields);
             assert_eq!(stats().arena_allocations, before.arena_allocations, "the phase is over: {}", stats());
             SEEN.lock().unwrap().push(fields);
@@ -293,9 +288,10 @@ mod events {
         });
         let seen = SEEN.lock().unwrap();
         assert_eq!(seen.len(), 3, "{seen:?}");
-        assert!(seen[0].get("fresh_bytes") >= 8 * MIB && seen[0].get("peak_live_bytes") >= 8 * MIB, "{seen:?}");
-        assert!(seen[1].get("reused_bytes") + seen[1].get("fresh_bytes") >= 8 * MIB, "{seen:?}");
-        assert!(seen[2].get("escaped_bytes") >= 4 * MIB, "{seen:?}");
-        assert!(seen.iter().all(|event| event.get("overflow_bytes") == 0), "{seen:?}");
+        let bytes = |event: usize, field| seen[event].0[field] as usize;
+        assert!(bytes(0, "fresh_bytes") >= 8 * MIB && bytes(0, "peak_live_bytes") >= 8 * MIB, "{seen:?}");
+        assert!(bytes(1, "reused_bytes") + bytes(1, "fresh_bytes") >= 8 * MIB, "{seen:?}");
+        assert!(bytes(2, "escaped_bytes") >= 4 * MIB, "{seen:?}");
+        assert!(seen.iter().all(|event| event.0["overflow_bytes"] == 0), "{seen:?}");
     }
 }
