@@ -110,18 +110,21 @@ impl Region {
         let maps = self.maps().into_iter().filter(|map| map.resident_bytes > 0);
         let blocks =
             maps.flat_map(|map| (map.from.next_multiple_of(BLOCK_BYTES)..=map.to - BLOCK_BYTES).step_by(BLOCK_BYTES));
-        blocks.filter(|&block| is_in_memory(block)).for_each(make_huge);
+        blocks.filter(|&block| resident_pages(block, BLOCK_BYTES) > 0).for_each(make_huge);
     }
 }
 
 /// A huge page.
 const BLOCK_BYTES: usize = 2 << 20;
 
-fn is_in_memory(block: usize) -> bool {
-    let mut pages = [0u8; BLOCK_BYTES / (4 << 10)];
-    // SAFETY: asks about a mapping of this process; the array has a byte for each page, even of the smallest size.
-    unsafe { libc::mincore(std::ptr::with_exposed_provenance_mut(block), BLOCK_BYTES, pages.as_mut_ptr().cast()) };
-    pages.iter().any(|page| page & 1 == 1)
+/// The number of pages of 4 KiB that are resident, from an address on whose provenance was exposed.
+pub(crate) fn resident_pages(at: usize, bytes: usize) -> usize {
+    let mut pages = vec![0u8; bytes.div_ceil(4 << 10)];
+    let start = std::ptr::with_exposed_provenance_mut(at);
+    // SAFETY: reads no memory of the range, and writes a byte for each page of it, even of the smallest size.
+    let answered = unsafe { libc::mincore(start, bytes, pages.as_mut_ptr().cast()) };
+    assert_eq!(answered, 0, "{}", std::io::Error::last_os_error());
+    pages.iter().filter(|&&page| page & 1 == 1).count()
 }
 
 fn make_huge(block: usize) {

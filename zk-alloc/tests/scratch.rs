@@ -1,10 +1,5 @@
 //! Memory outside of the arena: a `Scratch` against models, its promises about memory, and the protections of a `SecretBuf`.
 
-#[cfg(feature = "allocator-api2")]
-mod collections;
-#[cfg(target_os = "linux")]
-mod secret;
-#[path = "../support/mod.rs"]
 mod support;
 
 use std::fmt::Debug;
@@ -230,21 +225,10 @@ fn lengths_and_capacities_larger_than_any_memory_are_refused() {
 #[cfg(target_os = "linux")]
 mod beside_the_system {
     use crate::support::in_its_own_process;
-    use crate::support::maps::map_of;
+    use crate::support::maps::{map_of, resident_pages};
     use zk_alloc::{phase, stats};
 
     use super::*;
-
-    /// The number of resident pages from an address on.
-    fn resident_pages(at: usize, bytes: usize) -> usize {
-        let mut pages = vec![0u8; bytes.div_ceil(4096)];
-        let start = std::ptr::with_exposed_provenance_mut(at);
-        // SAFETY: reads no memory of the range, and writes a byte for each page of it.
-        #[allow(unsafe_code, reason = "asks the kernel")]
-        let answered = unsafe { libc::mincore(start, bytes, pages.as_mut_ptr()) };
-        assert_eq!(answered, 0, "{}", std::io::Error::last_os_error());
-        pages.iter().filter(|&&page| page & 1 == 1).count()
-    }
 
     /// After a reset, the next round must fault in no page. After a release, the memory belongs to the system again.
     #[test]
@@ -303,5 +287,277 @@ mod beside_the_system {
                 assert_eq!(map.has("nh"), !wanted, "{map:?}");
             });
         }
+    }
+}
+
+/// Collections in a `Scratch`, compared with the same ones outside.
+#[cfg(feature = "allocator-api2")]
+#[allow(unsafe_code, reason = "calls Allocator itself")]
+mod collections {
+    use std::alloc::Layout;
+    use std::hash::RandomState;
+    use std::ptr::NonNull;
+    use std::slice;
+
+    use allocator_api2::alloc::Allocator;
+    use allocator_api2::boxed::Box as ScratchBox;
+    use allocator_api2::vec::Vec as ScratchVec;
+    use proptest::prelude::*;
+    use zk_alloc::Scratch;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Op {
+        New,
+        Extend,
+        Truncate,
+        Shrink,
+        Drop,
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop::sample::select([vec![Op::New, Op::Truncate, Op::Shrink, Op::Drop], vec![Op::Extend; 4]].concat())
+    }
+
+    /// A number of bytes.
+    fn bytes() -> impl Strategy<Value = usize> {
+        prop_oneof![4 => 0..100usize, 2 => 0..2_000usize, 1 => 0..20_000usize]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// The last block grows and shrinks in place, and others move. Either way, each vector has the same contents as
+        /// elsewhere, even if the scratch is full.
+        #[test]
+        fn vectors_in_a_scratch_have_the_contents_of_ordinary_vectors(
+            ops in prop::collection::vec((op(), any::<usize>(), bytes(), any::<u8>()), 1..200)
+        ) {
+            let mut scratch = Scratch::with_capacity(32 << 10);
+            let mut vectors: Vec<(ScratchVec<u8, &Scratch>, Vec<u8>)> = Vec::new();
+            for (op, which, n, value) in ops {
+                let which = which % vectors.len().max(1);
+                match (op, vectors.get_mut(which)) {
+                    (Op::New, _) => vectors.push((ScratchVec::new_in(&scratch), Vec::new())),
+                    (Op::Extend, Some((inside, outside))) => {
+                        if inside.try_reserve(n).is_ok() {
+                            inside.extend((0..n).map(|i| value.wrapping_add(i as u8)));
+                            outside.extend((0..n).map(|i| value.wrapping_add(i as u8)));
+                        }
+                    }
+                    (Op::Truncate, Some((inside, outside))) => {
+                        inside.truncate(n);
+                        outside.truncate(n);
+                    }
+                    (Op::Shrink, Some((inside, _))) => {
+                        inside.shrink_to_fit();
+                        assert_eq!(inside.capacity(), inside.len());
+                    }
+                    (Op::Drop, Some(_)) => drop(vectors.swap_remove(which)),
+                    (_, None) => {}
+                }
+                assert!(vectors.iter().all(|(inside, outside)| inside[..] == outside[..]));
+                assert!(vectors.iter().map(|(inside, _)| inside.capacity()).sum::<usize>() <= scratch.used_bytes());
+            }
+            drop(vectors);
+            scratch.reset();
+            assert_eq!(scratch.used_bytes(), 0);
+        }
+    }
+
+    /// A vector that is built by pushing must not leave its smaller buffers behind.
+    #[test]
+    fn the_last_vector_grows_in_place_and_returns_its_memory() {
+        let scratch = Scratch::with_capacity(1 << 20);
+        let mut first = ScratchVec::new_in(&scratch);
+        first.extend(0..1000u32);
+        let before = scratch.used_bytes();
+        let mut last = ScratchVec::new_in(&scratch);
+        last.push(0u64);
+        let at = last.as_ptr();
+        last.extend(1..50_000u64);
+        assert_eq!(last.as_ptr(), at);
+        last.truncate(10);
+        last.shrink_to_fit();
+        assert!(last.iter().copied().eq(0..10) && last.as_ptr() == at);
+        assert!(scratch.used_bytes() < before + 200, "{scratch:?}");
+        drop(last);
+        assert!(scratch.used_bytes() < before + 64, "{scratch:?}");
+        // A block that is not the last returns nothing, because the block behind it stays in place.
+        let boxed = ScratchBox::new_in([7u64; 100], &scratch);
+        let with_box = scratch.used_bytes();
+        drop(first);
+        assert_eq!(scratch.used_bytes(), with_box);
+        assert_eq!(*boxed, [7; 100]);
+    }
+
+    #[test]
+    fn maps_of_hashbrown_live_in_a_scratch() {
+        let mut scratch = Scratch::with_capacity(1 << 20);
+        for round in 0..3u64 {
+            let mut map = hashbrown::HashMap::with_hasher_in(RandomState::new(), &scratch);
+            map.extend((0..2_000u64).map(|key| (key, key * round)));
+            assert!((0..2_000).all(|key| map[&key] == key * round));
+            assert!(scratch.used_bytes() > 2_000 * 16);
+            drop(map);
+            scratch.reset();
+        }
+    }
+
+    /// Zeroed blocks and zeroed growth, in memory that was written before.
+    #[test]
+    fn zeroed_blocks_in_reused_memory_are_zero() {
+        let mut scratch = Scratch::with_capacity(1 << 16);
+        scratch.alloc_array(1 << 16, |_| 0xA5u8);
+        scratch.reset();
+        let scratch = &scratch;
+        let bytes = |block: NonNull<[u8]>| -> &'static mut [u8] {
+            // SAFETY: initialised blocks of a scratch that outlives their use in this test, each read only while it is
+            // held.
+            unsafe { slice::from_raw_parts_mut(block.cast::<u8>().as_ptr(), block.len()) }
+        };
+        let layout = |size| Layout::from_size_align(size, 16).unwrap();
+        let block = scratch.allocate_zeroed(layout(1000)).unwrap();
+        assert!(bytes(block).iter().all(|&byte| byte == 0));
+        bytes(block).fill(1);
+        // In place, then moved because something follows, then refused because no room is left.
+        // SAFETY: the blocks are held, with these layouts.
+        let grown = unsafe { scratch.grow_zeroed(block.cast(), layout(1000), layout(3000)) }.unwrap();
+        assert_eq!(grown.cast::<u8>(), block.cast::<u8>());
+        assert!(bytes(grown).iter().enumerate().all(|(at, &byte)| byte == u8::from(at < 1000)));
+        scratch.alloc(1u8);
+        // SAFETY: as above.
+        let moved = unsafe { scratch.grow_zeroed(grown.cast(), layout(3000), layout(5000)) }.unwrap();
+        assert_ne!(moved.cast::<u8>(), grown.cast::<u8>());
+        assert!(bytes(moved).iter().enumerate().all(|(at, &byte)| byte == u8::from(at < 1000)));
+        // SAFETY: as above.
+        assert!(unsafe { scratch.grow_zeroed(moved.cast(), layout(5000), layout(1 << 16)) }.is_err());
+        assert!(bytes(moved).iter().enumerate().all(|(at, &byte)| byte == u8::from(at < 1000)));
+    }
+
+    /// `Allocator` lets a block change its alignment together with its length.
+    #[test]
+    fn a_block_moves_if_its_new_alignment_requires_it() {
+        let scratch = &Scratch::with_capacity(1 << 16);
+        scratch.alloc(1u8);
+        let (old, new) = (Layout::from_size_align(100, 1).unwrap(), Layout::from_size_align(50, 4096).unwrap());
+        let block = scratch.allocate(old).unwrap();
+        // SAFETY: a block of 100 bytes.
+        unsafe { block.cast::<u8>().write_bytes(7, 100) };
+        // SAFETY: the block is held, with this layout.
+        let moved = unsafe { scratch.shrink(block.cast(), old, new) }.unwrap();
+        assert!(moved.cast::<u8>().addr().get().is_multiple_of(4096));
+        // SAFETY: the 50 bytes that were copied there.
+        assert!(unsafe { slice::from_raw_parts(moved.cast::<u8>().as_ptr(), 50) }.iter().all(|&byte| byte == 7));
+    }
+}
+
+/// The protections of a `SecretBuf`, by the kernel's account.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code, reason = "touches guarded memory on purpose")]
+mod secret {
+    use std::os::unix::process::ExitStatusExt;
+
+    use crate::support::maps::map_of;
+    use crate::support::process::{give_up_root, in_a_fork, limited, lockable_bytes};
+    use crate::support::{alone, child};
+    use zk_alloc::{MemoryRefused, SecretBuf};
+
+    const PAGE_BYTES: usize = 4096;
+
+    fn address(secret: &SecretBuf) -> usize {
+        secret.as_ptr().addr()
+    }
+
+    /// Logs print values with `{:?}`.
+    #[test]
+    fn debug_prints_no_contents() {
+        let secret = SecretBuf::from_slice(&[0xA5; 8]);
+        let text = format!("{secret:?} {secret:#?}");
+        assert!(text.contains("len: 8"), "{text}");
+        assert!(!text.contains("165") && !text.to_lowercase().contains("a5"), "{text}");
+    }
+
+    /// A length that overflows when it is rounded up to whole pages must not return a small buffer.
+    #[test]
+    fn a_length_larger_than_any_memory_is_refused() {
+        for len in
+            [usize::MAX, usize::MAX - PAGE_BYTES, isize::MAX as usize, isize::MAX as usize - 2 * PAGE_BYTES, 1 << 60]
+        {
+            let Err(MemoryRefused { asked_bytes, .. }) = SecretBuf::try_zeroed(len) else {
+                panic!("{len} bytes were given")
+            };
+            assert_eq!(asked_bytes, len);
+        }
+    }
+
+    /// The kernel may refuse each protection, and the buffer then says that it lacks it. Its answer must match the kernel's
+    /// account.
+    #[test]
+    fn the_kernel_locks_a_secret_and_leaves_it_out_of_dumps_and_children() {
+        let secret = SecretBuf::zeroed(2 * PAGE_BYTES + 1);
+        let map = map_of(address(&secret)).unwrap();
+        assert_eq!(map.access, "rw-p");
+        assert_eq!(map.has("lo"), secret.is_locked(), "{map:?}");
+        // All tests of this binary together hold less than that.
+        assert!(secret.is_locked() || lockable_bytes() < 1 << 20, "{map:?}");
+        assert!(map.has("dd") && secret.is_left_out_of_dumps(), "{map:?}");
+        assert!(map.has("wf") && secret.is_wiped_on_fork(), "{map:?}");
+        for guard in [address(&secret) - 1, address(&secret) + 3 * PAGE_BYTES] {
+            assert_eq!(map_of(guard).unwrap().access, "---p");
+        }
+    }
+
+    /// Pages that stay mapped can be read through any pointer to them.
+    #[test]
+    fn a_dropped_buffer_is_no_longer_mapped() {
+        alone!();
+        // In a process of its own, so that no other thread maps memory there.
+        let secret = SecretBuf::from_slice(&[0xA5; 5 * PAGE_BYTES]);
+        let start = address(&secret);
+        assert!(map_of(start).is_some());
+        drop(secret);
+        for at in (start - PAGE_BYTES..start + 6 * PAGE_BYTES).step_by(PAGE_BYTES) {
+            assert!(map_of(at).is_none(), "{:?}", map_of(at));
+        }
+    }
+
+    /// A read past the end of a neighbour, for example in a C library, must not run on into the secret. It ends the
+    /// process.
+    #[test]
+    fn reading_past_either_end_ends_the_process() {
+        for offset in [-1, PAGE_BYTES as isize] {
+            let ended = child(&[], || {
+                let secret = SecretBuf::zeroed(PAGE_BYTES);
+                // SAFETY: the address is not valid on purpose: the process must end here.
+                unsafe { secret.as_ptr().wrapping_offset(offset).read_volatile() };
+            });
+            assert!(ended.is_none_or(|ended| ended.status.signal() == Some(libc::SIGSEGV)), "byte {offset} was read");
+        }
+    }
+
+    /// A child copies the parent's memory, including secrets, and is outside the parent's control. It may dump core, or run
+    /// another program.
+    #[test]
+    fn a_child_of_fork_finds_zeroes_and_the_parent_keeps_its_secret() {
+        let secret = SecretBuf::from_slice(&[0xA5; 3 * PAGE_BYTES]);
+        let start = secret.as_ptr();
+        // SAFETY: within the buffer, of which the child has a copy.
+        let is_zero = || (0..3 * PAGE_BYTES).all(|at| unsafe { start.add(at).read_volatile() } == 0);
+        assert_eq!(in_a_fork(|| u8::from(!is_zero())), 0, "the child read a secret");
+        assert!(secret.iter().all(|&byte| byte == 0xA5));
+    }
+
+    /// Containers often allow no locked memory at all. A prover must run there too, and must be able to find out.
+    #[test]
+    fn without_memory_to_lock_a_buffer_works_and_says_that_it_is_not_locked() {
+        alone!();
+        // The limit does not apply to root.
+        limited(libc::RLIMIT_MEMLOCK, 0, || {
+            assert!(give_up_root());
+            let secret = SecretBuf::from_slice(&[0xA5; PAGE_BYTES]);
+            assert!(!secret.is_locked() && !map_of(address(&secret)).unwrap().has("lo"));
+            assert!(secret.is_left_out_of_dumps() && secret.is_wiped_on_fork());
+            assert!(secret.iter().all(|&byte| byte == 0xA5));
+        });
     }
 }
