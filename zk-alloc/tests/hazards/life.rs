@@ -1,8 +1,9 @@
-//! The edges of a process's life: before `main`, at exit, and in a signal handler between two instructions of a thread.
+//! The edges of a process's life: before `main`, at exit, in a signal handler between two instructions of a thread, and after other code took
+//! the keys of the C library.
 
-use std::alloc::{Layout, alloc, dealloc};
 use std::cell::RefCell;
 use std::ffi::c_int;
+use std::hint::black_box;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex};
@@ -130,59 +131,46 @@ fn handlers_and_destructors_at_exit_use_phases() {
     }
 }
 
-const SLAB_SIZED: Layout = Layout::new::<[u64; 1_024]>();
-const RUN_SIZED: Layout = Layout::new::<[u64; 6_000]>();
+/// A buffer that lies in a slab.
+type Block = Box<[u64; 1_024]>;
 
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 static BROKEN: AtomicBool = AtomicBool::new(false);
-/// Buffers of [`SLAB_SIZED`] on their way from the interrupted code to the handler, and back.
-static TO_HANDLER: AtomicPtr<u64> = AtomicPtr::new(null_mut());
-static FROM_HANDLER: AtomicPtr<u64> = AtomicPtr::new(null_mut());
+/// Blocks on their way from the interrupted code to the handler, and back.
+static TO_HANDLER: AtomicPtr<[u64; 1_024]> = AtomicPtr::new(null_mut());
+static FROM_HANDLER: AtomicPtr<[u64; 1_024]> = AtomicPtr::new(null_mut());
 /// The words with which the handler and the interrupted code fill the buffers that they pass on.
 const HANDLERS: u64 = 0xAAAA_AAAA_AAAA_AAAA;
 const INTERRUPTED: u64 = 0x5555_5555_5555_5555;
 
 /// A new buffer full of `word`.
-fn make(layout: Layout, word: u64) -> *mut u64 {
-    // SAFETY: the size is not zero.
-    let at = unsafe { alloc(layout) }.cast::<u64>();
-    for i in 0..layout.size() / 8 {
-        // SAFETY: within the buffer, which this function owns.
-        unsafe { at.add(i).write_volatile(word) };
-    }
-    at
+fn make<const WORDS: usize>(word: u64) -> Box<[u64; WORDS]> {
+    black_box(Box::new([word; WORDS]))
 }
 
 /// Frees a buffer from [`make`], which must still be full of `word`.
-fn end(at: *mut u64, layout: Layout, word: u64) {
-    // SAFETY: the buffer is whole, and the caller passed it on.
-    if (0..layout.size() / 8).any(|i| unsafe { at.add(i).read_volatile() } != word) {
+fn end<const WORDS: usize>(buffer: Box<[u64; WORDS]>, word: u64) {
+    if black_box(&buffer).iter().any(|&own| own != word) {
         BROKEN.store(true, Ordering::Relaxed);
     }
-    // SAFETY: as above; nothing uses it after this.
-    unsafe { dealloc(at.cast(), layout) };
 }
 
-/// Puts a new buffer in a slot, and frees the one that was there.
-fn pass(slot: &AtomicPtr<u64>, word: u64) {
-    let passed = slot.swap(make(SLAB_SIZED, word), Ordering::AcqRel);
-    if !passed.is_null() {
-        end(passed, SLAB_SIZED, word);
-    }
+/// Puts this in a slot, and returns what was there.
+fn swap(slot: &AtomicPtr<[u64; 1_024]>, new: Option<Block>) -> Option<Block> {
+    let passed = slot.swap(new.map_or(null_mut(), Box::into_raw), Ordering::AcqRel);
+    // SAFETY: what is in a slot came from a box, and is taken out once.
+    (!passed.is_null()).then(|| unsafe { Box::from_raw(passed) })
 }
 
 extern "C" fn on_signal(_: c_int) {
     // Enough that the thread goes to another slab now and then.
-    let slab_sized = [1; 6].map(|word| make(SLAB_SIZED, word));
-    let run = make(RUN_SIZED, 2);
-    pass(&FROM_HANDLER, HANDLERS);
+    let blocks: [Block; 6] = [1; 6].map(make);
+    let run = make::<6_000>(2);
+    swap(&FROM_HANDLER, Some(make(HANDLERS))).into_iter().for_each(|passed| end(passed, HANDLERS));
     // Frees a buffer of the interrupted code, perhaps in the middle of an allocation or a free.
-    let passed = TO_HANDLER.swap(null_mut(), Ordering::AcqRel);
-    if !passed.is_null() {
-        end(passed, SLAB_SIZED, INTERRUPTED);
-    }
-    end(run, RUN_SIZED, 2);
-    slab_sized.into_iter().for_each(|at| end(at, SLAB_SIZED, 1));
+    swap(&TO_HANDLER, None).into_iter().for_each(|passed| end(passed, INTERRUPTED));
+    end(run, 2);
+    blocks.into_iter().for_each(|block| end(block, 1));
     HANDLED.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -208,7 +196,7 @@ fn a_signal_handler_allocates_in_the_midst_of_an_allocation() {
     alone!();
     let _guard = PhaseGuard::new();
     // 80 buffers of 8 KiB need more than one slab, so slabs come and go all the time.
-    let mut ring: Vec<_> = (0..RING).map(|seed| (make(SLAB_SIZED, seed), seed)).collect();
+    let mut ring: Vec<(Block, u64)> = (0..RING).map(|seed| (make(seed), seed)).collect();
     assert!(handle(libc::SIGUSR1, on_signal, libc::SA_RESTART));
     // SAFETY: only returns this thread.
     let worker = unsafe { libc::pthread_self() };
@@ -217,17 +205,154 @@ fn a_signal_handler_allocates_in_the_midst_of_an_allocation() {
         let sender = scope.spawn(|| interrupt(worker, SIGNALS));
         while !sender.is_finished() {
             made += 2;
-            let (at, seed) = std::mem::replace(&mut ring[(made * 7 % RING) as usize], (make(SLAB_SIZED, made), made));
-            end(at, SLAB_SIZED, seed);
-            pass(&TO_HANDLER, INTERRUPTED);
+            let (block, seed) = std::mem::replace(&mut ring[(made * 7 % RING) as usize], (make(made), made));
+            end(block, seed);
+            swap(&TO_HANDLER, Some(make(INTERRUPTED))).into_iter().for_each(|passed| end(passed, INTERRUPTED));
         }
         sender.join().unwrap();
     });
-    ring.into_iter().for_each(|(at, seed)| end(at, SLAB_SIZED, seed));
+    ring.into_iter().for_each(|(block, seed)| end(block, seed));
     assert!(!BROKEN.load(Ordering::Relaxed), "a buffer was overwritten");
     let handled = HANDLED.load(Ordering::Relaxed);
     assert!(handled >= SIGNALS && stats().run_allocations >= SIGNALS, "{}", stats());
     let by_handlers = 7 * handled;
     let not_in_a_slab = (made + by_handlers).saturating_sub(stats().slab_allocations);
     assert!(not_in_a_slab < by_handlers / 2, "{}", stats());
+}
+
+/// Keys of the C library (pthread_key_create(3)) that other code took first. For the first 32 keys, glibc needs no
+/// memory from `malloc`.
+#[cfg(target_env = "gnu")]
+mod keys {
+    use std::hint::black_box;
+    use std::thread;
+    use std::time::Instant;
+
+    use crate::support::child;
+    use crate::support::process::variable;
+    use zk_alloc::PhaseGuard;
+
+    /// The variable that says when this process makes its keys: [`LATE`], as a program does, or [`EARLY`], before all other
+    /// code.
+    const KEYS: &str = "ZK_ALLOC_TEST_KEYS";
+    const LATE: &str = "late";
+    const EARLY: &str = "early";
+
+    fn make_keys() {
+        for _ in 0..40 {
+            let mut key = 0;
+            // SAFETY: a place for the key, whose values need no destructor.
+            assert_eq!(unsafe { libc::pthread_key_create(&raw mut key, None) }, 0);
+        }
+    }
+
+    extern "C" fn make_early() {
+        if variable(c"ZK_ALLOC_TEST_KEYS") == Some(EARLY) {
+            make_keys();
+        }
+    }
+
+    // Runs before the allocator makes its own key.
+    // SAFETY: the loader calls the functions that are listed here, and they have this type.
+    #[unsafe(link_section = ".init_array.00050")]
+    #[used]
+    static INIT: extern "C" fn() = make_early;
+
+    /// Whether this thread gets the block that it freed last, as from a cache. Slabs would return the lowest free block.
+    fn has_cache() -> bool {
+        let [low, high] = {
+            let mut blocks = [(); 2].map(|()| Box::new([1u8; 200]));
+            blocks.sort_by_key(|block| block.as_ptr().addr());
+            blocks.map(Box::into_raw)
+        };
+        // SAFETY: allocated above, and freed once.
+        unsafe {
+            drop(Box::from_raw(low));
+            drop(Box::from_raw(high));
+        }
+        let next = black_box(Box::new([2u8; 200]));
+        std::ptr::eq(&raw const *next, high)
+    }
+
+    /// The time in nanoseconds to allocate and free 64 bytes: the median of many rounds.
+    fn pair_ns() -> f64 {
+        let mut rounds: Vec<_> = (0..201)
+            .map(|_| {
+                let began = Instant::now();
+                (0..2_000).for_each(|_| drop(black_box(Box::new([0u8; 64]))));
+                began.elapsed().as_nanos() as f64 / 2_000.0
+            })
+            .collect();
+        rounds.sort_by(f64::total_cmp);
+        rounds[rounds.len() / 2]
+    }
+
+    /// Blocks one signal in this thread, as in a handler, or unblocks all.
+    fn block_a_signal(is_blocked: bool) {
+        // SAFETY: all zeroes is a valid set, and only this thread's mask changes.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            if is_blocked {
+                libc::sigaddset(&raw mut set, libc::SIGUSR1);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
+        }
+    }
+
+    /// Runs `body` in a process that makes its keys at this time, in a phase. Returns what the process printed.
+    #[track_caller]
+    fn with_keys(when: &str, body: impl FnOnce()) -> Option<f64> {
+        let ended = child(&[(KEYS, when)], || {
+            if when == LATE {
+                make_keys();
+            }
+            let _guard = PhaseGuard::new();
+            body();
+        })?;
+        ended.assert_passed();
+        Some(ended.printed("measured ").parse().expect("a number"))
+    }
+
+    /// A thread without a cache gets each block from the slabs. Without one of the first 32 keys, the arena must call
+    /// `malloc` for another key. Otherwise it would not learn that the thread ends, and could not give it a cache.
+    #[test]
+    fn malloc_and_free_stay_fast_after_the_first_32_pthread_keys_are_used_up() {
+        let measure = || {
+            assert!(has_cache() && thread::spawn(has_cache).join().unwrap(), "a thread has no cache");
+            println!("measured {}", pair_ns());
+        };
+        // The best of several runs, because the machine may be busy.
+        let best = |when| (0..3).filter_map(|_| with_keys(when, measure)).fold(f64::INFINITY, f64::min);
+        let [none, late, early] = ["", LATE, EARLY].map(best);
+        assert!(late <= 2.0 * none && early <= 2.0 * none, "{none:.1} ns a pair, {late:.1}, {early:.1}");
+    }
+
+    /// A handler may have interrupted `malloc`. If the key needs `malloc`, the thread asks for it again later. A key that
+    /// was made before the program began needs nothing. There are 2,048 caches, so each must become free when its thread
+    /// ends.
+    #[test]
+    fn with_any_key_threads_get_a_cache_once_they_are_in_no_handler_and_hand_it_on() {
+        for when in ["", LATE, EARLY] {
+            with_keys(when, || {
+                drop(black_box(Box::new([0u8; 1 << 20])));
+                // A new thread inherits the blocked signals of its creator.
+                block_a_signal(true);
+                let thread = thread::spawn(move || {
+                    assert_eq!(has_cache(), when != EARLY);
+                    block_a_signal(false);
+                    // The thread asks again after some requests.
+                    (0..300).for_each(|_| drop(black_box(Box::new([0u8; 64]))));
+                    assert!(has_cache(), "the thread did not ask again once its signals were unblocked");
+                });
+                thread.join().unwrap();
+                block_a_signal(false);
+                for number in 0..2_500 {
+                    assert!(thread::spawn(has_cache).join().unwrap(), "thread {number} has no cache");
+                }
+                let slabs = zk_alloc::stats().slabs;
+                assert!(slabs < 40, "{slabs} slabs are in use after the threads' ends");
+                println!("measured {slabs}");
+            });
+        }
+    }
 }

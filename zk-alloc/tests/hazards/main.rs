@@ -3,16 +3,12 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "forks, makes keys, and runs before main, at exit and in signal handlers")]
 
-mod collections;
 mod fork;
-#[cfg(target_env = "gnu")]
-mod keys;
 mod libraries;
 mod life;
 mod phases;
 #[path = "../support/mod.rs"]
 mod support;
-mod threads;
 
 use support::{is_patterned, patterned};
 use zk_alloc::ZkAllocator;

@@ -1,11 +1,164 @@
-//! Random phases on many threads, with panics in the middle of them.
+//! Values of one phase in the next: collections of the standard library, buffers of random phases on many threads, what a panic leaves, and
+//! what threads leave that come and go.
 
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 
-use crate::support::{Numbers, THRESHOLDS, alone, assert_patterned, child, patterned, scribble};
+use crate::support::{
+    Numbers, THRESHOLDS, alone, assert_patterned, child, patterned, rss_bytes, scribble, small_nodes_too,
+};
 use zk_alloc::{PhaseGuard, phase, stats};
+
+type Table = Arc<[u64; 800]>;
+
+/// One collection of each kind. The contents follow from the seed and from the number of times it was grown.
+struct Retained {
+    seed: u64,
+    grown: u64,
+    vec: Vec<u64>,
+    shared: Table,
+    clones: Vec<Table>,
+    map: HashMap<u64, Vec<u64>>,
+    tree: BTreeMap<String, u64>,
+    /// Each checks its own words.
+    boxed: Vec<Box<dyn Fn() + Send>>,
+    text: String,
+    messages: (mpsc::Sender<[u64; 40]>, mpsc::Receiver<[u64; 40]>),
+}
+
+impl Retained {
+    fn new(seed: u64) -> Self {
+        let (vec, shared) = (patterned(600, seed), Arc::new(patterned(800, seed).try_into().unwrap()));
+        let (clones, map, tree, boxed, text) = Default::default();
+        let mut new = Self { seed, grown: 0, vec, shared, clones, map, tree, boxed, text, messages: mpsc::channel() };
+        new.grow();
+        new
+    }
+
+    /// Every collection grows by half or more, so each moves at some time.
+    fn grow(&mut self) {
+        self.grown += 1;
+        let longer = patterned(600 + 400 * self.grown as usize, self.seed);
+        self.vec.extend_from_slice(&longer[self.vec.len()..]);
+        self.clones.extend((0..600).map(|_| self.shared.clone()));
+        for key in (self.grown - 1) * 300..self.grown * 300 {
+            self.map.insert(key, patterned(1 + key as usize % 9, key));
+            self.tree.insert(format!("key {:>10}", key ^ 0x2A), key);
+            self.text.push_str(&format!("{key:>20}"));
+            self.messages.0.send([key; 40]).unwrap();
+        }
+        let table: [u64; 800] = patterned(800, self.grown).try_into().unwrap();
+        let (words, seed) = (patterned(700, !self.grown), self.grown);
+        self.boxed.push(Box::new(move || assert_patterned(&table, seed)));
+        self.boxed.push(Box::new(move || assert_patterned(&words, !seed)));
+    }
+
+    fn check(&self) {
+        let entries = self.grown * 300;
+        assert_eq!(self.vec.len(), 600 + 400 * self.grown as usize);
+        assert_patterned(&self.vec, self.seed);
+        assert_eq!(Arc::strong_count(&self.shared), 1 + 600 * self.grown as usize);
+        self.clones.iter().step_by(97).for_each(|table| assert_patterned(&table[..], self.seed));
+        assert_eq!((self.map.len(), self.tree.len()), (entries as usize, entries as usize));
+        for key in 0..entries {
+            assert_patterned(&self.map[&key], key);
+            assert_eq!(self.tree[&format!("key {:>10}", key ^ 0x2A)], key);
+        }
+        assert!(self.tree.keys().is_sorted_by(|low, high| low < high));
+        self.boxed.iter().for_each(|check| check());
+        assert!(self.text.split_whitespace().map(|word| word.parse::<u64>().unwrap()).eq(0..entries));
+    }
+
+    /// Receives the channel's messages, which were sent in many phases.
+    fn drain(self) {
+        for key in 0..self.grown * 300 {
+            assert_eq!(self.messages.1.recv().unwrap(), [key; 40]);
+        }
+    }
+}
+
+/// The reference counts, control bytes, tree nodes, vtable pointers and channel blocks of a value lie where the phase
+/// that made it put them. They are read and written as long as the value lives.
+#[test]
+fn collections_made_in_one_phase_are_used_and_grown_in_the_next_five() {
+    alone!(each THRESHOLDS);
+    let before = stats().arena_allocations;
+    let mut alive = VecDeque::new();
+    for round in 0..20u64 {
+        phase(|| {
+            alive.push_back(Retained::new(round));
+            scribble();
+            alive.iter_mut().for_each(Retained::grow);
+            alive.iter().for_each(Retained::check);
+        });
+        scribble();
+        alive.iter().for_each(Retained::check);
+        if alive.len() > 5 {
+            let mut oldest = alive.pop_front().unwrap();
+            match round % 3 {
+                0 => phase(|| oldest.drain()),
+                1 => phase(|| thread::spawn(move || oldest.drain()).join().unwrap()),
+                // Grown while no phase is open: memory of the arena moves out of it.
+                _ => {
+                    oldest.grow();
+                    oldest.check();
+                    oldest.drain();
+                }
+            }
+        }
+    }
+    let served = stats().arena_allocations - before;
+    assert!(served >= if small_nodes_too() { 100_000 } else { 1_000 }, "{}", stats());
+}
+
+/// `realloc` gets memory of the backing allocator, of a slab or of a page run, on any thread, and may move it to any
+/// other. Growth by push goes through all of them.
+#[test]
+fn a_vector_keeps_its_contents_across_phases_and_threads() {
+    alone!(each THRESHOLDS);
+    let before = stats();
+    // Every other vector starts empty, while no phase is open.
+    let start = |seed: u64| if seed.is_multiple_of(2) { Vec::new() } else { phase(|| patterned(600, seed)) };
+    let mut vectors: Vec<Vec<u64>> = (0..6).map(start).collect();
+    let push = |vector: &mut Vec<u64>, seed: u64, more: usize| {
+        let whole = patterned(vector.len() + more, seed);
+        whole[vector.len()..].iter().for_each(|&word| vector.push(word));
+    };
+    for round in 0..24usize {
+        for (vector, seed) in vectors.iter_mut().zip(0u64..) {
+            // From 100 words to 4 MiB over the rounds, so that every border is crossed.
+            let more = 100 << (round * 3 / 4).min(12);
+            match (round + seed as usize) % 4 {
+                0 => phase(|| push(vector, seed, more)),
+                1 => push(vector, seed, more),
+                2 => phase(|| {
+                    let moved = std::mem::take(vector);
+                    *vector = thread::spawn(move || {
+                        let mut moved = moved;
+                        push(&mut moved, seed, more);
+                        moved
+                    })
+                    .join()
+                    .unwrap();
+                }),
+                _ => {
+                    vector.truncate(vector.len() * 3 / 5);
+                    if round.is_multiple_of(2) { phase(|| vector.shrink_to_fit()) } else { vector.shrink_to_fit() }
+                }
+            }
+        }
+        phase(scribble);
+        vectors.iter().zip(0u64..).for_each(|(vector, seed)| assert_patterned(vector, seed));
+    }
+    assert!(vectors.iter().all(|vector| vector.len() > 100_000));
+    let after = stats();
+    assert!(after.slab_allocations > before.slab_allocations && after.run_allocations > before.run_allocations + 20);
+    drop(vectors);
+}
 
 /// A seed, and the buffer whose contents follow from it.
 type Buffer = (u64, Vec<u64>);
@@ -128,4 +281,119 @@ fn a_process_may_end_with_a_phase_open() {
     let Some(ended) = ended else { return };
     assert_eq!(ended.status.code(), Some(7), "{ended:?}");
     assert!(ended.warnings().is_empty(), "{ended:?}");
+}
+
+/// Each of `threads` threads allocates a block and a page run, frees buffers of another thread, and leaves a buffer
+/// behind.
+fn churn(threads: u64, seed: u64, inbox: &mut Vec<(u64, Vec<u64>)>) {
+    for n in 0..threads / 2 {
+        let left_behind = std::mem::take(inbox);
+        let [first, second] = [2 * n, 2 * n + 1].map(|n| {
+            let from_before = if n.is_multiple_of(2) { left_behind.clone() } else { Vec::new() };
+            let seed = seed + n;
+            thread::Builder::new().stack_size(64 << 10).spawn(move || {
+                from_before.iter().for_each(|(seed, words)| assert_patterned(words, *seed));
+                let small = patterned(600 + seed as usize % 100, seed);
+                let large = vec![seed as u8; 40 << 10];
+                assert_patterned(&small, seed);
+                assert!(large.iter().all(|&byte| byte == seed as u8));
+                (seed, small)
+            })
+        });
+        inbox.extend([first, second].map(|thread| thread.unwrap().join().unwrap()));
+    }
+}
+
+/// A thread returns its cached memory when it exits. Otherwise the caches of 100,000 threads would add up.
+#[test]
+fn a_hundred_thousand_threads_leave_no_memory_behind() {
+    alone!();
+    let mut inbox = Vec::new();
+    let mut rounds = (0..100u64).map(|round| {
+        phase(|| churn(1_000, round * 1_000, &mut inbox));
+        (stats(), rss_bytes())
+    });
+    let (warm, warm_rss) = rounds.nth(2).unwrap();
+    assert!(warm.slab_allocations >= 3_000 && warm.run_allocations >= 3_000, "{warm}");
+    let (end, end_rss) = rounds.last().unwrap();
+    assert!(end.slab_allocations >= 100_000 && end.run_allocations >= 100_000, "{end}");
+    assert!(end.live_bytes <= warm.live_bytes + (2 << 20), "from {warm}\nto {end}");
+    assert!(end.resident_bytes <= warm.resident_bytes + (2 << 20), "from {warm}\nto {end}");
+    assert_eq!(end.address_space_bytes, warm.address_space_bytes);
+    assert!(end_rss <= warm_rss + (8 << 20), "RSS from {warm_rss} to {end_rss}\nfrom {warm}\nto {end}");
+}
+
+static DESTROYED: AtomicUsize = AtomicUsize::new(0);
+
+/// Frees arena memory when its thread exits, allocates more, and sends a buffer to a thread that lives on.
+struct Farewell {
+    seed: u64,
+    buffers: Vec<Vec<u64>>,
+    send: mpsc::Sender<(u64, Vec<u64>)>,
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        self.buffers.iter().for_each(|words| assert_patterned(words, self.seed));
+        self.buffers.clear();
+        for len in [4, 600, 5_000, 20_000] {
+            let more = patterned(len, !self.seed);
+            self.buffers.push(patterned(len, self.seed));
+            assert_patterned(&more, !self.seed);
+        }
+        self.buffers.iter_mut().for_each(|words| words.shrink_to(3));
+        self.buffers.iter().for_each(|words| assert_patterned(words, self.seed));
+        self.send.send((self.seed, patterned(600, self.seed))).unwrap();
+        DESTROYED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+thread_local! {
+    // These destructors run in the reverse order of first use. The arena's own is that of a key
+    // (pthread_key_create(3)). glibc runs it after them; the order differs between C libraries.
+    static EARLY: RefCell<Option<Farewell>> = const { RefCell::new(None) };
+    static LATE: RefCell<Option<Farewell>> = const { RefCell::new(None) };
+}
+
+/// The arena takes back the thread's cache in a destructor of its own. Other destructors may free and allocate before
+/// or after it. They must neither crash nor touch memory of the cache's next thread.
+#[test]
+fn destructors_of_thread_locals_free_and_allocate() {
+    alone!(each THRESHOLDS);
+    const THREADS: u64 = 2_000;
+    let (send, receive) = mpsc::channel();
+    let before = stats();
+    phase(|| {
+        for seed in 0..THREADS {
+            let send = send.clone();
+            let leave = move || {
+                let farewell = |buffers| Farewell { seed, buffers, send: send.clone() };
+                if seed.is_multiple_of(2) {
+                    // Used first, so its destructor runs last.
+                    LATE.set(Some(farewell(Vec::new())));
+                }
+                let buffers = || [4, 600, 5_000, 20_000].map(|len| patterned(len, seed)).into();
+                // Used after the thread's first request to the arena.
+                let early = farewell(buffers());
+                EARLY.set(Some(early));
+                LATE.with_borrow_mut(|slot| slot.iter_mut().for_each(|late| late.buffers = buffers()));
+            };
+            let thread = thread::spawn(leave);
+            // Half of the threads exit at the same time as their successor.
+            if seed.is_multiple_of(2) {
+                thread.join().unwrap();
+            }
+        }
+    });
+    drop(send);
+    let sent: Vec<_> = receive.into_iter().collect();
+    sent.iter().for_each(|(seed, words)| assert_patterned(words, *seed));
+    assert_eq!(sent.len() as u64, THREADS + THREADS / 2);
+    assert_eq!(DESTROYED.load(Ordering::Relaxed), sent.len());
+    drop(sent);
+    let after = stats();
+    let nodes = if small_nodes_too() { 4 } else { 2 };
+    assert!(after.slab_allocations - before.slab_allocations >= nodes * THREADS, "{after}");
+    assert!(after.run_allocations - before.run_allocations >= THREADS, "{after}");
+    assert!(after.live_bytes <= before.live_bytes + (32 << 20), "from {before}\nto {after}");
 }
