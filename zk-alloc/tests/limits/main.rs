@@ -7,10 +7,8 @@
 
 mod background;
 mod cap;
-mod exhaustion;
 mod pinned;
 mod pressure;
-mod retention;
 #[path = "../support/mod.rs"]
 mod support;
 

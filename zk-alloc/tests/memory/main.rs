@@ -4,9 +4,6 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "calls the allocator by hand, and raises a signal")]
 
-mod big_pages;
-mod cliffs;
-mod growth;
 #[path = "../model/heap.rs"]
 mod heap;
 mod placement;
@@ -15,7 +12,6 @@ mod returns;
 mod reuse;
 #[path = "../support/mod.rs"]
 mod support;
-mod untouched;
 #[path = "../model/volume.rs"]
 mod volume;
 

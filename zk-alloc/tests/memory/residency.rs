@@ -1,12 +1,19 @@
 //! The resident size in `stats()` matches the kernel's for the region, for all requests and all kinds of purges. Blocks
-//! are written whole here, because the arena can't know which bytes a program leaves untouched.
+//! are written whole there, because the arena can't know which bytes a program leaves untouched. Each of these tests runs under each setting
+//! that changes how memory is faulted in.
 //!
-//! Each test runs under each setting that changes how memory is faulted in.
+//! In small pages, memory that the program does not touch stays out of memory. A kernel with pages of more than 4 KiB purges, protects and
+//! zeroes whole ones. If the arena's pages were smaller, that would be more than the arena asked for.
 
+use std::env;
+use std::hint::black_box;
+
+use crate::heap::Heap;
 use crate::support::blocks::{Block, KIB, MIB, RESIDENT, keep_every};
 use crate::support::maps::{Region, map_of};
-use crate::support::{BARE_METAL, Numbers, Settings, alone, huge_page_bytes};
-use zk_alloc::{HugePagesOutcome, Retain, phase, release, reserve, set_retain, stats};
+use crate::support::{BARE_METAL, Settings, alone, in_its_own_process, kernel_bytes, rss_bytes};
+use crate::volume::{self, Volume};
+use zk_alloc::{HugePagesOutcome, Retain, Scratch, SecretBuf, ZkAllocator, phase, release, reserve, set_retain, stats};
 
 /// The settings that change how memory is faulted in.
 const EACH_SETTING: &[Settings] = &[
@@ -45,6 +52,12 @@ fn where_the_kernel_makes_huge_pages(body: impl FnOnce()) {
     if stats().huge_pages == Some(HugePagesOutcome::Auto) {
         body();
     }
+}
+
+#[track_caller]
+fn assert_huge(bytes: usize) {
+    let in_huge_pages = kernel_bytes("self/smaps_rollup", "AnonHugePages");
+    assert!(in_huge_pages >= bytes, "{in_huge_pages} bytes in huge pages");
 }
 
 /// Whether the end of a run of 9 MiB is in a mapping for huge pages.
@@ -92,7 +105,7 @@ fn khugepaged_does_not_bring_back_purged_memory() {
 
         // Later requests get huge pages again, and the arena counts them all.
         let more: Vec<_> = (0..16).map(|_| Block::written(&RESIDENT, 4 * MIB)).collect();
-        assert!(huge_page_bytes() >= 48 * MIB, "{} bytes in huge pages", huge_page_bytes());
+        assert_huge(48 * MIB);
         let others: Vec<_> = (0..100).map(|_| Block::written(&RESIDENT, 300 * KIB)).collect();
         region.make_huge();
         region.check("the kernel made huge pages of what it may");
@@ -133,7 +146,7 @@ fn a_buffer_that_is_not_purged_keeps_its_huge_pages() {
     drop(buffer);
     let zeroed = Block::zeroed(&RESIDENT, 64 * MIB);
     zeroed.write(0, zeroed.size());
-    assert!(huge_page_bytes() >= 120 * MIB, "{} bytes in huge pages", huge_page_bytes());
+    assert_huge(120 * MIB);
 }
 
 /// A run that begins where the arena uses small pages, and ends where it uses huge ones.
@@ -142,7 +155,7 @@ fn a_long_run_has_huge_pages_again_after_a_purge() {
     where_the_kernel_makes_huge_pages(|| {
         for _ in 0..3 {
             let run = Block::written(&RESIDENT, 60 * MIB);
-            assert!(huge_page_bytes() >= 40 * MIB, "{} bytes in huge pages", huge_page_bytes());
+            assert_huge(40 * MIB);
             drop(run);
             release();
         }
@@ -187,10 +200,7 @@ fn khugepaged_does_not_fill_purged_slabs_between_new_ones() {
         keep_every(40, &mut blocks);
         release();
         let others: Vec<_> = (0..50_000).map(|_| Block::written(&RESIDENT, 700)).collect();
-        let before = region.resident_bytes();
-        region.make_huge();
-        let after = region.resident_bytes();
-        assert!(after <= before + before / 50 + 2 * MIB, "{before} bytes became {after}");
+        assert_stays_purged(&region, region.resident_bytes());
         drop((blocks, others));
     });
 }
@@ -218,25 +228,6 @@ fn runs_that_are_used_again_go_back_once() {
     assert!(fresh <= 4 * MIB as u64 && resident >= 60 * MIB, "{fresh} bytes were fresh, {resident} are resident");
 }
 
-/// The same for any order of requests.
-#[test]
-fn what_goes_back_and_is_used_again_is_bounded_by_the_most_that_is_ever_free() {
-    alone!();
-    let (mut numbers, mut live, mut live_bytes) = (Numbers::new(7), Vec::new(), 0);
-    for _ in 0..5_000 {
-        let size = 256 * KIB + numbers.below(4 * MIB);
-        if live_bytes + size <= 64 * MIB && numbers.below(2) == 0 {
-            live_bytes += size;
-            live.push(Block::written(&RESIDENT, size));
-        } else if !live.is_empty() {
-            let block = live.swap_remove(numbers.below(live.len()));
-            live_bytes -= block.size();
-        }
-    }
-    let fresh = stats().fresh_bytes;
-    assert!(fresh < 4 * 64 * MIB as u64, "{fresh} bytes were faulted in for 64 MiB");
-}
-
 #[test]
 fn memory_that_the_program_keeps_does_not_go_back_when_it_is_freed() {
     alone!();
@@ -254,4 +245,134 @@ fn memory_that_the_program_keeps_does_not_go_back_when_it_is_freed() {
     set_retain(Retain::For(std::time::Duration::from_secs(60)));
     assert!(reserve(32 * MIB) >= 32 * MIB);
     stays("it was reserved");
+}
+
+const SMALL_PAGES: Settings = &[("ZK_ALLOC_THP", "never")];
+
+/// Fails if RSS grew by more than this many pages, which were written, and a quarter of them.
+#[track_caller]
+fn assert_costs_pages(pages: usize, before: usize) {
+    let (grown, written) = (rss_bytes() - before, pages * 4 * KIB);
+    assert!(grown < written + written / 4 + 4 * MIB, "{grown} bytes for {written} in pages that were written");
+}
+
+#[test]
+fn a_small_process_pays_for_little_more_than_it_uses() {
+    const RUN_BYTES: usize = 768 * KIB;
+    alone!(SMALL_PAGES);
+    let before = rss_bytes();
+    let _small = phase(|| black_box((0..4).map(|_| vec![1u8; RUN_BYTES]).collect::<Vec<_>>()));
+    let grown = rss_bytes() - before;
+    assert!(grown < 4 * RUN_BYTES + MIB, "{grown} bytes");
+}
+
+/// A server's buffers, long enough for any message. Most messages are short, so only the written pages may take memory.
+#[test]
+fn buffers_that_are_hardly_written_are_not_prefaulted() {
+    for (capacity, count) in [(24 * KIB, 10_000), (64 * KIB, 4_000), (9 * MIB / 4, 500), (48 * MIB, 20)] {
+        in_its_own_process(SMALL_PAGES, || {
+            let before = rss_bytes();
+            let buffer = |_| {
+                let mut buffer = Vec::with_capacity(capacity);
+                buffer.push(1u8);
+                black_box(buffer)
+            };
+            let buffers: Vec<_> = phase(|| (0..count).map(buffer).collect());
+            assert_costs_pages(count, before);
+            assert!(stats().live_bytes >= count * capacity, "the arena serves them");
+            drop(buffers);
+        });
+    }
+}
+
+/// Bytes of a vector that `grown` leaves untouched, all but the first and the last.
+fn resized(kept: usize, from: usize, to: usize, count: usize) {
+    let before = rss_bytes();
+    let mut buffers: Vec<Vec<u8>> = phase(|| {
+        let buffer = |index: usize| {
+            // All of the length belongs to the program, so that all of it has to be there afterwards.
+            let mut buffer = black_box(vec![0u8; from]);
+            buffer[0] = index as u8;
+            buffer[kept - 1] = !index as u8;
+            buffer
+        };
+        (0..count).map(buffer).collect()
+    });
+    phase(|| {
+        for buffer in &mut buffers {
+            buffer.truncate(kept);
+            if to > from {
+                buffer.reserve_exact(to - kept);
+            } else {
+                buffer.shrink_to(to);
+            }
+        }
+        black_box(&mut buffers);
+    });
+    // Two pages each, at both places: freed ones stay.
+    assert_costs_pages(4 * count, before);
+    for (buffer, index) in buffers.iter().zip(0usize..) {
+        assert_eq!((buffer[0], buffer[kept - 1]), (index as u8, !index as u8));
+        assert!(index % 50 > 0 || buffer[1..kept - 1].iter().all(|&byte| byte == 0));
+    }
+    assert!(stats().live_bytes >= count * to, "the arena serves them");
+}
+
+/// The first grow by a copy, the second within small sizes, and the last shrink.
+#[test]
+fn sparse_vectors_that_grow_or_shrink_stay_sparse() {
+    let cases = [(700 << 10, 700 << 10, 3 << 20, 400), (100 << 10, 100 << 10, 200 << 10, 2_000)];
+    for (kept, from, to, count) in cases.into_iter().chain([(30 << 20, 100 << 20, 30 << 20, 20)]) {
+        in_its_own_process(SMALL_PAGES, || resized(kept, from, to, count));
+    }
+}
+
+/// In a debug build, it makes the layer below the arena simulate pages of that size. In other builds, the tests below are ordinary ones.
+const PAGES: &str = "ZK_ALLOC_TEST_PAGE_BYTES";
+const USUAL: &str = "4096";
+/// The page sizes of aarch64 servers, and the usual one, with and without huge pages.
+const PAGE_SIZES: &[Settings] = &[
+    &[(PAGES, USUAL), ("ZK_ALLOC_THP", "auto")],
+    &[(PAGES, USUAL), ("ZK_ALLOC_THP", "never")],
+    &[(PAGES, "16384"), ("ZK_ALLOC_THP", "auto")],
+    &[(PAGES, "16384"), ("ZK_ALLOC_THP", "never")],
+    &[(PAGES, "65536"), ("ZK_ALLOC_THP", "auto")],
+    &[(PAGES, "65536"), ("ZK_ALLOC_THP", "never")],
+];
+
+/// A page is not free if a block in use shares it with a freed one. The allocator is installed here, so that the model, the threads and their
+/// locals live in it, too.
+#[test]
+fn volume_with_pages_of_every_size() {
+    alone!(each PAGE_SIZES);
+    let is_usual = env::var(PAGES).is_ok_and(|page_bytes| page_bytes == USUAL);
+    let ops = if is_usual { 500_000 } else { 60_000 };
+    let volume = Volume { seed: 5, ops, threads: 4, ops_per_life: 5_000, ops_per_settling: 500, at_rest: None };
+    volume::run(Box::leak(Box::new(Heap::new(ZkAllocator::resident(), true))), volume);
+    volume::run(Box::leak(Box::new(Heap::new(ZkAllocator, true))), volume);
+}
+
+/// The memory between two guards is as long as was asked for, whether or not that is whole pages.
+#[test]
+fn scratches_and_secrets_lie_within_their_guards() {
+    alone!(each PAGE_SIZES);
+    assert_eq!(SecretBuf::zeroed(0).len(), 0);
+    for bytes in [1, 31, 4 * KIB - 1, 4 * KIB, 4 * KIB + 1, 64 * KIB, 70_000, 3 * MIB + 1] {
+        let mut secret = SecretBuf::zeroed(bytes);
+        assert!(secret.len() == bytes && secret.iter().all(|&byte| byte == 0));
+        secret.fill(0xA5);
+        let copy = SecretBuf::from_slice(&secret);
+        assert!(copy.len() == bytes && copy.iter().all(|&byte| byte == 0xA5));
+        assert!(copy.as_ptr().addr().is_multiple_of(4 * KIB));
+        let mut scratch = Scratch::with_capacity(bytes);
+        let page_bytes: usize = env::var(PAGES).expect("set by the parent").parse().expect("a number");
+        // Capacity is whole pages: this shows that the layer below obeyed the variable.
+        let is_whole = scratch.capacity_bytes().is_multiple_of(page_bytes);
+        assert!(is_whole || !cfg!(debug_assertions), "{} bytes in pages of {page_bytes}", scratch.capacity_bytes());
+        for round in 0..3 {
+            let words = scratch.alloc_array(bytes.div_ceil(16), |i| (i as u64) ^ round);
+            assert!(words.iter().zip(0..).all(|(&word, i)| word == i ^ round));
+            if round == 0 { scratch.reset() } else { scratch.release() }
+        }
+    }
 }

@@ -3,12 +3,13 @@
 
 use std::hint::black_box;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use crate::support::blocks::{Block, KIB, MIB, RESIDENT, cost, keep_every};
 use crate::support::process::{soon, without_more_memory};
-use crate::support::{Numbers, alone, assert_patterned, in_its_own_process, patterned, rss_bytes};
+use crate::support::{Numbers, alone, assert_patterned, beside_idle_threads, in_its_own_process, patterned, rss_bytes};
 use zk_alloc::{Phase, Retain, Stats, phase, release, set_retain, start_background_thread, stats};
 
 /// The kernel maps whole pages, so a block of up to a page costs one.
@@ -108,35 +109,23 @@ fn release_purges_the_caches_of_a_thousand_threads() {
     drop(Block::written(&RESIDENT, KIB));
     release();
     let live_bytes = stats().live_bytes;
-    let [started, used, released] = [(); 3].map(|()| Barrier::new(THREADS + 1));
-    let idle = || {
-        started.wait();
+    let (all, before) = (Barrier::new(THREADS), AtomicUsize::new(0));
+    let work = || {
+        // Their stacks do not come from the allocator.
+        if all.wait().is_leader() {
+            before.store(rss_bytes(), Ordering::Relaxed);
+        }
+        all.wait();
         let blocks = [KIB, 3 * KIB, 20 * KIB, 64 * KIB].map(|bytes| Block::written(&RESIDENT, bytes));
         // All at once, so that no thread takes over the cache of another.
-        used.wait();
+        all.wait();
         drop(blocks);
-        released.wait();
-        released.wait();
-        drop(Block::written(&RESIDENT, 3 * KIB));
     };
-    // The results are checked after the threads have ended, because they would wait forever for a thread that
-    // panicked.
-    let [before, after] = thread::scope(|scope| {
-        let small = || thread::Builder::new().stack_size(64 * KIB);
-        let threads: Vec<_> = (0..THREADS).map(|_| small().spawn_scoped(scope, idle).expect("a thread")).collect();
-        // Their stacks do not come from the allocator.
-        thread::sleep(Duration::from_millis(200));
-        let before = rss_bytes();
-        started.wait();
-        used.wait();
-        released.wait();
+    let after = beside_idle_threads(THREADS, work, || {
         release();
-        let after = rss_bytes();
-        released.wait();
-        // The scope itself waits for the end of the work, but not for the destructors of the threads' locals.
-        threads.into_iter().for_each(|thread| thread.join().expect("a thread of the test"));
-        [before, after]
+        rss_bytes()
     });
+    let before = before.into_inner();
     assert!(after <= before + 20 * MIB, "RSS grew from {before} to {after} bytes");
     release();
     assert_costs_at_most(8 * MIB, before, "after the threads' ends");
@@ -256,12 +245,12 @@ fn a_purge_that_requests_go_on_with_ends_when_its_reason_does() {
     }
 }
 
-/// Replaces allocations of mixed sizes, of which 60 MiB are alive.
-fn replace_at_the_peak() -> Stats {
+/// Replaces allocations, of which 60 MiB are alive.
+fn replace_at_the_peak(count: usize, random_bytes: fn(&mut Numbers) -> usize) -> Stats {
     let mut numbers = Numbers::new(7);
     let (mut pieces, mut bytes): (Vec<Block>, usize) = (Vec::new(), 0);
-    for _ in 0..30_000 {
-        let size = mixed_bytes(&mut numbers);
+    for _ in 0..count {
+        let size = random_bytes(&mut numbers);
         while bytes + size > 60 * MIB {
             let index = numbers.below(pieces.len());
             bytes -= pieces.swap_remove(index).size();
@@ -276,13 +265,20 @@ fn replace_at_the_peak() -> Stats {
 #[test]
 fn replacing_allocations_at_the_peak_purges_little_and_nothing_below_the_retained_size() {
     in_its_own_process(&[], || {
-        let stats = replace_at_the_peak();
+        let stats = replace_at_the_peak(30_000, mixed_bytes);
         let peak = stats.peak_live_bytes as u64;
         assert!(stats.purged_bytes <= 2 * peak + stats.arena_bytes / 64, "{stats}");
         assert!(stats.resident_bytes as u64 <= peak * 13 / 8, "{stats}");
     });
+    // Of runs alone, what goes back and is used again is bounded by the most that is ever free.
+    in_its_own_process(&[], || {
+        let stats = replace_at_the_peak(5_000, |numbers| 256 * KIB + numbers.below(4 * MIB));
+        assert!(stats.fresh_bytes < 4 * 64 * MIB as u64, "{stats}");
+    });
     for retain in [("ZK_ALLOC_RETAIN_BYTES", "1G"), ("ZK_ALLOC_RETAIN_FOR", "ever")] {
-        in_its_own_process(&[retain], || assert_eq!(replace_at_the_peak().purged_bytes, 0, "{}", stats()));
+        in_its_own_process(&[retain], || {
+            assert_eq!(replace_at_the_peak(30_000, mixed_bytes).purged_bytes, 0, "{}", stats())
+        });
     }
 }
 

@@ -91,21 +91,22 @@ impl Kept {
     }
 }
 
-/// Has `count` threads with small stacks do `work`, and calls `meanwhile` when all of them have, while they idle.
+/// Has `count` threads with small stacks do `work`, and calls `meanwhile` when all of them have, while they idle. When it returns, the
+/// destructors of the threads' locals have run.
 pub(crate) fn beside_idle_threads<R>(count: usize, work: impl Fn() + Sync, meanwhile: impl FnOnce() -> R) -> R {
     let (worked, done) = (Barrier::new(count + 1), Barrier::new(count + 1));
+    let idle = || {
+        work();
+        worked.wait();
+        done.wait();
+    };
     thread::scope(|scope| {
-        for _ in 0..count {
-            let idle = || {
-                work();
-                worked.wait();
-                done.wait();
-            };
-            thread::Builder::new().stack_size(64 << 10).spawn_scoped(scope, idle).expect("a thread");
-        }
+        let small = || thread::Builder::new().stack_size(64 << 10);
+        let threads: Vec<_> = (0..count).map(|_| small().spawn_scoped(scope, idle).expect("a thread")).collect();
         worked.wait();
         let result = meanwhile();
         done.wait();
+        threads.into_iter().for_each(|thread| thread.join().expect("a thread of the test"));
         result
     })
 }
@@ -293,45 +294,26 @@ pub(crate) use figures::*;
 /// Figures of this process in bytes, by the kernel's account.
 #[cfg(target_os = "linux")]
 mod figures {
-    fn bytes(file: &str, name: &str) -> usize {
-        super::field(file, name).trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
+    /// A figure in a file of `/proc`: `VmLck` of `self/status`, for example, is what is locked, and `VmSize` the address space.
+    pub(crate) fn kernel_bytes(file: &str, name: &str) -> usize {
+        let kib = super::field(format!("/proc/{file}"), name);
+        kib.trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
     }
 
     /// Resident, without pages of code.
     pub(crate) fn rss_bytes() -> usize {
-        bytes("/proc/self/status", "RssAnon")
-    }
-
-    /// The memory that a process adds to that in use; this process without an id. A page that several processes share counts in parts.
-    pub(crate) fn pss_bytes(pid: Option<i32>) -> usize {
-        let process = pid.map_or("self".into(), |pid| pid.to_string());
-        bytes(&format!("/proc/{process}/smaps_rollup"), "Pss")
+        kernel_bytes("self/status", "RssAnon")
     }
 
     /// Has [`peak_rss_bytes`] count from here on. Returns the resident size now.
     pub(crate) fn restart_peak() -> usize {
         // If the kernel refuses, the peak so far remains, which is small in a process that has done nothing yet.
         let _ = std::fs::write("/proc/self/clear_refs", "5");
-        bytes("/proc/self/status", "VmRSS")
+        kernel_bytes("self/status", "VmRSS")
     }
 
     /// The largest resident size, including pages of code.
     pub(crate) fn peak_rss_bytes() -> usize {
-        bytes("/proc/self/status", "VmHWM")
-    }
-
-    /// Locked in memory.
-    pub(crate) fn locked_bytes() -> usize {
-        bytes("/proc/self/status", "VmLck")
-    }
-
-    /// Address space.
-    pub(crate) fn address_space_bytes() -> usize {
-        bytes("/proc/self/status", "VmSize")
-    }
-
-    /// In huge pages.
-    pub(crate) fn huge_page_bytes() -> usize {
-        bytes("/proc/self/smaps_rollup", "AnonHugePages")
+        kernel_bytes("self/status", "VmHWM")
     }
 }
