@@ -8,11 +8,11 @@
 #![allow(unsafe_code, reason = "calls GlobalAlloc")]
 
 #[allow(dead_code, reason = "the suite uses the rest")]
-#[path = "../benches/stress/arms.rs"]
-mod arms;
-#[allow(dead_code, reason = "the suite uses the rest")]
 #[path = "../benches/stress/heap.rs"]
 mod heap;
+#[allow(dead_code, reason = "the random programs use the rest")]
+#[path = "../../tests/model/heap.rs"]
+mod model;
 #[allow(dead_code, reason = "the suite uses the rest")]
 #[path = "../benches/stress/patterns.rs"]
 mod patterns;
@@ -21,8 +21,7 @@ mod support;
 
 use std::alloc::{GlobalAlloc, Layout};
 
-use arms::{ARMS, OURS};
-use heap::Heap;
+use heap::{ARMS, Heap, OURS};
 use mimalloc::MiMalloc;
 use patterns::{PATTERNS, Plan};
 use support::blocks::{Allocator, Block, KIB, MIB, RESIDENT, cost, keep_every};
@@ -205,26 +204,19 @@ fn each_purge_between_survivors_counts_as_a_system_call() {
     drop(old);
 }
 
-fn grows_and_shrinks_across_the_border<A: GlobalAlloc>(allocator: &ZkAllocator<A>) {
-    let sizes = [64usize, 3000, 5000, 40_000, 300_000, 2 << 20, 100_000, 4096, 100];
-    let layout = |size| Layout::from_size_align(size, 16).unwrap();
-    // SAFETY: the layout is not empty.
-    let mut at = unsafe { allocator.alloc_zeroed(layout(sizes[0])) };
-    for (pair, stamp) in sizes.windows(2).zip(1u8..) {
-        let (old, new) = (pair[0], pair[1]);
-        // SAFETY: the block came from this allocator with the old layout. Its first bytes were written.
-        unsafe {
-            at = allocator.realloc(at, layout(old), new);
-            assert!(!at.is_null());
-            assert!(std::slice::from_raw_parts(at, old.min(new)).iter().all(|&byte| byte == stamp - 1));
-            at.write_bytes(stamp, new);
-        }
+/// The model checks that blocks do not overlap, and that their contents stay.
+fn grows_and_shrinks_across_the_border<A: GlobalAlloc>(model: &model::Heap<ZkAllocator<A>>) {
+    let layout = Layout::from_size_align(64, 16).expect("a small layout");
+    let mut block = model.alloc(layout, true).expect("memory");
+    for size in [3000, 5000, 40_000, 300_000, 2 << 20, 100_000, 4096, 100] {
+        block = model.realloc(block, size);
+        assert_eq!(block.layout().size(), size);
     }
-    // SAFETY: the block came from this allocator with this layout.
-    unsafe { allocator.dealloc(at, layout(100)) };
+    model.free(block);
 }
 
-fn check_behind<A: GlobalAlloc + Sync>(scoped: &ZkAllocator<A>, resident: &ZkAllocator<A>) {
+fn check_behind<A: GlobalAlloc + Sync>(scoped: ZkAllocator<A>, resident: ZkAllocator<A>) {
+    let [scoped, resident] = &[scoped, resident].map(|allocator| model::Heap::new(allocator, true));
     grows_and_shrinks_across_the_border(scoped);
     let before = stats().arena_allocations;
     phase(|| grows_and_shrinks_across_the_border(scoped));
@@ -243,6 +235,6 @@ fn check_behind<A: GlobalAlloc + Sync>(scoped: &ZkAllocator<A>, resident: &ZkAll
 #[test]
 fn jemalloc_and_mimalloc_stand_behind_the_arena() {
     alone!();
-    check_behind(&ZkAllocator::with_backing(Jemalloc), &ZkAllocator::with_backing(Jemalloc).mode(Mode::Resident));
-    check_behind(&ZkAllocator::with_backing(MiMalloc), &ZkAllocator::with_backing(MiMalloc).mode(Mode::Resident));
+    check_behind(ZkAllocator::with_backing(Jemalloc), ZkAllocator::with_backing(Jemalloc).mode(Mode::Resident));
+    check_behind(ZkAllocator::with_backing(MiMalloc), ZkAllocator::with_backing(MiMalloc).mode(Mode::Resident));
 }

@@ -1,15 +1,58 @@
-//! Blocks from the allocator under test, written when they are allocated and checked when they are freed.
+//! The allocators, as values. Blocks from the one under test, written when they are allocated and checked when they are freed.
 //!
 //! Word `i` of a block holds the block's key, which no other block has, xor `i`. So the run fails on memory that was
 //! handed out twice, moved wrongly, not zeroed, or not aligned.
-#![allow(unsafe_code, reason = "reads and writes blocks")]
+#![allow(unsafe_code, reason = "reads and writes blocks, and implements GlobalAlloc badly")]
 
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::fmt;
 use std::process;
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::support::blocks::{Allocator, Block as Memory};
+use crate::support::blocks::{Allocator, Block as Memory, RESIDENT};
+
+/// One allocator under its name in the report.
+pub(crate) struct Arm {
+    pub(crate) name: &'static str,
+    pub(crate) allocator: Allocator,
+}
+
+/// Every time is divided by this arm's. It takes part in every run.
+pub(crate) const BASELINE: &str = "glibc";
+
+/// The arm that is compared with its peers.
+pub(crate) const OURS: &str = "zk-alloc";
+
+pub(crate) static ARMS: [Arm; 5] = [
+    Arm { name: BASELINE, allocator: &System },
+    Arm { name: "jemalloc", allocator: &tikv_jemallocator::Jemalloc },
+    Arm { name: "mimalloc", allocator: &mimalloc::MiMalloc },
+    Arm { name: "snmalloc", allocator: &snmalloc_rs::SnMalloc },
+    Arm { name: OURS, allocator: &RESIDENT },
+];
+
+/// In no list: only the quick run of `--test` uses it, and demands that it fails, because a check that never fails checks
+/// nothing.
+pub(crate) static BROKEN: Arm = Arm { name: "broken", allocator: &Broken };
+
+/// An allocator that hands out the same memory again and again, while it is in use.
+struct Broken;
+
+/// As long as the longest block of the pattern `lifetimes`.
+static MEMORY: [AtomicU64; 4096] = [const { AtomicU64::new(0) }; 4096];
+
+// SAFETY: this breaks the contract of `GlobalAlloc` on purpose: blocks overlap. Each block is still memory of the
+// process, aligned and long enough. So the only effect is that one owner reads words that another wrote.
+unsafe impl GlobalAlloc for Broken {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let fits = layout.size() <= size_of_val(&MEMORY) && layout.align() <= align_of::<AtomicU64>();
+        if fits { MEMORY.as_ptr().cast_mut().cast() } else { null_mut() }
+    }
+
+    unsafe fn dealloc(&self, _: *mut u8, _: Layout) {}
+}
 
 const WORD_BYTES: usize = size_of::<u64>();
 const PAGE_WORDS: usize = 4096 / WORD_BYTES;

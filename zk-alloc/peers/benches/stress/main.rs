@@ -7,10 +7,11 @@
 //! The figures do not include the bookkeeping of the patterns and of the standard library's threads, which goes through
 //! glibc in every arm. Every call goes through a virtual function. Both cost every arm the same, except that glibc
 //! finds the bookkeeping in its heap.
+//!
+//! In each round, every arm runs every pattern. The arms of a pattern run one after the other in random order, so a round's ratios share the
+//! state of the machine.
+#![allow(unsafe_code, reason = "calls alarm(2)")]
 
-mod arms;
-mod cli;
-mod driver;
 mod heap;
 mod patterns;
 mod report;
@@ -18,19 +19,27 @@ mod report;
 mod support;
 
 use std::io::{Write as _, stdout};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+use std::{env, thread};
 
 use clap::Parser;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+
+use heap::{ARMS, Arm, BASELINE, BROKEN, Heap};
+use patterns::{PATTERNS, Pattern, Plan, stream};
+use report::{GROUPS, Results};
+use support::{peak_rss_bytes, restart_peak};
 
 fn main() -> ExitCode {
-    let options = cli::Options::parse();
+    let options = Options::parse();
     let done = if options.child {
-        driver::child(&options)
+        child(&options)
     } else if options.list {
         // Not `print!`, which panics if the reader (such as `head`) has closed the pipe.
-        stdout().write_all(cli::listing().as_bytes()).map_err(|error| format!("the list was not read: {error}"))
+        stdout().write_all(listing().as_bytes()).map_err(|error| format!("the list was not read: {error}"))
     } else {
-        driver::drive(&options)
+        drive(&options)
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -39,4 +48,226 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Measures time and memory of allocators on requests of servers, pools, short-lived threads and provers
+#[derive(Debug, Parser)]
+#[command(name = "cargo make stress", bin_name = "cargo make stress")]
+struct Options {
+    /// Run only these patterns, separated by commas; `--list` names them
+    #[arg(long, value_delimiter = ',', hide_possible_values = true, value_parser = pattern_names())]
+    patterns: Vec<String>,
+
+    /// Run only these arms, separated by commas, and glibc, to which all are compared
+    #[arg(long, value_delimiter = ',', value_parser = arm_names())]
+    arms: Vec<String>,
+
+    /// How often each arm runs each pattern
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+
+    /// Threads of patterns without a fixed number; the default is the number of processors, and at least 2
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+
+    /// Seed of the patterns' random numbers and of the order of the arms
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
+    /// Run each pattern once before the clock starts, to measure a warm process without the cost of first touches
+    #[arg(long)]
+    warm: bool,
+
+    /// List patterns and arms
+    #[arg(long)]
+    list: bool,
+
+    /// Run a hundredth of each pattern once and measure nothing, as `cargo test --benches` does
+    #[arg(long)]
+    test: bool,
+
+    /// Run only patterns whose names contain this text, which `cargo bench` passes on
+    #[arg(hide = true)]
+    filter: Option<String>,
+
+    /// Set by `cargo bench`, and not by `cargo test`.
+    #[arg(long, hide = true)]
+    bench: bool,
+
+    /// Run the one pattern under the one arm in this process, and print a sample.
+    #[arg(long, hide = true)]
+    child: bool,
+
+    /// A hundredth of the work.
+    #[arg(long, hide = true)]
+    tiny: bool,
+}
+
+impl Options {
+    /// The selected patterns, in the order of the list.
+    fn patterns(&self) -> Vec<&'static Pattern> {
+        let filter = self.filter.as_deref().unwrap_or_default();
+        let wanted = |name: &str| self.patterns.is_empty() || self.patterns.iter().any(|asked| asked == name);
+        PATTERNS.iter().filter(|pattern| wanted(pattern.name) && pattern.name.contains(filter)).collect()
+    }
+
+    /// The selected arms, in the order of the list. A table also includes the baseline.
+    fn arms(&self) -> Vec<&'static Arm> {
+        let wanted = |name: &str| {
+            self.arms.is_empty() || self.arms.iter().any(|asked| asked == name) || (name == BASELINE && !self.child)
+        };
+        let broken = self.arms.iter().any(|asked| asked == BROKEN.name).then_some(&BROKEN);
+        ARMS.iter().filter(|arm| wanted(arm.name)).chain(broken).collect()
+    }
+
+    /// Whether figures are measured: false in tests.
+    fn measures(&self) -> bool {
+        self.bench && !self.test
+    }
+
+    fn threads(&self) -> usize {
+        let processors = || thread::available_parallelism().map_or(2, |threads| threads.get().max(2));
+        self.threads.map_or_else(processors, usize::from)
+    }
+}
+
+/// The names that `--arms` accepts, including a hidden one.
+fn arm_names() -> PossibleValuesParser {
+    let broken = PossibleValue::new(BROKEN.name).hide(true);
+    PossibleValuesParser::new(ARMS.iter().map(|arm| PossibleValue::new(arm.name)).chain([broken]))
+}
+
+fn pattern_names() -> PossibleValuesParser {
+    PossibleValuesParser::new(PATTERNS.iter().map(|pattern| pattern.name))
+}
+
+/// The list of arms and patterns.
+fn listing() -> String {
+    let names = ARMS.iter().map(|arm| arm.name).collect::<Vec<_>>().join(", ");
+    let mut text = format!("arms: {names}\n");
+    for (is_small, title) in GROUPS {
+        text += &format!("\npatterns, {title}:\n");
+        for pattern in PATTERNS.iter().filter(|pattern| pattern.is_small == is_small) {
+            text += &format!("  {:<20} {}\n", pattern.name, pattern.what);
+        }
+    }
+    text
+}
+
+/// Runs the selected patterns, and prints the report. Returns an error if any run failed.
+fn drive(options: &Options) -> Result<(), String> {
+    let (arms, patterns) = (options.arms(), options.patterns());
+    if patterns.is_empty() {
+        // Not an error: `cargo bench NAME` passes the name to every bench, and it may belong to another.
+        println!("stress: no pattern's name contains what was asked for; --list names them");
+        return Ok(());
+    }
+    let rounds = if options.measures() { options.rounds } else { 1 };
+    let mut results = Results::new(arms.clone(), patterns.clone());
+    let mut failures = 0;
+    for round in 0..rounds {
+        eprintln!("round {} of {rounds}", round + 1);
+        for (index, pattern) in patterns.iter().enumerate() {
+            // Each round has its own order, so that the effects of one arm on the next (warm caches, free memory) even
+            // out.
+            let mut order: Vec<usize> = (0..arms.len()).collect();
+            stream(options.seed ^ u64::from(round), index).shuffle(&mut order);
+            for arm in order {
+                if results.has_failed(arm, index) {
+                    continue;
+                }
+                let sample = run(options, arms[arm], pattern).inspect_err(|failure| eprintln!("{failure}"));
+                failures += u32::from(sample.is_err());
+                results.add(arm, index, sample.ok());
+            }
+        }
+    }
+    if options.measures() {
+        print!("{}", report::render(&results, options.warm));
+    } else {
+        notices_damage(options)?;
+        println!("stress: {} patterns under {} arms, a hundredth of each.", patterns.len(), arms.len());
+        println!("`cargo make stress` measures.");
+    }
+    match failures {
+        0 => Ok(()),
+        _ => Err(format!("{failures} of the arms' patterns failed, as said above")),
+    }
+}
+
+/// Runs one pattern in a process of its own, which is this binary again.
+fn run(options: &Options, arm: &Arm, pattern: &Pattern) -> Result<Sample, String> {
+    let failed = |why: String| format!("{} under {} failed: {why}", pattern.name, arm.name);
+    let binary = env::current_exe().map_err(|error| failed(format!("this binary can't be found: {error}")))?;
+    let mut command = Command::new(binary);
+    command.args(["--child", "--arms", arm.name, "--patterns", pattern.name]);
+    command.args(["--threads", &options.threads().to_string(), "--seed", &options.seed.to_string()]);
+    if !options.measures() {
+        command.arg("--tiny");
+    }
+    if options.warm {
+        command.arg("--warm");
+    }
+    let output = command.output().map_err(|error| failed(format!("its process could not be started: {error}")))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        // The status of a process that SIGALRM ended names the signal.
+        return Err(failed(format!("{}: {}", output.status, said.trim())));
+    }
+    eprint!("{said}");
+    let line = String::from_utf8_lossy(&output.stdout);
+    Sample::from_line(&line).ok_or_else(|| failed(format!("its process printed {line:?} where a sample was due")))
+}
+
+/// Returns an error unless the patterns detect that an allocator is broken.
+fn notices_damage(options: &Options) -> Result<(), String> {
+    let name = "lifetimes";
+    let pattern = PATTERNS.iter().find(|pattern| pattern.name == name).ok_or(format!("{name} is not a pattern"))?;
+    match run(options, &BROKEN, pattern) {
+        Err(failure) if failure.contains("was written") => Ok(()),
+        Err(failure) => Err(format!("damage was to be noticed, but {failure}")),
+        Ok(_) => Err(format!("{name} did not notice that the allocator handed out memory that was in use")),
+    }
+}
+
+/// A run that takes this long hangs. SIGALRM ends the process, and the driver reports it.
+const LIMIT_SECONDS: u32 = 120;
+
+/// The figures of one run.
+#[derive(Clone, Copy)]
+struct Sample {
+    wall_ns: u64,
+    peak_rss_bytes: u64,
+}
+
+impl Sample {
+    /// From the line that the child prints.
+    fn from_line(line: &str) -> Option<Self> {
+        let (wall_ns, peak_rss_bytes) = line.trim().split_once(' ')?;
+        Some(Self { wall_ns: wall_ns.parse().ok()?, peak_rss_bytes: peak_rss_bytes.parse().ok()? })
+    }
+}
+
+/// Runs the one pattern under the one arm that the hidden arguments name, and prints the sample: the process that [`run`] starts.
+///
+/// The peak comes from the kernel (`VmHWM` of /proc/self/status, reset before the pattern begins), minus the resident
+/// size at that time. Samples of `RssAnon` would leave out the few pages of code that a pattern loads, but would miss
+/// peaks between samples.
+fn child(options: &Options) -> Result<(), String> {
+    let (arms, patterns) = (options.arms(), options.patterns());
+    let ([arm], [pattern]) = (&arms[..], &patterns[..]) else {
+        return Err("a child runs one pattern under one arm".into());
+    };
+    // SAFETY: alarm(2) takes any number, and nothing else in this process uses it.
+    unsafe { libc::alarm(LIMIT_SECONDS) };
+    let plan = Plan { threads: options.threads(), seed: options.seed, tiny: options.tiny };
+    let heap = Heap::new(arm.allocator);
+    let rss_before = restart_peak();
+    if options.warm {
+        (pattern.run)(heap, &plan);
+    }
+    let begun = Instant::now();
+    (pattern.run)(heap, &plan);
+    println!("{} {}", begun.elapsed().as_nanos(), peak_rss_bytes().saturating_sub(rss_before));
+    Ok(())
 }

@@ -31,18 +31,10 @@ impl Plan {
     }
 }
 
-/// Sizes that the report lists separately, because an allocator may leave small ones to another.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Group {
-    /// 1 KiB and more.
-    Large,
-    /// Below 1 KiB.
-    Small,
-}
-
 pub(crate) struct Pattern {
     pub(crate) name: &'static str,
-    pub(crate) group: Group,
+    /// Whether its sizes are below 1 KiB.
+    pub(crate) is_small: bool,
     /// A line for `--list`.
     pub(crate) what: &'static str,
     pub(crate) run: fn(Heap, &Plan),
@@ -55,11 +47,11 @@ const SMALL: RangeInclusive<usize> = 16..=1024;
 const SHARED: usize = 1040;
 
 const fn large(name: &'static str, run: fn(Heap, &Plan), what: &'static str) -> Pattern {
-    Pattern { name, group: Group::Large, what, run }
+    Pattern { name, is_small: false, what, run }
 }
 
 const fn small(name: &'static str, run: fn(Heap, &Plan), what: &'static str) -> Pattern {
-    Pattern { name, group: Group::Small, what, run }
+    Pattern { name, is_small: true, what, run }
 }
 
 pub(crate) static PATTERNS: &[Pattern] = &[
@@ -145,6 +137,19 @@ pub(crate) fn stream(seed: u64, thread: usize) -> Rng {
     Rng::with_seed(seed ^ (thread as u64 + 1).wrapping_mul(0xD6E8_FEB8_6659_FD93))
 }
 
+/// Runs `work` on this number of threads at once, each with its stream.
+fn on_threads(threads: usize, seed: u64, work: impl Fn(usize, Rng) + Sync) {
+    let work = &work;
+    thread::scope(|scope| {
+        (0..threads).for_each(|thread| drop(scope.spawn(move || work(thread, stream(seed, thread)))))
+    });
+}
+
+/// Places without blocks.
+fn empty(places: usize) -> Vec<Option<Block>> {
+    (0..places).map(|_| None).collect()
+}
+
 /// A random number in the range, with each power of two equally likely, because programs request small sizes more
 /// often than large ones.
 fn log_within(random: &mut Rng, range: &RangeInclusive<usize>) -> usize {
@@ -170,9 +175,7 @@ fn larson(service: Service, plan: &Plan, blocks: usize) {
     const GENERATIONS: usize = 12;
     thread::scope(|scope| {
         for thread in 0..plan.threads {
-            let set = (0..blocks).map(|_| None).collect();
-            let random = stream(plan.seed, thread);
-            scope.spawn(move || serve(scope, service, set, random, GENERATIONS));
+            scope.spawn(move || serve(scope, service, empty(blocks), stream(plan.seed, thread), GENERATIONS));
         }
     });
 }
@@ -231,12 +234,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn mstress(heap: Heap, plan: &Plan) {
     let table: Vec<Mutex<Option<Block>>> = (0..1000).map(|_| Mutex::new(None)).collect();
     for round in 0..5 {
-        thread::scope(|scope| {
-            for thread in 0..plan.threads {
-                let random = stream(plan.seed, round * plan.threads + thread);
-                let (table, allocations) = (&table, plan.work(8000));
-                scope.spawn(move || exchange(heap, table, random, allocations));
-            }
+        on_threads(plan.threads, plan.seed, |thread, _| {
+            exchange(heap, &table, stream(plan.seed, round * plan.threads + thread), plan.work(8000));
         });
         // Half of the blocks that the round left are freed at its end.
         table.iter().skip(round % 2).step_by(2).for_each(|place| drop(lock(place).take()));
@@ -274,30 +273,24 @@ fn rptest(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, loops:
     let loops = plan.work(loops);
     let inboxes: Vec<_> = (0..plan.threads).map(|_| Mutex::new(Vec::with_capacity(BLOCKS))).collect();
     let handed = Barrier::new(plan.threads);
-    thread::scope(|scope| {
-        for thread in 0..plan.threads {
-            let (mut random, handed) = (stream(plan.seed, thread), &handed);
-            let (inbox, neighbour) = (&inboxes[thread], &inboxes[(thread + 1) % inboxes.len()]);
-            scope.spawn(move || {
-                let mut alive: Vec<Option<Block>> = (0..BLOCKS).map(|_| None).collect();
-                let mut foreign = Vec::with_capacity(BLOCKS);
-                for turn in 0..loops {
-                    for _ in 0..BLOCKS / 2 {
-                        let slot = random.usize(..BLOCKS);
-                        let bytes = random.usize(sizes.clone());
-                        replace(&mut alive[slot], || heap.block(bytes, Touch::Ends));
-                    }
-                    if turn % 2 == 1 {
-                        let half = alive.iter_mut().skip(random.usize(..2)).step_by(2).filter_map(Option::take);
-                        lock(neighbour).extend(half);
-                        // Without it, the inbox of a thread that does not run would fill up, and the scheduler would
-                        // determine the peak.
-                        handed.wait();
-                        mem::swap(&mut foreign, &mut *lock(inbox));
-                        foreign.clear();
-                    }
-                }
-            });
+    on_threads(plan.threads, plan.seed, |thread, mut random| {
+        let (inbox, neighbour) = (&inboxes[thread], &inboxes[(thread + 1) % inboxes.len()]);
+        let (mut alive, mut foreign) = (empty(BLOCKS), Vec::with_capacity(BLOCKS));
+        for turn in 0..loops {
+            for _ in 0..BLOCKS / 2 {
+                let slot = random.usize(..BLOCKS);
+                let bytes = random.usize(sizes.clone());
+                replace(&mut alive[slot], || heap.block(bytes, Touch::Ends));
+            }
+            if turn % 2 == 1 {
+                let half = alive.iter_mut().skip(random.usize(..2)).step_by(2).filter_map(Option::take);
+                lock(neighbour).extend(half);
+                // Without it, the inbox of a thread that does not run would fill up, and the scheduler would
+                // determine the peak.
+                handed.wait();
+                mem::swap(&mut foreign, &mut *lock(inbox));
+                foreign.clear();
+            }
         }
     });
 }
@@ -305,14 +298,10 @@ fn rptest(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, loops:
 /// Each thread frees the block that it allocated four allocations ago. This measures the fast path, where a free does
 /// not simply undo the last allocation.
 fn ago(heap: Heap, plan: &Plan, bytes: usize) {
-    thread::scope(|scope| {
-        for _ in 0..plan.threads {
-            scope.spawn(move || {
-                let mut kept: [Option<Block>; 4] = [const { None }; 4];
-                for operation in 0..plan.work(2_000_000) {
-                    replace(&mut kept[operation % 4], || heap.block(bytes, Touch::Ends));
-                }
-            });
+    on_threads(plan.threads, plan.seed, |_, _| {
+        let mut kept: [Option<Block>; 4] = [const { None }; 4];
+        for operation in 0..plan.work(2_000_000) {
+            replace(&mut kept[operation % 4], || heap.block(bytes, Touch::Ends));
         }
     });
 }
@@ -344,7 +333,7 @@ fn random_lifetimes(heap: Heap, plan: &Plan) {
     let sizes = KIB..=32 * KIB;
     let mut random = stream(plan.seed, 0);
     let blocks = plan.work(64 * MIB) / ((sizes.start() + sizes.end()) / 2);
-    let mut alive: Vec<Option<Block>> = (0..blocks).map(|_| None).collect();
+    let mut alive = empty(blocks);
     for _ in 0..plan.work(100_000) {
         let slot = random.usize(..blocks);
         let bytes = random.usize(sizes.clone());
@@ -414,7 +403,7 @@ fn phases(heap: Heap, plan: &Plan) {
 fn runs_random(heap: Heap, plan: &Plan) {
     let mut random = stream(plan.seed, 0);
     let sizes = 33 * KIB..=200 * KIB;
-    let mut alive: Vec<Option<Block>> = (0..plan.work(12_000)).map(|_| None).collect();
+    let mut alive = empty(plan.work(12_000));
     let renew = |place: &mut Option<Block>, random: &mut Rng| {
         let bytes = random.usize(sizes.clone());
         replace(place, || heap.block(bytes, Touch::Ends));
@@ -568,9 +557,5 @@ fn msm(heap: Heap, plan: &Plan) {
 fn fill_on_threads(heap: Heap, plan: &Plan, threads: usize) {
     let bytes = plan.work(64 * MIB);
     let times = (plan.work(FILLED) / (threads * bytes)).max(2);
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(move || (0..times).for_each(|_| drop(heap.block(bytes, Touch::Whole))));
-        }
-    });
+    on_threads(threads, plan.seed, |_, _| (0..times).for_each(|_| drop(heap.block(bytes, Touch::Whole))));
 }

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use crate::arms::{Arm, BASELINE, OURS};
-use crate::driver::Sample;
-use crate::patterns::{Group, Pattern};
+use crate::Sample;
+use crate::heap::{Arm, BASELINE, OURS};
+use crate::patterns::Pattern;
 
 /// The memory that an arm may use, as a multiple of a peer's.
 const ALLOWED: f64 = 1.25;
@@ -13,7 +13,8 @@ const ALLOWED: f64 = 1.25;
 /// Differences of peaks that mean nothing: pages of code, and the kernel's counters, which are split.
 const NOISE_BYTES: f64 = (1 << 20) as f64;
 
-pub(crate) const GROUPS: [(Group, &str); 2] = [(Group::Large, "1 KiB and more"), (Group::Small, "below 1 KiB")];
+/// Patterns are small or not, because an allocator may leave small sizes to another.
+pub(crate) const GROUPS: [(bool, &str); 2] = [(false, "1 KiB and more"), (true, "below 1 KiB")];
 
 pub(crate) fn render(results: &Results, warm: bool) -> String {
     let time = if warm { "Time of a process's second run" } else { "Time" };
@@ -68,9 +69,9 @@ fn means(results: &Results) -> Vec<Vec<String>> {
     let mut head = vec!["patterns".into()];
     head.extend(results.arms.iter().map(|arm| arm.name.into()));
     let mut rows = vec![head];
-    for (group, title) in GROUPS {
-        if results.patterns.iter().any(|pattern| pattern.group == group) {
-            let means: Vec<_> = (0..results.arms.len()).map(|arm| results.mean_time(arm, group)).collect();
+    for (is_small, title) in GROUPS {
+        if results.patterns.iter().any(|pattern| pattern.is_small == is_small) {
+            let means: Vec<_> = (0..results.arms.len()).map(|arm| results.mean_time(arm, is_small)).collect();
             let mut row = vec![title.into()];
             row.extend(cells(&means, |_, mean| format!("{mean:.3}")));
             rows.push(row);
@@ -111,11 +112,13 @@ fn breaches(results: &Results) -> String {
         let slowest = peers.iter().filter_map(by_time).max_by(|(_, one), (_, other)| one.total_cmp(other));
         if let (Some(time), Some((peer, peers_time))) = (results.time(ours, pattern), slowest)
             && time > peers_time
-            && let Some(ratio) = results.time_by(ours, peer, pattern)
+            && let times = results.times_by(ours, peer, pattern)
+            && let (Some(median), Some(least), Some(most)) = (median(&times), times.first(), times.last())
         {
-            let (name, median) = (results.arms[peer].name, ratio.median);
-            let spread = format!("{:.2} to {:.2} in the rounds", ratio.least, ratio.most);
-            breach(format!("{median:.2} of the time of the slowest peer, {name} ({spread})"));
+            let name = results.arms[peer].name;
+            breach(format!(
+                "{median:.2} of the time of the slowest peer, {name} ({least:.2} to {most:.2} in the rounds)"
+            ));
         }
         let Some(peak) = results.peak_bytes(ours, pattern) else { continue };
         let mut peaks: Vec<_> =
@@ -142,14 +145,6 @@ pub(crate) struct Results {
     /// The samples of each round for an arm and a pattern, by their indices. An arm that failed a pattern has no figures there, even if
     /// earlier rounds passed.
     samples: HashMap<(usize, usize), Option<Vec<Sample>>>,
-}
-
-/// The median of some ratios, and their range.
-#[derive(Clone, Copy)]
-struct Ratio {
-    median: f64,
-    least: f64,
-    most: f64,
 }
 
 impl Results {
@@ -181,40 +176,42 @@ impl Results {
 
     /// The median of the arm's times, in milliseconds.
     fn time_ms(&self, arm: usize, pattern: usize) -> Option<f64> {
-        median(self.of(arm, pattern).map(|sample| sample.wall_ns as f64 / 1e6).collect())
+        median(&sorted(self.of(arm, pattern).map(|sample| sample.wall_ns as f64 / 1e6)))
     }
 
     /// The median of the arm's peaks.
     fn peak_bytes(&self, arm: usize, pattern: usize) -> Option<f64> {
-        median(self.of(arm, pattern).map(|sample| sample.peak_rss_bytes as f64).collect())
+        median(&sorted(self.of(arm, pattern).map(|sample| sample.peak_rss_bytes as f64)))
     }
 
-    /// The arm's time relative to another's, round by round.
-    fn time_by(&self, arm: usize, other: usize, pattern: usize) -> Option<Ratio> {
+    /// The arm's times relative to another's, round by round; the least first.
+    fn times_by(&self, arm: usize, other: usize, pattern: usize) -> Vec<f64> {
         let rounds = self.of(arm, pattern).zip(self.of(other, pattern));
-        let ratios: Vec<f64> = rounds.map(|(own, other)| own.wall_ns as f64 / other.wall_ns as f64).collect();
-        let least = ratios.iter().copied().reduce(f64::min)?;
-        let most = ratios.iter().copied().reduce(f64::max)?;
-        Some(Ratio { median: median(ratios)?, least, most })
+        sorted(rounds.map(|(own, other)| own.wall_ns as f64 / other.wall_ns as f64))
     }
 
     /// The arm's time relative to the baseline's.
     fn time(&self, arm: usize, pattern: usize) -> Option<f64> {
-        Some(self.time_by(arm, self.arm(BASELINE)?, pattern)?.median)
+        median(&self.times_by(arm, self.arm(BASELINE)?, pattern))
     }
 
     /// The geometric mean over a group of patterns of the arm's times, relative to the baseline's. `None` if the arm
     /// failed one of them, because the mean of the others would flatter it.
-    fn mean_time(&self, arm: usize, group: Group) -> Option<f64> {
-        let patterns = (0..self.patterns.len()).filter(|&pattern| self.patterns[pattern].group == group);
+    fn mean_time(&self, arm: usize, is_small: bool) -> Option<f64> {
+        let patterns = (0..self.patterns.len()).filter(|&pattern| self.patterns[pattern].is_small == is_small);
         let logs = patterns.map(|pattern| Some(self.time(arm, pattern)?.ln())).collect::<Option<Vec<f64>>>()?;
         (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
     }
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
+fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<_> = values.collect();
     values.sort_by(f64::total_cmp);
-    let (middle, odd) = (values.len() / 2, values.len() % 2 == 1);
-    let upper = *values.get(middle)?;
-    Some(if odd { upper } else { f64::midpoint(values[middle - 1], upper) })
+    values
+}
+
+fn median(sorted: &[f64]) -> Option<f64> {
+    let (middle, odd) = (sorted.len() / 2, sorted.len() % 2 == 1);
+    let upper = *sorted.get(middle)?;
+    Some(if odd { upper } else { f64::midpoint(sorted[middle - 1], upper) })
 }
