@@ -5,7 +5,7 @@ use crate::machine::{host, process};
 use crate::plan::whole;
 use crate::report::{self, Style};
 use crate::results::format;
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use clap::Args;
 use memmap2::{Advice, MmapMut};
 use std::hint::black_box;
@@ -325,7 +325,6 @@ struct Mapping {
 
 impl Mapping {
     fn new(bytes: usize, pages: Pages) -> anyhow::Result<Self> {
-        ensure!(bytes > 0 && bytes.is_multiple_of(HUGE_BYTES), "{bytes} bytes are no whole number of huge pages");
         let mapped_bytes = bytes + HUGE_BYTES;
         let map = MmapMut::map_anon(mapped_bytes).with_context(|| format!("cannot map {mapped_bytes} bytes"))?;
         let address = map.as_ptr().addr();
@@ -429,10 +428,5 @@ mod tests {
         assert!(touch.warm > Duration::ZERO && touch.cold > Duration::ZERO, "{touch:?}");
         assert!(touch.huge_share < 0.01, "{touch:?}");
         assert!(faults_a_second(2, 8 << 20).expect("memory") > 0.0);
-    }
-
-    #[test]
-    fn a_length_that_is_no_whole_huge_page_is_refused() {
-        assert!(Mapping::new(PAGE_BYTES, Pages::Small).is_err());
     }
 }

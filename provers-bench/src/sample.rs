@@ -46,6 +46,14 @@ impl Sample {
     pub(crate) fn cpu_ns(&self) -> u64 {
         self.user_ns + self.sys_ns
     }
+
+    /// Completes the sample of a proof that was timed, after it was verified and dropped. Returns it with the verifier's reason if it
+    /// refused the proof.
+    pub(crate) fn at_rest(mut self, verification: anyhow::Result<()>) -> anyhow::Result<Proved> {
+        let refusal = verification.err().map(|error| format!("{error:#}"));
+        (self.rss_bytes, self.verified) = (process::rss_bytes()?, refusal.is_none());
+        Ok((self, refusal))
+    }
 }
 
 /// A sample, and the reason if the verifier refused the proof.
@@ -75,8 +83,8 @@ impl Meter {
         self.clock.elapsed()
     }
 
-    /// Stops the clock, as its first step.
-    pub(crate) fn stop(self, gauges: fn() -> Counters) -> anyhow::Result<Reading> {
+    /// Stops the clock, as its first step. The sample is complete [at rest](Sample::at_rest).
+    pub(crate) fn stop(self, gauges: fn() -> Counters) -> anyhow::Result<Sample> {
         let wall = self.clock.elapsed();
         let spent = Spent::by_this_process()?.since(self.spent);
         let counters = grown(&self.counted, (self.counters)());
@@ -84,7 +92,7 @@ impl Meter {
         let gauges = gauges();
         // Read before verification, which may need more memory than the proof.
         let peak_rss_bytes = process::peak_rss_bytes()?;
-        Ok(Reading(Sample {
+        Ok(Sample {
             wall_ns: wall.as_nanos() as u64,
             user_ns: spent.user_ns,
             sys_ns: spent.sys_ns,
@@ -94,20 +102,7 @@ impl Meter {
             counters,
             gauges,
             ..Sample::default()
-        }))
-    }
-}
-
-/// A timed proof that is not verified yet.
-pub(crate) struct Reading(Sample);
-
-impl Reading {
-    /// Completes the sample, after the proof was verified and dropped. Returns it with the verifier's reason if it refused
-    /// the proof.
-    pub(crate) fn at_rest(self, verification: anyhow::Result<()>) -> anyhow::Result<Proved> {
-        let refusal = verification.err().map(|error| format!("{error:#}"));
-        let sample = Sample { rss_bytes: process::rss_bytes()?, verified: refusal.is_none(), ..self.0 };
-        Ok((sample, refusal))
+        })
     }
 }
 
@@ -155,12 +150,14 @@ pub(crate) mod tests {
         let pages = 64 << 20 >> 12;
         let meter = Meter::start(Counters::new).unwrap();
         let filled = std::hint::black_box(vec![1_u8; pages << 12]);
-        let busy = meter.stop(Counters::new).unwrap().0;
+        let busy = meter.stop(Counters::new).unwrap();
         drop(filled);
-        let idle = Meter::start(Counters::new).unwrap().stop(Counters::new).unwrap().0;
+        let idle = Meter::start(Counters::new).unwrap().stop(Counters::new).unwrap();
         assert!(busy.peak_rss_bytes >= 64 << 20, "{busy:?}");
         assert!(busy.minflt > 0 && busy.minflt > idle.minflt, "{busy:?} {idle:?}");
         assert!(busy.wall_ns > idle.wall_ns);
+        let is_reset = process::reset_peak();
+        assert!(!is_reset || idle.peak_rss_bytes + (32 << 20) < busy.peak_rss_bytes, "{busy:?} {idle:?}");
     }
 
     /// Counters run since the process started, so a sample must hold only their growth.

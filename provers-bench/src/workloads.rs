@@ -133,11 +133,11 @@ fn ready<W: Workload + 'static>(workload: W, prove: ProveAll<W>) -> anyhow::Resu
         let meter = Meter::start(installed.counters)?;
         let proofs = prove(&workload, seed, concurrent, installed);
         disturb(meter.elapsed())?;
-        let reading = meter.stop(installed.gauges)?;
+        let sample = meter.stop(installed.gauges)?;
         let proofs = proofs?;
         let verification = proofs.iter().try_for_each(|proof| workload.verify(proof));
         drop(proofs);
-        reading.at_rest(verification)
+        sample.at_rest(verification)
     }))
 }
 

@@ -37,11 +37,7 @@ fn set_up_request(arm: &str, prover: &str, workload: &str, requires: Value) -> V
 
 /// A child's reply to the set-up of `arm`, in an environment that may contradict the arm's. The child confirms the
 /// arm's settings before it looks for the prover.
-fn set_up(arm: &Arm, environment: &[(&str, &str)]) -> Value {
-    set_up_prover(&binary(arm), arm, environment, "none")
-}
-
-fn set_up_prover(binary: &Path, arm: &Arm, environment: &[(&str, &str)], prover: &str) -> Value {
+fn set_up(binary: &Path, arm: &Arm, environment: &[(&str, &str)], prover: &str) -> Value {
     let request = set_up_request(arm.name, prover, "keccak", json!(arm.requires()));
     let (replies, output) = replies(Command::new(binary).envs(environment.iter().copied()), &[request]);
     let [reply] = <[Value; 1]>::try_from(replies).unwrap_or_else(|_| panic!("{output:?}"));
@@ -66,7 +62,7 @@ fn a_setting_that_did_not_take_fails_its_arm_with_what_was_found() {
         ("tcmalloc-tuned", ("GLIBC_TUNABLES", "glibc.pthread.rseq=1"), "PerCpuCachesActive is false, not true"),
         ("tcmalloc-tuned", ("GLIBC_TUNABLES", "glibc.pthread.rseq=0"), "MaxPerCpuCacheSize is 1572864, not 16777216"),
     ] {
-        let reply = set_up(named(name), &[environment]);
+        let reply = set_up(&binary(named(name)), named(name), &[environment], "none");
         assert_eq!(reply["reply"], "failed", "{reply}");
         let reason = reply["reason"].as_str().unwrap();
         assert!(reason.contains("its setting did not take: ") && reason.contains(found), "{name}: {reason}");
@@ -79,10 +75,10 @@ fn every_arms_own_settings_take() {
     // glibc gives its advice only under this setting of the host.
     let is_possible = |arm: &&Arm| arm.name != "glibc-hugetlb" || huge_pages.contains("[madvise]");
     for arm in ARMS.iter().filter(is_possible) {
-        let reply = set_up(arm, arm.environment);
+        let reply = set_up(&binary(arm), arm, arm.environment, "none");
         assert_eq!(reply["reason"], "unknown prover", "{}: {reply}", arm.name);
         if BINARIES.contains(&arm.binary) {
-            let reply = set_up_prover(&plonky3(arm.binary), arm, arm.environment, "plonky3");
+            let reply = set_up(&plonky3(arm.binary), arm, arm.environment, "plonky3");
             assert_eq!(reply["reply"], "ready", "{}: {reply}", arm.name);
             assert_eq!(list(&reply["confirmed"]).len(), arm.requires().len(), "{reply}");
         }

@@ -217,9 +217,12 @@ fn a_different_output_and_a_refused_one_fail_their_arm() {
     let Some(options) = with_harmless_library(&bench) else { return };
     let file = bench.path("out.txt");
     let write = format!("echo \"[$LD_PRELOAD]\" > {file}");
+    let write_alone = format!("test -n \"$LD_PRELOAD\" || echo > {file}");
     for (name, more, script, why) in [
         ("exec-stdout", "--same-output -".to_owned(), "echo \"[$LD_PRELOAD]\"", "its output differs"),
         ("exec-file", format!("--same-output {file}"), write.as_str(), "differs from that of the first run"),
+        // The file of the run before must not pass for this run's.
+        ("exec-no-file", format!("--same-output {file}"), write_alone.as_str(), "it did not write"),
     ] {
         let bench = Bench::new(name);
         bench.exec(&format!("{options} {more}"), &["sh", "-c", script], 1);

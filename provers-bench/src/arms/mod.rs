@@ -102,6 +102,11 @@ impl Arm {
         options.chain(owned(self.confirms)).collect()
     }
 
+    /// Why a proof with this sample did not measure what the arm's name says; `None` if it did.
+    pub(crate) fn objection(&self, sample: &Sample) -> Option<String> {
+        self.holds.iter().find_map(|condition| condition.broken_by(sample))
+    }
+
     /// The same arm, which `exec` starts with this library and these settings.
     const fn preloads(mut self, library: Library, environment: &'static [(&'static str, &'static str)]) -> Self {
         self.preload = Some(Preload { library, environment });
@@ -332,24 +337,18 @@ mod tests {
             assert!(!arm.requires().is_empty(), "{}", arm.name);
         }
     }
-    /// An arm with an unused arena would show glibc's figures under its own name.
-    #[test]
-    fn an_arena_that_served_nothing_breaks_its_condition() {
-        let condition = ARENA_SERVES;
-        let with = |counters| sample::tests::sample(1, counters);
-        let counted = |value| Counters::from([("arena_allocations".to_owned(), value)]);
-        assert_eq!(condition.broken_by(&with(counted(1))), None);
-        assert!(condition.broken_by(&with(counted(0))).unwrap().contains("served nothing"));
-        assert!(condition.broken_by(&with(Counters::new())).unwrap().contains("does not report"));
-    }
 
-    /// On a host without huge pages, asking for them has no effect.
+    /// An arm with an unused arena would show glibc's figures under its own name. On a host without huge pages, asking for them has no
+    /// effect.
     #[test]
-    fn an_arm_of_huge_pages_without_any_breaks_its_condition() {
-        let mut sample = sample::tests::sample(1, Counters::new());
-        sample.gauges = Counters::from([("large_folio_bytes".to_owned(), 0)]);
-        assert!(IN_HUGE_PAGES.broken_by(&sample).unwrap().contains("nothing lies in huge pages"));
-        sample.gauges = Counters::from([("large_folio_bytes".to_owned(), 2 << 20)]);
-        assert_eq!(IN_HUGE_PAGES.broken_by(&sample), None);
+    fn a_figure_of_zero_or_none_breaks_its_condition() {
+        let with = |name: &str, value| Counters::from([(name.to_owned(), value)]);
+        let counted = |value| sample::tests::sample(1, with("arena_allocations", value));
+        assert_eq!(ARENA_SERVES.broken_by(&counted(1)), None);
+        assert!(ARENA_SERVES.broken_by(&counted(0)).unwrap().contains("served nothing"));
+        let gauged = |value| Sample { gauges: with("large_folio_bytes", value), ..counted(1) };
+        assert!(ARENA_SERVES.broken_by(&Sample::default()).unwrap().contains("does not report"));
+        assert!(IN_HUGE_PAGES.broken_by(&gauged(0)).unwrap().contains("nothing lies in huge pages"));
+        assert_eq!(IN_HUGE_PAGES.broken_by(&gauged(2 << 20)), None);
     }
 }

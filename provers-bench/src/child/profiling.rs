@@ -1,13 +1,15 @@
 //! Profiles two proofs of an arm of zk-alloc: the first one, which takes the page faults, and the next one, with its stages,
 //! its call sites and the arena's memory over time.
 
-use crate::protocol::profiles::{CallSite, FILE, FIRST, FOLDER, Level, Lifetime, Parts, Profile, Stage, TREE, WARM};
-use anyhow::{Context, anyhow};
+use crate::machine::process::Sampler;
+use crate::protocol::profiles::{
+    CallSite, FILE, FIRST, FOLDER, Level, Lifetime, Parts, Profile, Stage, TREE, WARM, folded_line,
+};
+use anyhow::Context;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle, ThreadId};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 use tracing::Subscriber;
@@ -49,7 +51,7 @@ impl Profiling {
 fn prove_warm<R>(folder: &Path, prove: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
     let began = Instant::now();
     let (memory, stages) = profile::unsampled(|| observed(began))?;
-    let levels = profile::unsampled(|| begin_levels(began))?;
+    let levels = profile::unsampled(|| begin_levels(began));
     profile::mark();
     let proved = prove()?;
     let snapshot = profile::snapshot();
@@ -93,7 +95,7 @@ fn described(snapshot: &Snapshot, stages: &Stages) -> Profile {
     let mut rows: Vec<CallSite> = Vec::new();
     for site in sites.into_iter().take(MAX_SITES) {
         one.sites = vec![site.clone()];
-        let calls = calls(&named(&one).folded(Value::PeakSpace));
+        let (calls, _) = folded_line(named(&one).folded(Value::PeakSpace).trim_end());
         // Call sites that differ only in the allocator's own functions are one.
         match rows.iter_mut().find(|row| row.calls == calls) {
             Some(row) => {
@@ -119,55 +121,13 @@ fn described_site(site: &Site, calls: Vec<String>, stages: &Stages) -> CallSite 
     CallSite { calls, peak_bytes: site.peak.bytes, allocations: site.peak.allocations, stage, lifetime }
 }
 
-/// The functions in a line of folded stacks: `outermost;...;innermost FIGURE`.
-fn calls(folded: &str) -> Vec<String> {
-    let line = folded.lines().next().unwrap_or_default();
-    let (functions, _) = line.rsplit_once(' ').unwrap_or((line, ""));
-    functions.split(';').map(str::to_owned).collect()
-}
-
 /// Readings beyond this number double the time between two.
 const MAX_READINGS: usize = 8192;
 /// The thread reads the parts of the memory in at most one part in this many of its time.
 const SHARE_OF_TIME: u32 = 20;
 
-/// A thread that reads something again and again until it is ended, and once more then.
-pub(crate) struct Sampler<T> {
-    is_over: Arc<AtomicBool>,
-    thread: JoinHandle<T>,
-}
-
-impl<T: Send + 'static> Sampler<T> {
-    /// `read` gets the readings and whether these are the last ones, and returns the pause after them.
-    pub(crate) fn begin(
-        name: &str,
-        mut readings: T,
-        mut read: impl FnMut(&mut T, bool) -> Duration + Send + 'static,
-    ) -> anyhow::Result<Self> {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let over = is_over.clone();
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
-            loop {
-                let is_last = over.load(Ordering::Relaxed);
-                let pause = read(&mut readings, is_last);
-                if is_last {
-                    return readings;
-                }
-                thread::sleep(pause);
-            }
-        });
-        Ok(Self { is_over, thread: thread.context("cannot start a thread")? })
-    }
-
-    /// Ends it, and returns the readings.
-    pub(crate) fn end(self) -> anyhow::Result<T> {
-        self.is_over.store(true, Ordering::Relaxed);
-        self.thread.join().map_err(|_| anyhow!("a thread that takes readings panicked"))
-    }
-}
-
 /// Begins to read, once in a millisecond. Call this outside of phases: the readings are then no memory of the arena.
-fn begin_levels(began: Instant) -> anyhow::Result<Sampler<Profile>> {
+fn begin_levels(began: Instant) -> Sampler<Profile> {
     let readings = Profile {
         levels: Vec::with_capacity(MAX_READINGS),
         parts: Vec::with_capacity(MAX_READINGS),
@@ -192,9 +152,9 @@ fn begin_levels(began: Instant) -> anyhow::Result<Sampler<Profile>> {
             thin_out(&mut readings.parts);
             pause *= 2;
         }
-        pause
+        Some(pause)
     };
-    Sampler::begin("levels", readings, move |readings, is_last| profile::unsampled(|| read(readings, is_last)))
+    Sampler::begin(readings, move |readings, is_last| profile::unsampled(|| read(readings, is_last)))
 }
 
 /// Keeps every other one.
@@ -366,12 +326,6 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Stages {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_with_spaces_are_read_from_a_folded_line() {
-        let line = "main;<prover::Lde as core::ops::Fn<(u32, u32)>>::call;alloc::vec::from_elem 4096\n";
-        assert_eq!(calls(line), ["main", "<prover::Lde as core::ops::Fn<(u32, u32)>>::call", "alloc::vec::from_elem"]);
-    }
 
     /// A span that is entered again in a loop is one stage of the sites, and several on the page.
     #[test]

@@ -1,6 +1,6 @@
 //! The advice: the most that there is to gain, a sentence for each allocator, the one to take, and how to set it up.
 
-use super::libraries::{self, Candidate};
+use super::preload::{self, Candidate};
 use crate::arms::{BASELINE, OURS};
 use crate::results::record;
 use crate::results::view::{self, MIN_TIME_CHANGE};
@@ -66,8 +66,8 @@ pub(super) fn of(
     let shown = taken.or(if let [only] = costly[..] { Some(only) } else { None });
     let candidate = shown.and_then(|shown| candidates.iter().find(|candidate| candidate.label == shown.arm.label));
     if let Some(candidate) = candidate {
-        advice.environment = Some(libraries::environment(candidate, command));
-        advice.dockerfile = libraries::dockerfile(candidate);
+        advice.environment = Some(preload::environment(candidate, command));
+        advice.dockerfile = preload::dockerfile(candidate);
         // The package's library runs on other machines, too.
         let is_built_here = candidate.arm == OURS && candidate.package.is_none();
         advice.verdict.extend(is_built_here.then(|| BUILT_HERE.into()));
@@ -213,7 +213,7 @@ mod tests {
 
     /// The advice on these arms; the first is the baseline.
     fn advice(arms: &[Arm]) -> Advice {
-        let candidates: Vec<_> = arms.iter().map(|&(label, ..)| libraries::tests::candidate(label)).collect();
+        let candidates: Vec<_> = arms.iter().map(|&(label, ..)| preload::tests::candidate(label)).collect();
         of(&workload(arms), 1, &candidates, &["sort".into(), "a b".into()], &[])
     }
 

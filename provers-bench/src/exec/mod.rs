@@ -2,12 +2,9 @@
 //! measures its whole process tree. docs/exec.md has the method and its limits.
 //!
 //! - `mod`: the options; from a job to its files; which runs count
-//! - `process`: one run: the command's processes, started, watched and waited for
-//! - `output`: the command's output: its lines, and whether it is the same
-//! - `faults`: page faults by call chain
+//! - `process`: one run: the command's processes, started, watched and waited for, and their output
 //! - `profile`: which functions take page faults and hold memory
-//! - `target`: the program, from its file
-//! - `libraries`: the allocators, as data and on this machine, and the lines that set one up
+//! - `preload`: the allocators, as data and on this machine, and the lines that set one up; the program, from its file
 //! - `advice`: which figures count, and the advice
 
 use crate::arms::{BASELINE, Variables};
@@ -21,25 +18,19 @@ use crate::results::{ArmResult, Outcome, Proof, RssPoint, Run, SampleLog, Timed,
 use crate::sample::{Counters, Sample};
 use anyhow::{anyhow, bail};
 use clap::Args;
-use libraries::{Candidate, Named, OUR_FILE, OUR_PACKAGE, PRELOAD};
-use output::SameOutput;
-use process::{Mapped, Mark, Ran, Task};
+use preload::{Candidate, Named, OUR_FILE, OUR_PACKAGE, PRELOAD, Target};
+use process::{Mapped, Mark, Ran, SameOutput, Task};
 use regex::bytes::Regex;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{env, fs};
-use target::Target;
 
 mod advice;
-#[cfg(feature = "profile")]
-mod faults;
-mod libraries;
-mod output;
+mod preload;
 mod process;
 #[cfg(feature = "profile")]
 mod profile;
-mod target;
 
 #[cfg(feature = "profile")]
 pub(crate) use profile::profile;
@@ -55,7 +46,7 @@ pub(crate) struct Job {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "all")]
     allocators: Vec<String>,
     /// Path of libzk_alloc.so, or NAME=PATH for another allocator's library; a new NAME adds an allocator
-    #[arg(long, value_name = "[NAME=]PATH", value_parser = libraries::named)]
+    #[arg(long, value_name = "[NAME=]PATH", value_parser = preload::named)]
     library: Vec<Named>,
     /// Time the intervals between output lines that match, instead of whole runs; the first interval of each run is
     /// cold
@@ -89,7 +80,7 @@ impl Job {
             let text = "this bench was built without its feature profile: `cargo prove-bench exec --profile -- COMMAND` builds it with it";
             return Err(UsageError::Other(text.into()));
         }
-        Ok(Self { allocators: libraries::names(&self.allocators, &self.library)?, ..self })
+        Ok(Self { allocators: preload::names(&self.allocators, &self.library)?, ..self })
     }
 }
 
@@ -108,7 +99,7 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     if let Some(obstacle) = &target.obstacle {
         bail!("{obstacle}; so there is nothing to compare");
     }
-    let InheritedEnvironment { preloaded, mut remarks } = InheritedEnvironment::observe();
+    let (preloaded, mut remarks) = inherited(environment());
     remarks.extend(target.remark.clone());
     let candidates = candidates(job, &preloaded);
     process::adopt_orphans()?;
@@ -140,7 +131,7 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     arms.runners.iter_mut().for_each(Runner::conclude);
     let workload = WorkloadResult {
         workload: name,
-        about: libraries::command_line(&job.command),
+        about: preload::command_line(&job.command),
         timed: if job.each.is_some() { Timed::Intervals } else { Timed::Runs },
         ended,
         ..arms.result()
@@ -161,11 +152,11 @@ fn candidates(job: &Job, preloaded: &str) -> Vec<Candidate> {
     let ours = || -> Result<PathBuf, String> {
         let built = binaries::library(OUR_PACKAGE, OUR_FILE);
         built.or_else(|error| {
-            let installed = libraries::found(&[OUR_FILE]);
+            let installed = preload::found(&[OUR_FILE]);
             installed.ok_or_else(|| format!("{error:#}, and --library PATH names one that lies elsewhere"))
         })
     };
-    libraries::candidates(&job.allocators, &job.library, preloaded, ours)
+    preload::candidates(&job.allocators, &job.library, preloaded, ours)
 }
 
 /// Lowest time limit of a run.
@@ -432,52 +423,38 @@ impl Session<'_> {
 /// Prefixes of the variables that allocators read.
 const SETTINGS: &[&str] = &["GLIBC_TUNABLES", "MALLOC_", "MIMALLOC_", "TCMALLOC_", "ZK_ALLOC_"];
 
-/// The relevant part of the environment.
-#[derive(Debug, Default)]
-struct InheritedEnvironment {
-    /// The preloaded libraries that are not allocators, in the loader's syntax. Every run preloads them.
-    preloaded: String,
-    /// Notes for the reader on the rest.
-    remarks: Vec<String>,
+/// This process's environment, for [`inherited`].
+fn environment() -> impl Iterator<Item = (String, String)> {
+    env::vars_os().filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()))
 }
 
-impl InheritedEnvironment {
-    fn observe() -> Self {
-        let variables =
-            env::vars_os().filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()));
-        Self::of(variables)
-    }
-
-    fn of(variables: impl Iterator<Item = (String, String)>) -> Self {
-        let mut found = Self::default();
-        let mut settings = Vec::new();
-        for (name, value) in variables {
-            if name == PRELOAD {
-                // ld.so(8) allows both separators.
-                let files: Vec<_> = value.split([':', ' ']).filter(|file| !file.is_empty()).collect();
-                let (allocators, others): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| is_allocator(file));
-                found.preloaded = others.join(":");
-                found.remarks.extend(allocators.iter().map(|file| {
-                    format!("{PRELOAD} of this environment names {file}, an allocator: it is taken out for every run")
-                }));
-            } else if SETTINGS.iter().any(|prefix| name.starts_with(prefix)) {
-                settings.push(format!("{name}={value}"));
-            }
+/// The preloaded libraries that are not allocators, in the loader's syntax, which every run preloads; and notes for the reader on the rest.
+fn inherited(variables: impl Iterator<Item = (String, String)>) -> (String, Vec<String>) {
+    let (mut preloaded, mut remarks, mut settings) = (String::new(), Vec::new(), Vec::new());
+    for (name, value) in variables {
+        if name == PRELOAD {
+            // ld.so(8) allows both separators.
+            let files = value.split([':', ' ']).filter(|file| !file.is_empty());
+            let (allocators, others): (Vec<_>, Vec<_>) = files.partition(|file| is_allocator(file));
+            preloaded = others.join(":");
+            remarks.extend(allocators.iter().map(|file| {
+                format!("{PRELOAD} of this environment names {file}, an allocator: it is taken out for every run")
+            }));
+        } else if SETTINGS.iter().any(|prefix| name.starts_with(prefix)) {
+            settings.push(format!("{name}={value}"));
         }
-        if !settings.is_empty() {
-            settings.sort();
-            let settings = settings.join(" ");
-            found
-                .remarks
-                .push(format!("This environment sets {settings}, for every arm that does not set it otherwise"));
-        }
-        found
     }
+    if !settings.is_empty() {
+        settings.sort();
+        let settings = settings.join(" ");
+        remarks.push(format!("This environment sets {settings}, for every arm that does not set it otherwise"));
+    }
+    (preloaded, remarks)
 }
 
 fn is_allocator(file: &str) -> bool {
-    let path = if file.contains('/') { Some(PathBuf::from(file)) } else { libraries::found(&[file]) };
-    path.is_some_and(|path| target::is_allocator(&path))
+    let path = if file.contains('/') { Some(PathBuf::from(file)) } else { preload::found(&[file]) };
+    path.is_some_and(|path| preload::is_allocator(&path))
 }
 
 #[cfg(test)]
@@ -529,9 +506,9 @@ mod tests {
         let variables =
             [("MIMALLOC_PURGE_DELAY", "9"), ("PATH", "/bin"), ("LD_PRELOAD", "libno-such.so /lib/other.so")];
         let owned = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let found = InheritedEnvironment::of(owned.into_iter());
-        assert_eq!(found.preloaded, "libno-such.so:/lib/other.so");
-        assert_eq!(found.remarks.len(), 1, "{:?}", found.remarks);
-        assert!(found.remarks[0].contains("MIMALLOC_PURGE_DELAY=9"), "{:?}", found.remarks);
+        let (preloaded, remarks) = inherited(owned.into_iter());
+        assert_eq!(preloaded, "libno-such.so:/lib/other.so");
+        assert_eq!(remarks.len(), 1, "{remarks:?}");
+        assert!(remarks[0].contains("MIMALLOC_PURGE_DELAY=9"), "{remarks:?}");
     }
 }

@@ -1,13 +1,13 @@
 //! One run of the command: starts it, watches it, and waits for it and for everything that it started: their memory, their
-//! CPU time, and whether they map the library.
+//! CPU time, and whether they map the library. Its output is scanned as it arrives, for lines that end an interval, and
+//! compared after the run.
 //!
 //! The driver is the subreaper of its descendants (PR_SET_CHILD_SUBREAPER), so it becomes the parent of a process whose
 //! parent has ended. The command is therefore everything that descends from the driver.
 
-use super::libraries::PRELOAD;
-use super::output::{Lines, OutputScanner};
-use super::target;
+use super::preload::{self, PRELOAD};
 use crate::arms::Variables;
+use crate::machine;
 use crate::machine::process::{Resident, Spent, cpu_ns_of, descendants, maps_of, peak_rss_bytes, program_of};
 use crate::measure::process;
 use crate::measure::{Failure, Interrupt};
@@ -20,10 +20,13 @@ use regex::bytes::Regex;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -115,11 +118,7 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
     let started = Instant::now();
     let mut child = command.spawn().map_err(|source| Failure::Start { binary: program.into(), source })?;
     let pid = Pid::from_raw(child.id().cast_signed());
-    let lines = || {
-        let tell = sender.clone();
-        // Fails only if nothing receives any more.
-        task.each.map(|each| Lines::new(each.clone(), move |at| drop(tell.send(Event::Line(at)))))
-    };
+    let lines = || task.each.map(|each| Lines { each: each.clone(), events: sender.clone(), partial: Vec::new() });
     let stdout = child.stdout.take().map(|pipe| {
         let pipe = OutputScanner { pipe, lines: lines(), hash: task.hashes_stdout.then(Sha256::new) };
         thread::spawn(move || pipe.drained())
@@ -337,7 +336,7 @@ impl<'a> ProcessTree<'a> {
             // During `execve` a dynamic program has no loader either, so its file decides.
             if seen.has_library.is_none() {
                 let program = PathBuf::from(format!("/proc/{pid}/exe"));
-                let is_static = *seen.is_static.get_or_insert_with(|| target::is_static(&program).unwrap_or(false));
+                let is_static = *seen.is_static.get_or_insert_with(|| preload::is_static(&program).unwrap_or(false));
                 seen.has_library = is_static.then_some(false);
             }
             if self.library.is_some() && seen.has_library == Some(false) {
@@ -421,6 +420,118 @@ impl Exited {
     }
 }
 
+/// Names standard output where a file is expected.
+const STDOUT: &str = "-";
+
+/// The file that `--same-output` compares.
+#[derive(Debug)]
+pub(super) struct SameOutput {
+    file: PathBuf,
+    /// SHA-256 from the first run.
+    expected: Option<String>,
+}
+
+/// The metadata that changes when a file is written; `None` if there is no file.
+type State = Option<(u64, i64, i64)>;
+
+impl SameOutput {
+    pub(super) fn new(file: &Path) -> Self {
+        Self { file: file.to_owned(), expected: None }
+    }
+
+    pub(super) fn is_stdout(&self) -> bool {
+        self.file == Path::new(STDOUT)
+    }
+
+    /// The state of the file before a run.
+    pub(super) fn before(&self) -> State {
+        state(&self.file)
+    }
+
+    /// Compares the output of a run with that of the first run. Returns why the run does not count, if it does not.
+    pub(super) fn objection(&mut self, before: State, stdout_sha256: &str) -> Option<String> {
+        let name = self.file.display();
+        let found = if self.is_stdout() {
+            stdout_sha256.to_owned()
+        } else {
+            // Otherwise a file from an earlier run could pass for this run's.
+            if state(&self.file) == before {
+                return Some(format!("it did not write {name}"));
+            }
+            match machine::sha256_of(&self.file) {
+                Some(found) => found,
+                None => return Some(format!("{name} cannot be read")),
+            }
+        };
+        let what = if self.is_stdout() { "its output".into() } else { name.to_string() };
+        let expected = self.expected.get_or_insert_with(|| found.clone());
+        let [short, expected_short] = [&found, expected].map(|digest| digest.chars().take(12).collect::<String>());
+        (found != *expected).then(|| {
+            format!(
+                "{what} differs from that of the first run, without a library: SHA-256 {short}…, not {expected_short}…"
+            )
+        })
+    }
+}
+
+fn state(file: &Path) -> State {
+    let file = fs::metadata(file).ok()?;
+    Some((file.ino(), file.ctime(), file.ctime_nsec()))
+}
+
+/// A pipe that is scanned while it is read.
+struct OutputScanner<R> {
+    pipe: R,
+    lines: Option<Lines>,
+    /// Hash of the whole, if another run's output is compared with it.
+    hash: Option<Sha256>,
+}
+
+impl<R: Read> Read for OutputScanner<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let length = self.pipe.read(buffer)?;
+        if let Some(lines) = &mut self.lines {
+            lines.take(&buffer[..length]);
+        }
+        if let Some(hash) = &mut self.hash {
+            hash.update(&buffer[..length]);
+        }
+        Ok(length)
+    }
+}
+
+impl<R: Read> OutputScanner<R> {
+    /// Reads to the end, and returns the hash.
+    fn drained(mut self) -> String {
+        // A read error ends the pipe as well.
+        let _ = io::copy(&mut self, &mut io::sink());
+        self.hash.map(|hash| machine::in_hex(&hash.finalize())).unwrap_or_default()
+    }
+}
+
+/// Reports when the end of a matching line has arrived.
+struct Lines {
+    each: Regex,
+    events: Sender<Event>,
+    partial: Vec<u8>,
+}
+
+impl Lines {
+    fn take(&mut self, bytes: &[u8]) {
+        let arrived = Instant::now();
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.partial.extend_from_slice(part.strip_suffix(b"\n").unwrap_or(part));
+            if part.ends_with(b"\n") {
+                if self.each.is_match(&self.partial) {
+                    // Fails only if nothing receives any more.
+                    let _ = self.events.send(Event::Line(arrived));
+                }
+                self.partial.clear();
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -440,5 +551,20 @@ mod tests {
         assert_eq!(told_by(&maps(&["/usr/bin/sort", "[heap]"]), library), None, "it may be in the middle of execve");
         assert_eq!(told_by("", library), None, "it has ended");
         assert_eq!(told_by(&without, None), Some(false), "without a library it is as soon known");
+    }
+
+    /// A line may arrive in several reads, and one read may bring several lines.
+    #[test]
+    fn each_complete_matching_line_is_reported_once() {
+        let (events, told) = mpsc::channel();
+        let mut lines = Lines { each: Regex::new("^proof [0-9]+$").unwrap(), events, partial: Vec::new() };
+        let mut told = |bytes: &[u8]| {
+            lines.take(bytes);
+            told.try_iter().count()
+        };
+        assert_eq!(told(b"start\npro"), 0);
+        assert_eq!(told(b"of 1"), 0);
+        assert_eq!(told(b"\nproof 2\nno proof 3\nproof 4\npr"), 3);
+        assert_eq!(told(b"oof 5x\n"), 0);
     }
 }

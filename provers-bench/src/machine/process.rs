@@ -1,12 +1,13 @@
 //! A process as Linux accounts for it: its memory, its time, its children. All of `/proc/PID` is read here.
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::unistd::{SysconfVar, sysconf};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -55,7 +56,10 @@ pub(crate) struct Resident {
 impl Resident {
     /// That of the process `pid`; `None` if it has ended. Cheaper than reading its `status`.
     pub(crate) fn of(pid: u32) -> Option<Self> {
-        let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/statm")).ok()?)
+    }
+
+    fn parse(statm: &str) -> Option<Self> {
         let mut fields = statm.split(' ').skip(1).map_while(|pages| pages.parse::<u64>().ok());
         let (pages, of_files) = (fields.next()?, fields.next()?);
         let page_bytes = page_bytes();
@@ -83,16 +87,14 @@ pub(crate) struct Account(File);
 
 impl Account {
     pub(crate) fn open() -> anyhow::Result<Self> {
-        Ok(Self(File::open("/proc/self/status").context("resident memory is read from /proc (Linux)")?))
+        Ok(Self(File::open("/proc/self/statm").context("resident memory is read from /proc (Linux)")?))
     }
 
     pub(crate) fn resident(&self) -> anyhow::Result<Resident> {
-        // The lines on memory are within the first 512 bytes, and the whole file takes 1.5 KiB.
-        let mut buffer = [0; 4096];
-        let read = self.0.read_at(&mut buffer, 0).context("cannot read /proc/self/status")?;
+        let mut buffer = [0; 256];
+        let read = self.0.read_at(&mut buffer, 0).context("cannot read /proc/self/statm")?;
         let text = buffer[..read].utf8_chunks().next().map_or("", |chunk| chunk.valid());
-        let field = |name| field_bytes(text, name).with_context(|| format!("/proc/self/status has no {name}"));
-        Ok(Resident { anonymous_bytes: field("RssAnon:")?, file_bytes: field("RssFile:")? })
+        Resident::parse(text).context("/proc/self/statm has no resident memory")
     }
 }
 
@@ -213,39 +215,54 @@ pub(crate) fn maps_of(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default()
 }
 
+/// A thread that takes readings again and again until it is ended.
+pub(crate) struct Sampler<T> {
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<T>,
+}
+
+impl<T: Send + 'static> Sampler<T> {
+    /// `read` gets the readings and whether these are the last ones, and returns the pause after them; `None` if there are no more.
+    pub(crate) fn begin(
+        mut readings: T,
+        mut read: impl FnMut(&mut T, bool) -> Option<Duration> + Send + 'static,
+    ) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = is_over.clone();
+        let thread = thread::spawn(move || {
+            loop {
+                let is_last = over.load(Ordering::Relaxed);
+                match read(&mut readings, is_last) {
+                    Some(pause) if !is_last => thread::park_timeout(pause),
+                    _ => return readings,
+                }
+            }
+        });
+        Self { is_over, thread }
+    }
+
+    /// Ends it, and returns the readings.
+    pub(crate) fn end(self) -> anyhow::Result<T> {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.thread().unpark();
+        self.thread.join().map_err(|_| anyhow!("a thread that takes readings panicked"))
+    }
+}
+
 /// Sampling interval: about fifty samples in a proof of one second, at about 10 us each.
 const EVERY: Duration = Duration::from_millis(20);
 
-/// Samples a process's resident memory over time until it is stopped, from a thread that sleeps and reads one line.
-pub(crate) struct RssWatch {
-    stop: Sender<()>,
-    watcher: JoinHandle<Vec<(u32, u64)>>,
-}
+/// Milliseconds since the start, and resident bytes at that time.
+pub(crate) type Curve = Vec<(u32, u64)>;
 
-impl RssWatch {
-    /// Starts to watch the process `pid`.
-    pub(crate) fn start(pid: u32) -> Self {
-        let (stop, stopped) = mpsc::channel();
-        let since = Instant::now();
-        let watcher = thread::spawn(move || {
-            let mut seen = Vec::new();
-            // An exited process has no RSS to read.
-            while let Some(resident) = Resident::of(pid) {
-                seen.push((since.elapsed().as_millis() as u32, resident.bytes()));
-                if stopped.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {
-                    break;
-                }
-            }
-            seen
-        });
-        Self { stop, watcher }
-    }
-
-    /// Stops and returns the samples: milliseconds since the start, and resident bytes at that time.
-    pub(crate) fn stop(self) -> Vec<(u32, u64)> {
-        drop(self.stop);
-        self.watcher.join().unwrap_or_default()
-    }
+/// Samples the resident memory of the process `pid` until it ends or the sampler is ended.
+pub(crate) fn watch_rss(pid: u32) -> Sampler<Curve> {
+    let since = Instant::now();
+    Sampler::begin(Vec::new(), move |seen: &mut Curve, is_last| {
+        let resident = Resident::of(pid).filter(|_| !is_last)?;
+        seen.push((since.elapsed().as_millis() as u32, resident.bytes()));
+        Some(EVERY)
+    })
 }
 
 /// The area under the curve of resident memory up to `time`, in byte seconds; `None` without samples.
@@ -285,18 +302,6 @@ pub(crate) mod tests {
         assert_eq!(field_bytes("VmHWM:\t    1956 kB\n", "VmRSS:"), None);
     }
 
-    /// The peak must fall after memory is freed, or every proof would show the peak of the largest one.
-    #[test]
-    fn the_peak_starts_over_after_a_reset() {
-        let _alone = alone();
-        let filled = std::hint::black_box(vec![1_u8; 128 << 20]);
-        let high = peak_rss_bytes().unwrap();
-        drop(filled);
-        if reset_peak() {
-            assert!(peak_rss_bytes().unwrap() + (64 << 20) < high);
-        }
-    }
-
     /// A program's name may contain any character. Only the fields after it count.
     #[test]
     fn fields_are_counted_from_behind_the_programs_name() {
@@ -326,7 +331,7 @@ pub(crate) mod tests {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let watch = RssWatch::start(dd.id());
+        let watch = watch_rss(dd.id());
         thread::sleep(5 * EVERY);
         dd.stdin.take().unwrap().write_all(b"\n").unwrap();
         // The buffer is full once its first bytes arrive.
@@ -334,7 +339,7 @@ pub(crate) mod tests {
         thread::sleep(25 * EVERY);
         dd.kill().unwrap();
         dd.wait().unwrap();
-        let seen = watch.stop();
+        let seen = watch.end().unwrap();
         assert!(seen.is_sorted_by_key(|(at_ms, _)| *at_ms), "{seen:?}");
         let bytes = || seen.iter().map(|(_, bytes)| *bytes);
         assert!(bytes().next().unwrap() < 64 << 20 && bytes().max().unwrap() >= 64 << 20, "{seen:?}");

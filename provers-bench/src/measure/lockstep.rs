@@ -5,7 +5,7 @@
 //! proof a turn, every arm would wait longer between its proofs than it proves.
 
 use crate::machine::host;
-use crate::machine::process::{Resident, RssWatch, byte_seconds, highest};
+use crate::machine::process::{Resident, byte_seconds, highest, watch_rss};
 use crate::measure::{ArmRunner, ChildProcess, Interrupt, Output, Rounds, Schedule, Trial};
 use crate::plan::{Contestant, Plan, Point, SizedWorkload, Slots};
 use crate::protocol::Request;
@@ -204,7 +204,7 @@ impl<'a> Lockstep<'a> {
         arms.interrupt.sleep(ALONE_PAUSE.min(slots.every * 3));
         self.start(arms, index, first)?;
         let runner = &mut arms.runners[index];
-        let (watch, begun) = (RssWatch::start(runner.pid()), Instant::now());
+        let (watch, begun) = (watch_rss(runner.pid()), Instant::now());
         let (mut starts, mut late) = (Vec::new(), 0);
         for (number, &input) in (0..).zip(inputs) {
             let tick = slots.every * number;
@@ -224,7 +224,7 @@ impl<'a> Lockstep<'a> {
         }
         let end = (slots.every * slots.proofs).max(begun.elapsed());
         arms.interrupt.sleep(end.saturating_sub(begun.elapsed()));
-        runner.turn_ended(&watch.stop(), &starts, end, first.process == 0);
+        runner.turn_ended(&watch.end().unwrap_or_default(), &starts, end, first.process == 0);
         let (label, of) = (&runner.result.label, slots.proofs);
         if late > 0 {
             let note = format!("{label}: {late} of {of} proofs began late, because the one before took longer");
@@ -335,9 +335,9 @@ impl Runner<'_> {
 
     /// Proves once, watches the memory, and adds the proof.
     fn prove(&mut self, trial: Trial, limit: Duration) -> Result<(), Outcome> {
-        let watch = RssWatch::start(self.pid());
+        let watch = watch_rss(self.pid());
         let proved = self.ask(trial, limit);
-        let seen = watch.stop();
+        let seen = watch.end().unwrap_or_default();
         // The report plots memory over time for two proofs of the first process: the cold one and the first warm one.
         if trial.process == 0 && trial.round <= 1 {
             self.result.rss_over_time.extend(RssPoint::of(trial.round, seen.iter().copied()));
@@ -402,7 +402,7 @@ impl Runner<'_> {
         match refusal {
             Some(refusal) => Some(format!("proof {made} does not verify: {refusal}")),
             None if !sample.verified => Some(format!("proof {made} was not verified")),
-            None => contestant.arm.holds.iter().find_map(|condition| condition.broken_by(sample)),
+            None => contestant.arm.objection(sample),
         }
     }
 

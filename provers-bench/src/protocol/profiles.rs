@@ -1,10 +1,13 @@
 //! `profile.json`: where a proof's memory was, by stage and by call site. The profiled process writes it, and the driver
 //! draws its page from it.
 
+use regex::{Captures, Regex};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::LazyLock;
 
 /// The variable with the folder of a profile. The driver sets it for the process that it profiles.
 pub(crate) const FOLDER: &str = "PROVE_BENCH_PROFILE_FOLDER";
@@ -208,58 +211,34 @@ pub(crate) fn function_of(calls: &[String]) -> &str {
     found.map_or("[no call site]", String::as_str)
 }
 
-/// A function's name without generic arguments. In place of an `impl` block stands its type.
+/// The functions in a line of folded stacks, and its figure: `outermost;...;innermost FIGURE`.
+pub(crate) fn folded_line(line: &str) -> (Vec<String>, u64) {
+    let (functions, figure) = line.rsplit_once(' ').unwrap_or((line, ""));
+    (functions.split(';').map(str::to_owned).collect(), figure.parse().unwrap_or(0))
+}
+
+/// A function's name without generic arguments. In place of `<T as Trait>` stands `T`, and in place of an `impl` block its type.
 pub(crate) fn short(name: &str) -> String {
-    let mut short = String::new();
-    let mut rest = name;
-    while let Some(open) = rest.find('<') {
-        let len = length_of_brackets(&rest[open..]);
-        let inner = rest[open..].get(1..len.saturating_sub(1)).unwrap_or_default();
-        short.push_str(&rest[..open]);
-        rest = &rest[open + len..];
-        // `<T as Trait>::f` begins a name or a path. Elsewhere, brackets hold generic arguments.
-        let is_type = short.is_empty() || (short.ends_with("::") && inner.starts_with("impl "));
-        if is_type {
-            short.push_str(&type_of(inner));
-        } else {
-            short.truncate(short.trim_end_matches("::").len());
+    // The innermost brackets, and what stands before them. The arrow of a function's type closes none.
+    static BRACKETS: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"(\w|::)?<((?:->|[^<>])*)>").expect("a valid expression"));
+    let replaced = |found: &Captures<'_>| {
+        let (before, inner) = (found.get(1).map_or("", |before| before.as_str()), &found[2]);
+        match (before, inner.strip_prefix("impl ")) {
+            ("" | "::", Some(block)) => {
+                let path = block.rsplit(" for ").next().unwrap_or_default();
+                format!("{before}{}", path.rsplit("::").next().unwrap_or_default())
+            }
+            ("", None) => inner.split(" as ").next().unwrap_or_default().to_owned(),
+            ("::", None) => String::new(),
+            _ => before.to_owned(),
         }
-    }
-    short + rest
-}
-
-/// The bytes up to the bracket that closes the first one; the arrow of a function's type closes none.
-fn length_of_brackets(text: &str) -> usize {
-    let mut depth = 0;
-    let mut before = ' ';
-    for (at, letter) in text.char_indices() {
-        match letter {
-            '<' => depth += 1,
-            '>' if before != '-' => depth -= 1,
-            _ => {}
-        }
-        if depth == 0 {
-            return at + 1;
-        }
-        before = letter;
-    }
-    text.len()
-}
-
-/// The type in `T as Trait`, `impl Trait for T` or `impl T`.
-fn type_of(inner: &str) -> String {
-    let outside = |word: &str| {
-        let depth_at = |at: usize| inner[..at].matches('<').count() == inner[..at].matches('>').count();
-        inner.match_indices(word).map(|(at, _)| at).find(|&at| depth_at(at))
     };
-    match (inner.strip_prefix("impl "), outside(" for "), outside(" as ")) {
-        (Some(_), Some(at), _) => {
-            short(&inner[at + " for ".len()..]).rsplit("::").next().unwrap_or_default().to_owned()
-        }
-        (Some(own), ..) => short(own).rsplit("::").next().unwrap_or_default().to_owned(),
-        (None, _, Some(at)) => short(&inner[..at]),
-        (None, ..) => short(inner),
+    let mut short = name.to_owned();
+    while let Cow::Owned(shorter) = BRACKETS.replace_all(&short, replaced) {
+        short = shorter;
     }
+    short
 }
 
 #[cfg(test)]
@@ -308,6 +287,14 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn names_with_spaces_are_read_from_a_folded_line() {
+        let (calls, bytes) =
+            folded_line("main;<prover::Lde as core::ops::Fn<(u32, u32)>>::call;alloc::vec::from_elem 4096");
+        assert_eq!(calls, ["main", "<prover::Lde as core::ops::Fn<(u32, u32)>>::call", "alloc::vec::from_elem"]);
+        assert_eq!(bytes, 4096);
+    }
+
+    #[test]
     fn short_names_keep_the_type_and_drop_generic_arguments() {
         for (name, expected) in [
             ("prover::commit", "prover::commit"),
@@ -320,7 +307,7 @@ pub(crate) mod tests {
             ),
             ("tree::<impl tree::Tree<T>>::new", "tree::Tree::new"),
             ("<F as core::ops::Fn<(u32,)>>::call::<fn(u8) -> u8>", "F::call"),
-            ("a < b", "a "),
+            ("a < b", "a < b"),
         ] {
             assert_eq!(short(name), expected, "{name}");
         }
