@@ -40,8 +40,13 @@ macro_rules! arm {
         #[global_allocator]
         static ALLOCATOR: $crate::arms::$allocator::Allocator = $crate::arms::$allocator::ALLOCATOR;
 
+        #[allow(unexpected_cfgs, reason = "only the bench's own build script sets it")]
         fn main() -> ::std::process::ExitCode {
-            $crate::child::main($provers, $crate::arms::$allocator::installed())
+            #[cfg(not(without_prover))]
+            let provers: &[$crate::Prover] = $provers;
+            #[cfg(without_prover)]
+            let provers: &[$crate::Prover] = &[];
+            $crate::child::main(provers, $crate::arms::$allocator::installed())
         }
     };
 }
