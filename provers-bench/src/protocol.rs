@@ -1,13 +1,16 @@
 //! The messages between driver and child: one JSON value a line. Requests go to the child's stdin, and replies to its
-//! original stdout.
+//! original stdout. And the files that one of them writes and the other reads.
 
 pub(crate) mod profiles;
-pub(crate) mod records;
 
 use crate::machine::BuildInfo;
 use crate::sample::Sample;
 use crate::workloads::Concurrent;
+use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
 
 /// A message from the driver.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
@@ -30,15 +33,15 @@ pub(crate) enum Request {
     },
     /// Prove and verify once. The answer is [`Reply::Proved`].
     Prove { round: u32, seed: u64 },
-    /// Replay recorded allocations, without a prover. The answer is [`Reply::Replayed`].
-    Replay {
-        /// The file with the allocations.
-        script: String,
-        shape: Shape,
-        /// As in `Setup`.
-        requires: Vec<(String, String)>,
-    },
 }
+
+/// In place of a prover: the workload is then a [script](Header::shape), by its path. Its proof is a replay, whose sample has these
+/// gauges as well. Resident memory excludes memory that the process had before its first operation, and `rss_bytes` is that after
+/// everything was freed.
+pub(crate) const REPLAY: &str = "replay";
+pub(crate) const RSS_AT_LIVE_PEAK: &str = "rss_at_live_peak_bytes";
+/// After the allocator released its free memory; missing if it was not asked to.
+pub(crate) const RSS_RELEASED: &str = "rss_released_bytes";
 
 /// A message from a child. The child exits when its stdin ends.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
@@ -50,11 +53,7 @@ pub(crate) enum Reply {
         /// Why the verifier refused the proof.
         refusal: Option<String>,
     },
-    Replayed {
-        identity: Identity,
-        replayed: Replayed,
-    },
-    /// The workload could not be set up, or could not prove; the allocations could not be replayed.
+    /// The workload could not be set up, or could not prove.
     Failed {
         reason: String,
     },
@@ -75,6 +74,94 @@ pub(crate) struct Identity {
     pub(crate) build: BuildInfo,
 }
 
+/// A message as one line, including the line end.
+pub(crate) fn line<T: Serialize>(message: &T) -> serde_json::Result<String> {
+    Ok(serde_json::to_string(message)? + "\n")
+}
+
+/// Increases when this code can no longer read older traces.
+const VERSION: u32 = 1;
+/// 64-bit words of a record.
+pub(crate) const RECORD_WORDS: usize = 4;
+
+/// The kind of event that a record describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    Alloc = 1,
+    AllocZeroed = 2,
+    Free = 3,
+    /// A `realloc` of the block at `address` to `size` bytes begins.
+    ReallocFrom = 4,
+    /// The same thread's `realloc` ended. The block is now at `address`; 0 means that the request failed.
+    ReallocTo = 5,
+}
+
+/// One event. Its index in the trace is its sequence number: a block is freed before its address is used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) op: Op,
+    /// Threads are numbered from 1, in the order of their first allocation.
+    pub(crate) thread: u16,
+    /// Number of the latest proof that began, from 1; 0 before the first.
+    pub(crate) proof: u32,
+    /// That proof is being made: it is neither verified nor dropped yet.
+    pub(crate) in_phase: bool,
+    pub(crate) size_bytes: u64,
+    pub(crate) align_bytes: u64,
+    pub(crate) address: u64,
+    /// Time since the recorder started.
+    pub(crate) time_ns: u64,
+}
+
+impl Record {
+    /// Encodes the record. The words are never all zero, so a record that was started and not written is detectable.
+    pub(crate) fn to_words(self) -> [u64; RECORD_WORDS] {
+        let align_log2 = u64::from(self.align_bytes.trailing_zeros());
+        let phase = u64::from(self.proof) << 1 | u64::from(self.in_phase);
+        let tags = self.op as u64 | align_log2 << 8 | u64::from(self.thread) << 16 | phase << 32;
+        [tags, self.size_bytes, self.address, self.time_ns]
+    }
+
+    /// Decodes a record; `None` if the words are not a record.
+    pub(crate) fn from_words([tags, size_bytes, address, time_ns]: [u64; RECORD_WORDS]) -> Option<Self> {
+        let op = [Op::Alloc, Op::AllocZeroed, Op::Free, Op::ReallocFrom, Op::ReallocTo]
+            .into_iter()
+            .find(|op| *op as u64 == tags & 0xff)?;
+        Some(Self {
+            op,
+            thread: (tags >> 16) as u16,
+            proof: (tags >> 33) as u32,
+            in_phase: tags >> 32 & 1 == 1,
+            size_bytes,
+            align_bytes: 1_u64.checked_shl((tags >> 8 & 0xff) as u32)?,
+            address,
+            time_ns,
+        })
+    }
+}
+
+/// The trace's description of itself.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Header {
+    pub(crate) version: u32,
+    /// Workload, size, proofs and threads, for the reader.
+    pub(crate) title: String,
+    /// Requests below this size were not recorded.
+    pub(crate) min_bytes: u64,
+    /// Number of records that found no room or that their thread never finished. If it is above 0, the trace's figures
+    /// are wrong.
+    pub(crate) lost: u64,
+    /// Of a script: a trace that was prepared for a replay. Its records have numbers of blocks as addresses, and no `ReallocFrom`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) shape: Option<Shape>,
+}
+
+impl Header {
+    pub(crate) fn new(title: String, min_bytes: u64) -> Self {
+        Self { version: VERSION, title, min_bytes, lost: 0, shape: None }
+    }
+}
+
 /// Facts that the replaying process needs before it reads the records.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Shape {
@@ -85,19 +172,105 @@ pub(crate) struct Shape {
     pub(crate) threads: usize,
     /// The record after which the most bytes are alive.
     pub(crate) peak_at: usize,
+    pub(crate) live_peak_bytes: u64,
 }
 
-/// The result of a replay. Resident memory excludes memory that the process had before its first operation.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(crate) struct Replayed {
-    /// The replay, measured like a proof; `rss_bytes` is the memory that remains after everything was freed.
-    pub(crate) sample: Sample,
-    pub(crate) rss_at_live_peak_bytes: u64,
-    /// Resident memory after the allocator released its free memory; `None` if it was not asked to.
-    pub(crate) rss_released_bytes: Option<u64>,
+/// A recorded run.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    pub(crate) header: Header,
+    pub(crate) records: Vec<Record>,
 }
 
-/// A message as one line, including the line end.
-pub(crate) fn line<T: Serialize>(message: &T) -> serde_json::Result<String> {
-    Ok(serde_json::to_string(message)? + "\n")
+/// Writes a trace without collecting its records in memory.
+pub(crate) fn write(path: &Path, header: &Header, records: impl Iterator<Item = Record>) -> anyhow::Result<()> {
+    let file = File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
+    let mut out = BufWriter::new(file);
+    let written = (|| {
+        serde_json::to_writer(&mut out, header)?;
+        out.write_all(b"\n")?;
+        for word in records.flat_map(Record::to_words) {
+            out.write_all(&word.to_le_bytes())?;
+        }
+        out.flush()
+    })();
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// A trace that is read record by record.
+pub(crate) struct Reader {
+    pub(crate) header: Header,
+    file: BufReader<File>,
+    path: PathBuf,
+}
+
+impl Reader {
+    /// Opens a trace.
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+        let named = || path.display().to_string();
+        let mut file = BufReader::new(File::open(path).with_context(|| format!("cannot open {}", named()))?);
+        let mut line = String::new();
+        file.read_line(&mut line).with_context(|| format!("{} is no trace", named()))?;
+        let header: Header = serde_json::from_str(&line).with_context(|| format!("{} is no trace", named()))?;
+        ensure!(header.version == VERSION, "{} has version {}; this reads {VERSION}", named(), header.version);
+        Ok(Self { header, file, path: path.to_owned() })
+    }
+
+    /// The record behind those that were read.
+    fn record(&mut self) -> anyhow::Result<Record> {
+        let mut bytes = [0; RECORD_WORDS * size_of::<u64>()];
+        self.file.read_exact(&mut bytes).with_context(|| format!("{} is cut off", self.path.display()))?;
+        let (words, _) = bytes.as_chunks();
+        let words = std::array::from_fn(|word| u64::from_le_bytes(words[word]));
+        Record::from_words(words).with_context(|| format!("{} holds what is no record", self.path.display()))
+    }
+}
+
+impl Iterator for Reader {
+    type Item = anyhow::Result<Record>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let is_over = self.file.fill_buf().is_ok_and(<[u8]>::is_empty);
+        (!is_over).then(|| self.record())
+    }
+}
+
+/// Reads a whole trace.
+pub(crate) fn read(path: &Path) -> anyhow::Result<Trace> {
+    let mut reader = Reader::open(path)?;
+    let records = reader.by_ref().collect::<anyhow::Result<_>>()?;
+    Ok(Trace { records, header: reader.header })
+}
+
+/// Splits records into the stretches within one phase or between two.
+pub(crate) fn sections(records: &[Record]) -> impl Iterator<Item = &[Record]> {
+    records.chunk_by(|one, next| one.in_phase == next.in_phase && (!one.in_phase || one.proof == next.proof))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        Record {
+            op: Op::ReallocTo,
+            thread: 65_535,
+            proof: u32::MAX >> 1,
+            in_phase: true,
+            size_bytes: 1 << 40,
+            align_bytes: 1 << 21,
+            address: u64::MAX,
+            time_ns: 7,
+        }
+    }
+
+    /// Fields share a word. A field that overflows into its neighbour would replay a different program.
+    #[test]
+    fn a_record_survives_its_words() {
+        let outside = Record { op: Op::Alloc, in_phase: false, proof: 0, align_bytes: 1, ..record() };
+        for record in [record(), outside] {
+            assert_eq!(Record::from_words(record.to_words()), Some(record));
+        }
+        assert_eq!(Record::from_words([0; RECORD_WORDS]), None);
+    }
 }

@@ -2,25 +2,25 @@
 //! allocators on real memory: each arm's binary replays it, and the driver prints the figures. docs/experiments/placement.md
 //! has figures.
 //!
-//! The recording and the replaying process are in [`child`](crate::child), the file format of records in
-//! `protocol::records`.
+//! The recording and the replaying process are in [`child`](crate::child), the file format in `protocol`.
 
 use crate::arms::{Arm, DEFAULT_SET};
-use crate::child::recorder::{MIN_BYTES, PATH, TITLE};
+use crate::child::traces::{HEADER, PATH};
 use crate::machine::host;
-use crate::measure::process::PATIENCE;
-use crate::measure::{ChildProcess, Failure, Interrupt, binaries, process};
+use crate::measure::{Failure, Interrupt, binaries, process};
 use crate::plan::{self, Contestant, Size, bytes};
-use crate::protocol::records::{self, Header, Op, Record, Trace};
-use crate::protocol::{Replayed, Request, Shape};
+use crate::protocol::{self, Header, Op, REPLAY, RSS_AT_LIVE_PEAK, RSS_RELEASED, Reader, Record, Shape, Trace};
 use crate::report::{self, Style};
 use crate::results::{format, stats};
+use crate::sample::Sample;
 use crate::workloads::Prover;
 use anyhow::{Context, ensure};
 use clap::Args;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::alloc::Layout;
 use std::collections::HashMap;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 /// The recorder. It is not an arm of the bench, because its times mean nothing.
@@ -68,20 +68,18 @@ pub(crate) fn record(provers: &'static [Prover], args: &RecordArgs) -> anyhow::R
     let (proofs, counted) = (args.proofs, threads.as_deref().unwrap_or("one a core"));
     let mut paths = String::new();
     for workload in workloads {
-        let path = out.join(format!("{}-{}-{}.trace", prover.name, workload.spec.name, workload.log_rows));
-        let sized = format!("{} 2^{}", workload.spec.name, workload.log_rows);
+        let (name, log_rows) = (workload.spec.name, workload.log_rows);
+        let path = out.join(format!("{}-{name}-{log_rows}.trace", prover.name));
+        let sized = format!("{name} 2^{log_rows}");
         let title = format!("{} {sized}, {proofs} proofs, threads: {counted}", prover.name);
         eprintln!("{title}");
-        let mut environment = vec![
-            (PATH.to_owned(), path.display().to_string()),
-            (TITLE.to_owned(), title),
-            (MIN_BYTES.to_owned(), args.min_bytes.to_string()),
-        ];
+        let header = Header::new(title, args.min_bytes);
+        let mut environment =
+            vec![(PATH.to_owned(), path.display().to_string()), (HEADER.to_owned(), serde_json::to_string(&header)?)];
         environment.extend(threads.clone().map(|threads| ("RAYON_NUM_THREADS".to_owned(), threads)));
-        let (binary, proved) = (folder.join(RECORDER.binary), (RECORDER.name, prover.name, workload));
-        process::prove(&binary, &environment, proved, proofs, &interrupt)
+        process::prove((&folder, &RECORDER), &environment, (prover.name, name, log_rows), proofs, &interrupt)
             .with_context(|| format!("{sized} was not recorded"))?;
-        let trace = records::read(&path)?;
+        let trace = protocol::read(&path)?;
         eprintln!("{} records, {} lost: {}", trace.records.len(), trace.header.lost, path.display());
         paths += &format!("{}\n", path.display());
     }
@@ -110,24 +108,26 @@ pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
     let contestants = &plan::contestants(&args.allocators)?[..];
     // A mistake in the last name must not cost the earlier replays.
     for path in &args.traces {
-        records::open(path).context("nothing was replayed")?;
+        Reader::open(path).context("nothing was replayed")?;
     }
     let interrupt = Interrupt::on_signals()?;
     let folder = binaries::folder(contestants, &interrupt)?;
     let (mut text, mut failed) = (String::new(), false);
     for path in &args.traces {
-        let trace = records::read(path)?;
+        let trace = protocol::read(path)?;
         let min_bytes = args.min_bytes.unwrap_or(0).max(trace.header.min_bytes);
-        let script = Script::of(&trace, min_bytes).with_context(|| path.display().to_string())?;
-        check_script(path, &script, min_bytes)?;
-        // The guard removes the file.
-        let file = ScriptFile::write(&trace.header, &script)?;
-        eprintln!("{}", trace.header.title);
+        let (shape, script) = script(&trace, min_bytes).with_context(|| path.display().to_string())?;
+        check_script(path, &script, shape)?;
+        // In memory, so that a driver that is killed leaves no file behind.
+        let file = memfd_create("script", MFdFlags::MFD_CLOEXEC).context("no file for the script")?;
+        let file_path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        protocol::write(Path::new(&file_path), &script.header, script.records.iter().copied())?;
+        eprintln!("{}", script.header.title);
         let mut rows: Vec<_> = contestants.iter().map(Row::new).collect();
         for round in 1..=args.rounds {
             for row in rows.iter_mut().filter(|row| row.failure.is_none()) {
                 eprintln!("round {round} of {}: {}", args.rounds, row.contestant.label);
-                match row.replay(&folder, &file.0, &script, &interrupt) {
+                match row.replay(&folder, &file_path, &interrupt) {
                     Ok(()) => {}
                     Err(Failure::Interrupted) => return Err(Failure::Interrupted.into()),
                     Err(failure) => row.failure = Some(failure.to_string()),
@@ -135,47 +135,26 @@ pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
             }
         }
         failed |= rows.iter().any(|row| row.failure.is_some() && row.contestant.arm.known_to_fail.is_none());
-        text += &format!("{}\n\n", table(&trace.header, min_bytes, &script, &rows));
+        text += &format!("{}\n\n", table(&script.header, shape, &rows));
     }
     Ok((text, failed))
 }
 
 /// Fails if the script is empty or does not fit into memory.
-fn check_script(path: &Path, script: &Script, min_bytes: u64) -> anyhow::Result<()> {
-    let named = path.display();
-    ensure!(
-        !script.records.is_empty(),
-        "{named} holds no block of {min_bytes} bytes or more: there is nothing to replay"
-    );
-    let needed = script.live_peak_bytes + size_of_val(&script.records[..]) as u64;
+fn check_script(path: &Path, script: &Trace, shape: Shape) -> anyhow::Result<()> {
+    let (named, min_bytes) = (path.display(), script.header.min_bytes);
+    ensure!(shape.records > 0, "{named} holds no block of {min_bytes} bytes or more: there is nothing to replay");
+    let needed = shape.live_peak_bytes + size_of_val(&script.records[..]) as u64;
     let available = host::available_bytes().unwrap_or(u64::MAX);
     let [needs, has] = [needed, available].map(format::bytes);
     ensure!(needed <= available, "{named} needs {needs} of memory at the least, and {has} are available: not replayed");
     Ok(())
 }
 
-/// A script in a temporary file. Dropping it removes the file.
-struct ScriptFile(PathBuf);
-
-impl ScriptFile {
-    fn write(header: &Header, script: &Script) -> anyhow::Result<Self> {
-        let file = Self(std::env::temp_dir().join(format!("prove-bench-{}.script", std::process::id())));
-        records::write(&file.0, header, script.records.iter().copied())?;
-        Ok(file)
-    }
-}
-
-impl Drop for ScriptFile {
-    fn drop(&mut self) {
-        // A file that cannot be removed stays in the folder for temporary files.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 /// An arm, with the results of its replays.
 struct Row<'a> {
     contestant: &'a Contestant,
-    replays: Vec<Replayed>,
+    replays: Vec<Sample>,
     /// Settings that its process found in its environment.
     settings: Vec<String>,
     /// Why it takes no further part.
@@ -187,23 +166,19 @@ impl<'a> Row<'a> {
         Self { contestant, replays: Vec::new(), settings: Vec::new(), failure: None }
     }
 
-    /// One more replay, in its own process.
-    fn replay(&mut self, folder: &Path, file: &Path, script: &Script, interrupt: &Interrupt) -> Result<(), Failure> {
+    /// One more replay of the script in this file, in its own process.
+    fn replay(&mut self, folder: &Path, script: &str, interrupt: &Interrupt) -> Result<(), Failure> {
         let arm = self.contestant.arm;
-        let mut child = ChildProcess::start(&folder.join(arm.binary), &arm.variables(), interrupt)?;
-        let (path, requires) = (file.display().to_string(), arm.requires());
-        let request = Request::Replay { script: path, shape: script.shape, requires };
-        let (identity, replayed) = child.replay(&request, PATIENCE)?;
-        child.finish()?;
-        let broken = arm.holds.iter().find_map(|condition| condition.broken_by(&replayed.sample));
+        let (identity, replayed) = process::prove((folder, arm), &[], (REPLAY, script, 0), 1, interrupt)?;
+        let broken = replayed.iter().find_map(|sample| arm.objection(sample));
         self.settings = identity.settings;
-        self.replays.push(replayed);
+        self.replays.extend(replayed);
         broken.map_or(Ok(()), |reason| Err(Failure::Workload(reason)))
     }
 
     /// The median over the replays, in `unit`s, with `digits` decimals. A dash if one of them lacks the figure
     /// or the arm failed.
-    fn median(&self, unit: f64, digits: usize, figure: impl Fn(&Replayed) -> Option<u64>) -> String {
+    fn median(&self, unit: f64, digits: usize, figure: impl Fn(&Sample) -> Option<u64>) -> String {
         let values: Option<Vec<_>> =
             self.replays.iter().map(|replay| figure(replay).map(|value| value as f64)).collect();
         let median = values.filter(|_| self.failure.is_none()).and_then(|values| stats::median(&values));
@@ -211,21 +186,20 @@ impl<'a> Row<'a> {
     }
 
     fn cells(&self, live_peak_bytes: u64) -> Vec<String> {
-        let mib = |figure: fn(&Replayed) -> Option<u64>| self.median(MIB, 1, figure);
-        let peak = |replay: &Replayed| Some(replay.sample.peak_rss_bytes);
-        let counter = |replay: &Replayed, name| replay.sample.counters.get(name).copied();
+        let peak = |replay: &Sample| Some(replay.peak_rss_bytes);
+        let told = |name| move |replay: &Sample| replay.counters.get(name).or(replay.gauges.get(name)).copied();
         vec![
             self.contestant.label.clone(),
             self.median(live_peak_bytes as f64, 3, peak),
-            mib(peak),
+            self.median(MIB, 1, peak),
             format!("{:.1}", live_peak_bytes as f64 / MIB),
-            mib(|replay| Some(replay.rss_at_live_peak_bytes)),
-            mib(|replay| Some(replay.sample.rss_bytes)),
-            mib(|replay| replay.rss_released_bytes),
-            self.median(MIB, 1, |replay| counter(replay, "overflow_bytes")),
-            self.median(1.0, 0, |replay| counter(replay, "system_calls")),
-            self.median(1.0, 0, |replay| Some(replay.sample.minflt)),
-            self.median(1e9, 2, |replay| Some(replay.sample.wall_ns)),
+            self.median(MIB, 1, told(RSS_AT_LIVE_PEAK)),
+            self.median(MIB, 1, |replay| Some(replay.rss_bytes)),
+            self.median(MIB, 1, told(RSS_RELEASED)),
+            self.median(MIB, 1, told("overflow_bytes")),
+            self.median(1.0, 0, told("system_calls")),
+            self.median(1.0, 0, |replay| Some(replay.minflt)),
+            self.median(1e9, 2, |replay| Some(replay.wall_ns)),
         ]
     }
 
@@ -246,12 +220,12 @@ const COLUMNS: &str = "allocator|peak RSS / live peak|peak RSS MiB|live peak MiB
                        RSS after all frees MiB|after release() MiB|fallback MiB|system calls|minor faults|wall s";
 
 /// The table of one trace as Markdown, with a row per arm, and without a final line break.
-fn table(header: &Header, min_bytes: u64, script: &Script, rows: &[Row<'_>]) -> String {
-    let lines = rows.iter().map(|row| row.cells(script.live_peak_bytes));
+fn table(header: &Header, shape: Shape, rows: &[Row<'_>]) -> String {
+    let lines = rows.iter().map(|row| row.cells(shape.live_peak_bytes));
     let replays = rows.iter().map(|row| row.replays.len()).max().unwrap_or(0);
     let title = format!(
-        "{}; {} operations on {} threads, of {min_bytes} bytes and more; replays of each allocator: {replays}",
-        header.title, script.shape.records, script.shape.threads
+        "{}; {} operations on {} threads, of {} bytes and more; replays of each allocator: {replays}",
+        header.title, shape.records, shape.threads, header.min_bytes
     );
     let lost = match header.lost {
         0 => String::new(),
@@ -262,23 +236,14 @@ fn table(header: &Header, min_bytes: u64, script: &Script, rows: &[Row<'_>]) -> 
     format!("{title}{lost}\n\n{}{notes}", report::drawn(COLUMNS, lines, Style::Markdown))
 }
 
-/// A prepared trace; see the module's documentation.
-#[derive(Debug, Default)]
-pub(crate) struct Script {
-    pub(crate) records: Vec<Record>,
-    pub(crate) shape: Shape,
-    pub(crate) live_peak_bytes: u64,
-}
-
-impl Script {
-    /// The script for the blocks of `trace` with at least `min_bytes`.
-    pub(crate) fn of(trace: &Trace, min_bytes: u64) -> anyhow::Result<Self> {
-        let mut writer = Writer { min_bytes, ..Writer::default() };
-        for (index, record) in trace.records.iter().enumerate() {
-            writer.take(record).with_context(|| format!("record {index} of the trace can't be replayed"))?;
-        }
-        Ok(writer.finish())
+/// The script for the blocks of `trace` with at least `min_bytes`.
+fn script(trace: &Trace, min_bytes: u64) -> anyhow::Result<(Shape, Trace)> {
+    let mut writer = Writer { min_bytes, ..Writer::default() };
+    for (index, record) in trace.records.iter().enumerate() {
+        writer.take(record).with_context(|| format!("record {index} of the trace can't be replayed"))?;
     }
+    let (shape, records) = writer.finish();
+    Ok((shape, Trace { header: Header { min_bytes, shape: Some(shape), ..trace.header.clone() }, records }))
 }
 
 /// A live block at this point of the trace.
@@ -293,7 +258,8 @@ struct Live {
 
 #[derive(Default)]
 struct Writer {
-    script: Script,
+    records: Vec<Record>,
+    shape: Shape,
     min_bytes: u64,
     /// Live blocks, by their address in the recording process.
     live: HashMap<u64, Live>,
@@ -309,7 +275,7 @@ impl Writer {
         let thread = self.thread(record.thread)?;
         let step = Record { thread, ..*record };
         match record.op {
-            Op::Alloc | Op::AllocZeroed => self.allocate(step)?,
+            Op::Alloc | Op::AllocZeroed => self.place(step, None)?,
             // Blocks older than the recorder, or below the replayed sizes, are unknown.
             Op::Free => {
                 if let Some(block) = self.live.remove(&record.address) {
@@ -323,39 +289,30 @@ impl Writer {
                 (None, _) | (Some((_, None)), 0) => {}
                 // The `realloc` failed in the recording, so the block stayed in place.
                 (Some((before, Some(block))), 0) => _ = self.live.insert(before, block),
-                (Some((_, None)), _) => self.allocate(Record { op: Op::Alloc, ..step })?,
-                (Some((_, Some(block))), _) => self.resize(step, block)?,
+                (Some((_, None)), _) => self.place(Record { op: Op::Alloc, ..step }, None)?,
+                (Some((_, block)), _) => self.place(step, block)?,
             },
         }
         Ok(())
     }
 
-    fn allocate(&mut self, step: Record) -> anyhow::Result<()> {
-        let Record { size_bytes, align_bytes, thread, address, .. } = step;
-        if size_bytes < self.min_bytes {
-            return Ok(());
-        }
-        check_request(size_bytes, align_bytes)?;
-        let number = self.free_numbers.pop().unwrap_or(self.script.shape.blocks as u64);
-        self.script.shape.blocks = self.script.shape.blocks.max(number as usize + 1);
-        self.write(Record { address: number, ..step }, self.live_bytes + size_bytes);
-        if let Some(lost) = self.live.insert(address, Live { number, size_bytes, align_bytes, thread }) {
-            // The address was handed out again, so the free of its earlier block was lost.
-            self.free(step, lost);
-        }
-        Ok(())
-    }
-
-    fn resize(&mut self, step: Record, block: Live) -> anyhow::Result<()> {
+    /// Makes a block, or resizes and moves `block`.
+    fn place(&mut self, step: Record, block: Option<Live>) -> anyhow::Result<()> {
         let Record { size_bytes, thread, address, .. } = step;
         if size_bytes < self.min_bytes {
-            self.free(step, block);
+            block.into_iter().for_each(|block| self.free(step, block));
             return Ok(());
         }
-        check_request(size_bytes, block.align_bytes)?;
-        let live_bytes = self.live_bytes - block.size_bytes + size_bytes;
-        self.write(Record { address: block.number, align_bytes: block.align_bytes, ..step }, live_bytes);
-        if let Some(lost) = self.live.insert(address, Live { size_bytes, thread, ..block }) {
+        let align_bytes = block.map_or(step.align_bytes, |block| block.align_bytes);
+        let possible = size_bytes > 0 && Layout::from_size_align(size_bytes as usize, align_bytes as usize).is_ok();
+        ensure!(possible, "{size_bytes} bytes aligned to {align_bytes} are no request that an allocator may get");
+        let known = block.map(|block| block.number).or_else(|| self.free_numbers.pop());
+        let number = known.unwrap_or(self.shape.blocks as u64);
+        self.shape.blocks = self.shape.blocks.max(number as usize + 1);
+        let live_bytes = self.live_bytes - block.map_or(0, |block| block.size_bytes) + size_bytes;
+        self.write(Record { address: number, align_bytes, ..step }, live_bytes);
+        if let Some(lost) = self.live.insert(address, Live { number, size_bytes, align_bytes, thread }) {
+            // The address was handed out again, so the free of its earlier block was lost.
             self.free(step, lost);
         }
         Ok(())
@@ -371,26 +328,26 @@ impl Writer {
     /// Adds a record, after which `live_bytes` are alive.
     fn write(&mut self, record: Record, live_bytes: u64) {
         self.live_bytes = live_bytes;
-        if live_bytes > self.script.live_peak_bytes {
-            self.script.live_peak_bytes = live_bytes;
-            self.script.shape.peak_at = self.script.records.len();
+        if live_bytes > self.shape.live_peak_bytes {
+            self.shape.live_peak_bytes = live_bytes;
+            self.shape.peak_at = self.records.len();
         }
-        self.script.records.push(record);
+        self.records.push(record);
     }
 
     /// Frees all remaining live blocks after the last phase.
-    fn finish(mut self) -> Script {
+    fn finish(mut self) -> (Shape, Vec<Record>) {
         let mut left: Vec<_> = self.live.drain().map(|(_, block)| block).collect();
         left.extend(self.moving.drain().filter_map(|(_, (_, block))| block));
         // Sorted so that each thread frees its blocks in one turn.
         left.sort_unstable_by_key(|block| (block.thread, block.number));
-        if let Some(&last) = self.script.records.last() {
+        if let Some(&last) = self.records.last() {
             for block in left {
                 self.free(Record { thread: block.thread, in_phase: false, ..last }, block);
             }
         }
-        let (records, threads) = (self.script.records.len(), self.threads.len());
-        Script { shape: Shape { records, threads, ..self.script.shape }, ..self.script }
+        let (records, threads) = (self.records.len(), self.threads.len());
+        (Shape { records, threads, ..self.shape }, self.records)
     }
 
     /// Numbers threads from 1 in the order of their first records, regardless of their numbers in the trace.
@@ -400,40 +357,9 @@ impl Writer {
     }
 }
 
-/// Fails for a request that no allocator may receive.
-fn check_request(size_bytes: u64, align_bytes: u64) -> anyhow::Result<()> {
-    let possible = size_bytes > 0 && Layout::from_size_align(size_bytes as usize, align_bytes as usize).is_ok();
-    ensure!(possible, "{size_bytes} bytes aligned to {align_bytes} are no request that an allocator may get");
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::records::{self, Header, Op};
-    use crate::sample::{self, Sample};
-
-    fn replayed(peak_rss_bytes: u64) -> Replayed {
-        let sample = Sample { peak_rss_bytes, ..sample::tests::sample(1, [("system_calls".to_owned(), 7)].into()) };
-        Replayed { sample, rss_at_live_peak_bytes: 2, rss_released_bytes: None }
-    }
-
-    /// An arm that failed after some rounds must show no figures.
-    #[test]
-    fn an_arm_shows_medians_and_a_failed_one_only_why() {
-        let trace = phase(&[(Op::Alloc, 1, 1, 4 << 20)]);
-        let script = Script::of(&trace, 64).unwrap();
-        let contestants = plan::contestants(&["glibc".to_owned(), "zk-alloc".to_owned()]).unwrap();
-        let mut rows: Vec<_> = contestants.iter().map(Row::new).collect();
-        rows[0].replays = [8, 80, 6].map(|mib| replayed(mib << 20)).into();
-        rows[1].replays = vec![replayed(1)];
-        rows[1].failure = Some("died of SIGSEGV".into());
-        let text = table(&trace.header, 64, &script, &rows);
-        let line = |begin: &str| text.lines().find(|line| line.starts_with(begin)).unwrap();
-        assert!(line("| glibc ").contains(" 2.000 |") && line("| glibc ").contains("8.0 |"), "{text}");
-        assert!(!line("| zk-alloc ").contains("7"), "{text}");
-        assert!(line("zk-alloc: FAILED").ends_with("died of SIGSEGV"), "{text}");
-    }
 
     /// A record from `(operation, thread, address, size)` in the phase of a proof; phase 0 is outside any phase.
     fn record((op, thread, address, size_bytes): (Op, u16, u64, u64), phase: u32) -> Record {
@@ -442,16 +368,16 @@ mod tests {
     }
 
     /// A trace of one phase.
-    pub(crate) fn phase(operations: &[(Op, u16, u64, u64)]) -> Trace {
+    fn phase(operations: &[(Op, u16, u64, u64)]) -> Trace {
         trace(&operations.iter().map(|&operation| record(operation, 1)).collect::<Vec<_>>())
     }
 
     fn trace(records: &[Record]) -> Trace {
-        Trace { header: Header::new("by hand".into(), 64, 0), records: records.to_vec() }
+        Trace { header: Header::new("by hand".into(), 64), records: records.to_vec() }
     }
 
     fn steps(trace: &Trace, min_bytes: u64) -> Vec<(Op, u16, u64, u64)> {
-        let script = Script::of(trace, min_bytes).unwrap();
+        let (_, script) = script(trace, min_bytes).unwrap();
         script.records.iter().map(|step| (step.op, step.thread, step.address, step.size_bytes)).collect()
     }
 
@@ -487,9 +413,8 @@ mod tests {
             (Free, 2, 1, 300),
         ];
         assert_eq!(steps(&recorded, 64), expected);
-        let script = Script::of(&recorded, 64).unwrap();
-        assert_eq!(script.shape, Shape { records: 9, blocks: 3, threads: 2, peak_at: 5 });
-        assert_eq!(script.live_peak_bytes, 1200);
+        let (shape, _) = script(&recorded, 64).unwrap();
+        assert_eq!(shape, Shape { records: 9, blocks: 3, threads: 2, peak_at: 5, live_peak_bytes: 1200 });
     }
 
     #[test]
@@ -511,14 +436,14 @@ mod tests {
     fn sections_end_where_phases_do() {
         let alloc = |address, phase| record((Op::Alloc, 1, address, 100), phase);
         let recorded = trace(&[alloc(1, 0), alloc(2, 1), alloc(3, 1), alloc(4, 2), alloc(5, 0)]);
-        let script = Script::of(&recorded, 64).unwrap();
-        let lengths: Vec<_> = records::sections(&script.records).map(<[Record]>::len).collect();
+        let (_, script) = script(&recorded, 64).unwrap();
+        let lengths: Vec<_> = protocol::sections(&script.records).map(<[Record]>::len).collect();
         assert_eq!(lengths, [1, 2, 1, 6]);
     }
 
     #[test]
     fn a_request_that_no_allocator_may_get_is_refused_with_its_place() {
-        let error = Script::of(&phase(&[(Op::Alloc, 1, 1, u64::MAX)]), 64).unwrap_err();
+        let error = script(&phase(&[(Op::Alloc, 1, 1, u64::MAX)]), 64).unwrap_err();
         assert!(format!("{error:#}").starts_with("record 0 of the trace can't be replayed: "), "{error:#}");
     }
 }

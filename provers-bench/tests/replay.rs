@@ -125,6 +125,7 @@ fn small_blocks_can_be_left_out_and_settings_reach_the_allocator() {
     let text = known().replay(setting, "--allocators zk-alloc", 1).out;
     assert!(text.contains("zk-alloc: ZK_ALLOC_MIN_BYTES=1000000000 was set"), "{text}");
     assert!(text.contains("zk-alloc: FAILED: the arena served nothing"), "{text}");
+    assert_eq!(figure(&text, "zk-alloc", "peak RSS MiB"), None, "a failed arm shows no figures: {text}");
 }
 
 #[test]

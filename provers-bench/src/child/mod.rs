@@ -1,30 +1,29 @@
 //! The child's side: a process with one allocator that proves on request.
 //!
-//! - `mod`: answers requests
-//! - `fault_injection`: failures on request, for tests
+//! - `mod`: answers requests; fails on request, for tests
 //! - `profiling`: the profile of an arm of zk-alloc
-//! - `recorder`: the recorder: its allocator, which records every large request, and its `main`
-//! - `replay`: a script on real memory
+//! - `traces`: the recorder: its allocator, which records every large request, and its `main`; and a script on real memory
 
-mod fault_injection;
 #[cfg(feature = "profile")]
 pub(crate) mod profiling;
-pub mod recorder;
-mod replay;
+pub mod traces;
 
 use crate::arms::Installed;
 use crate::machine::BuildInfo;
-use crate::machine::process;
-use crate::protocol::{Identity, Reply, Request, Shape, line};
+use crate::machine::process::reset_peak;
+use crate::protocol::{Identity, REPLAY, Reply, Request, line};
 use crate::stack::Place;
 use crate::workloads::{ConcurrentProofs, Prover, Subject};
-use anyhow::Context;
-use fault_injection::Fault;
+use anyhow::{Context, bail};
 use nix::unistd::{dup, dup2_stdout};
+use std::env;
 use std::fs::File;
+use std::hint::{black_box, spin_loop};
 use std::io::{self, BufRead, Write};
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The whole of an arm's binary: installs one of the [`allocators`](crate::arms), and proves when the driver asks.
 ///
@@ -82,15 +81,10 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
                 let ready = installed.confirm(&requires).and_then(|confirmed| {
                     let subject = set_up(provers, &prover, &workload, log_rows, place)?;
                     let concurrent = ConcurrentProofs::new(concurrent, place)?;
-                    Ok((subject, concurrent, identity(installed, confirmed)))
+                    session = Some((Session { arm, subject, concurrent }, place));
+                    Ok(Reply::Ready(identity(installed, confirmed)))
                 });
-                match ready {
-                    Ok((subject, concurrent, identity)) => {
-                        session = Some((Session { arm, subject, concurrent }, place));
-                        Reply::Ready(identity)
-                    }
-                    Err(error) => Reply::Failed { reason: format!("{error:#}") },
-                }
+                ready.unwrap_or_else(failed)
             }
             Request::Prove { round, seed } => {
                 let (session, place) = session.as_ref().context("asked to prove before being set up")?;
@@ -99,14 +93,20 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
                 let proof = || profiling.prove(round, proof);
                 place.begin(proof)?
             }
-            Request::Replay { script, shape, requires } => replay(installed, &script, shape, &requires),
         };
         replies.write_all(line(&reply)?.as_bytes()).context("the driver is gone")?;
     }
     Ok(())
 }
 
+fn failed(error: anyhow::Error) -> Reply {
+    Reply::Failed { reason: format!("{error:#}") }
+}
+
 fn set_up(provers: &[Prover], prover: &str, workload: &str, log_rows: u32, place: Place) -> anyhow::Result<Subject> {
+    if prover == REPLAY {
+        return traces::subject(Path::new(workload));
+    }
     let prover = provers.iter().find(|known| known.name == prover).context("unknown prover")?;
     let spec = prover.workloads.iter().find(|known| known.name == workload).context("unknown workload")?;
     // The pool must exist before the adapter builds one.
@@ -121,7 +121,7 @@ fn identity(installed: &Installed, confirmed: Vec<String>) -> Identity {
         version: installed.version.clone(),
         settings: installed.settings(),
         confirmed,
-        peak_is_per_proof: process::reset_peak(),
+        peak_is_per_proof: reset_peak(),
         build: BuildInfo::current(),
     }
 }
@@ -136,30 +136,119 @@ struct Session {
 impl Session {
     fn prove(&self, installed: &Installed, round: u32, seed: u64, replies: &mut File) -> anyhow::Result<Reply> {
         let fault = Fault::for_proof(&self.arm, round)?;
-        if let Some(fault) = fault {
-            fault.strike();
-        }
-        if fault == Some(Fault::Garbage) {
-            replies.write_all(b"this is no reply\n")?;
-        }
+        fault.map_or(Ok(()), |fault| fault.strike(replies))?;
         let disturb = move |elapsed| fault.map_or(Ok(()), |fault| fault.disturb(elapsed));
-        match (self.subject)(seed, &self.concurrent, installed, &disturb) {
-            Ok((mut sample, mut refusal)) => {
-                if fault == Some(Fault::BadProof) {
-                    sample.verified = false;
-                    refusal = Some(format!("{} asked for a bad proof", fault_injection::SETTING));
-                }
-                Ok(Reply::Proved { sample, refusal })
+        let proved = (self.subject)(seed, &self.concurrent, installed, &disturb).map(|(mut sample, mut refusal)| {
+            if fault == Some(Fault::BadProof) {
+                sample.verified = false;
+                refusal = Some(format!("{FAULT} asked for a bad proof"));
             }
-            Err(error) => Ok(Reply::Failed { reason: format!("{error:#}") }),
+            Reply::Proved { sample, refusal }
+        });
+        Ok(proved.unwrap_or_else(failed))
+    }
+}
+
+/// Names a fault as `arm:round:kind`; the round `*` means every round. So tests can watch the real driver and the real gate handle a
+/// failing arm.
+const FAULT: &str = "PROVE_BENCH_TEST_FAULT";
+/// Memory that a storm of page faults touches: more pages than the gate allows.
+const STORM_BYTES: usize = 48 << 20;
+const PAGE_BYTES: usize = 4096;
+
+/// Ways in which a child can fail its driver or regress.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    Die,
+    Hang,
+    Garbage,
+    BadProof,
+    /// The proof takes longer by this share of its time.
+    Slow {
+        percent: u32,
+    },
+    /// The proof touches pages that are new to the process.
+    PageFaults,
+}
+
+impl Fault {
+    /// The fault that a test requested for this proof.
+    fn for_proof(arm: &str, round: u32) -> anyhow::Result<Option<Self>> {
+        let Ok(setting) = env::var(FAULT) else { return Ok(None) };
+        let [wanted_arm, wanted_round, kind] = setting.split(':').collect::<Vec<_>>()[..] else {
+            bail!("{FAULT} is arm:round:kind, not {setting}");
+        };
+        if wanted_arm != arm || (wanted_round != "*" && wanted_round != round.to_string()) {
+            return Ok(None);
+        }
+        Self::named(kind).map(Some)
+    }
+
+    fn named(kind: &str) -> anyhow::Result<Self> {
+        Ok(match kind.split_once('=') {
+            Some(("slow", percent)) => {
+                let percent = percent.parse().with_context(|| format!("{FAULT}: slow={percent} is no percentage"))?;
+                Self::Slow { percent }
+            }
+            None if kind == "die" => Self::Die,
+            None if kind == "hang" => Self::Hang,
+            None if kind == "garbage" => Self::Garbage,
+            None if kind == "bad-proof" => Self::BadProof,
+            None if kind == "page-faults" => Self::PageFaults,
+            _ => bail!("{FAULT} knows die, hang, garbage, bad-proof, slow=PERCENT and page-faults, not {kind}"),
+        })
+    }
+
+    /// Runs before the proof. A process that dies or hangs does not return.
+    fn strike(self, replies: &mut File) -> io::Result<()> {
+        match self {
+            Self::Die => process::abort(),
+            Self::Hang => loop {
+                thread::sleep(Duration::from_secs(3600));
+            },
+            Self::Garbage => replies.write_all(b"this is no reply\n"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Runs on the clock, after a proof that took `elapsed`.
+    fn disturb(self, elapsed: Duration) -> anyhow::Result<()> {
+        match self {
+            Self::Slow { percent } => {
+                let since = Instant::now();
+                while since.elapsed() < elapsed * percent / 100 {
+                    spin_loop();
+                }
+                Ok(())
+            }
+            Self::PageFaults => storm(),
+            _ => Ok(()),
         }
     }
 }
 
-fn replay(installed: &Installed, script: &str, shape: Shape, requires: &[(String, String)]) -> Reply {
-    let replayed = installed.confirm(requires).and_then(|confirmed| {
-        let identity = identity(installed, confirmed);
-        Ok(Reply::Replayed { identity, replayed: replay::replay(Path::new(script), shape, installed)? })
-    });
-    replayed.unwrap_or_else(|error| Reply::Failed { reason: format!("{error:#}") })
+fn storm() -> anyhow::Result<()> {
+    // With huge pages the whole storm would be two dozen faults.
+    nix::sys::prctl::set_thp_disable(true).context("cannot do without huge pages")?;
+    // Outside any phase, and larger than glibc keeps: the kernel supplies new pages each time.
+    let mut pages = vec![0_u8; STORM_BYTES];
+    pages.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 1);
+    drop(black_box(pages));
+    nix::sys::prctl::set_thp_disable(false).context("cannot have huge pages back")?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A misspelt fault must not pass as a good proof.
+    #[test]
+    fn a_fault_is_one_of_those_known() {
+        assert_eq!(Fault::named("slow=15").unwrap(), Fault::Slow { percent: 15 });
+        assert_eq!(Fault::named("page-faults").unwrap(), Fault::PageFaults);
+        for wrong in ["slow", "slow=much", "page-fault", ""] {
+            assert!(Fault::named(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -1,11 +1,10 @@
 //! The driver's side of one child: starts it, sends requests, applies time limits, ends it. While it waits, the
 //! driver looks for Ctrl-C, SIGTERM and SIGHUP. After one of them it ends the children and writes the samples measured so far.
 
-use crate::arms::Variables;
+use crate::arms::{Arm, Variables};
 use crate::machine::BuildInfo;
-use crate::plan::SizedWorkload;
-use crate::protocol::{Identity, Replayed, Reply, Request, line};
-use crate::sample::Proved;
+use crate::protocol::{Identity, REPLAY, Reply, Request, line};
+use crate::sample::{Proved, Sample};
 use crate::workloads::Concurrent;
 use anyhow::Context;
 use nix::sys::signal::Signal;
@@ -87,10 +86,15 @@ impl ChildProcess {
         self.child.id()
     }
 
-    /// Sets the workload up in the child and returns the arm's identity.
+    /// Sets the workload up in the child and returns the arm's identity. Fails if the child was built from other sources or with other
+    /// flags than the driver. Its figures would carry a wrong name.
     pub(crate) fn set_up(&mut self, request: &Request, limit: Duration) -> Result<Identity, Failure> {
         match self.ask(request, limit)? {
-            Reply::Ready(identity) => self.check_build(&identity).map(|()| identity),
+            Reply::Ready(identity) if identity.build == BuildInfo::current() => Ok(identity),
+            Reply::Ready(_) => {
+                let (binary, again) = (self.binary.display(), "`cargo build --release --bins` builds all");
+                Err(Failure::Workload(format!("not built from prove-bench's sources and flags: {binary} ({again})")))
+            }
             other => Err(self.unexpected(other)),
         }
     }
@@ -101,24 +105,6 @@ impl ChildProcess {
             Reply::Proved { sample, refusal } => Ok((sample, refusal)),
             other => Err(self.unexpected(other)),
         }
-    }
-
-    /// Replays recorded allocations and returns the arm's identity with the result.
-    pub(crate) fn replay(&mut self, request: &Request, limit: Duration) -> Result<(Identity, Replayed), Failure> {
-        match self.ask(request, limit)? {
-            Reply::Replayed { identity, replayed } => self.check_build(&identity).map(|()| (identity, replayed)),
-            other => Err(self.unexpected(other)),
-        }
-    }
-
-    /// Fails if the child was built from other sources or with other flags than the driver. Its figures would carry a
-    /// wrong name.
-    fn check_build(&self, identity: &Identity) -> Result<(), Failure> {
-        if identity.build == BuildInfo::current() {
-            return Ok(());
-        }
-        let (binary, again) = (self.binary.display(), "`cargo build --release --bins` builds all");
-        Err(Failure::Workload(format!("not built from prove-bench's sources and flags: {binary} ({again})")))
     }
 
     /// Lets the child exit by itself and returns the last lines of its stderr. A failing exit fails the arm.
@@ -210,36 +196,41 @@ impl Drop for ChildProcess {
 }
 
 /// Longest wait for a proof or a replay outside of a run. No earlier time exists to derive a limit from.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(3600);
+const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// Makes `proofs` proofs in a child of its own, outside of a run, and tells the user of each.
+/// Makes `proofs` proofs outside of a run, in a child of its own: `arm`, whose binary lies in `folder`, with `more` variables than its own.
+/// Tells the user of each. A workload is named by its prover, its name and its size.
 pub(crate) fn prove(
-    binary: &Path,
-    environment: &Variables,
-    (arm, prover, workload): (&str, &str, SizedWorkload),
+    (folder, arm): (&Path, &Arm),
+    more: &Variables,
+    (prover, workload, log_rows): (&str, &str, u32),
     proofs: u32,
     interrupt: &Interrupt,
-) -> Result<(), Failure> {
-    let mut child = ChildProcess::start(binary, environment, interrupt)?;
+) -> Result<(Identity, Vec<Sample>), Failure> {
+    let environment = [&arm.variables(), more].concat();
+    let mut child = ChildProcess::start(&folder.join(arm.binary), &environment, interrupt)?;
     let setup = Request::Setup {
-        arm: arm.into(),
+        arm: arm.name.into(),
         prover: prover.into(),
-        workload: workload.spec.name.into(),
-        log_rows: workload.log_rows,
+        workload: workload.into(),
+        log_rows,
         concurrent: Concurrent::default(),
-        requires: Vec::new(),
+        requires: arm.requires(),
         stack_bytes: 0,
     };
-    child.set_up(&setup, PATIENCE)?;
-    for round in 0..proofs {
-        let number = round + 1;
-        let (sample, refusal) = child.prove(round, u64::from(round), PATIENCE)?;
+    let identity = child.set_up(&setup, PATIENCE)?;
+    let mut samples = Vec::new();
+    for number in 1..=proofs {
+        let (sample, refusal) = child.prove(number - 1, u64::from(number - 1), PATIENCE)?;
         if let Some(reason) = refusal {
             return Err(Failure::Workload(format!("proof {number} was refused: {reason}")));
         }
-        eprintln!("proof {number} of {proofs}: verified, {:.1} s", sample.wall_ns as f64 / 1e9);
+        let noun = if prover == REPLAY { "replay" } else { "proof" };
+        eprintln!("{noun} {number} of {proofs}: verified, {:.1} s", sample.wall_ns as f64 / 1e9);
+        samples.push(sample);
     }
-    child.finish().map(drop)
+    child.finish()?;
+    Ok((identity, samples))
 }
 
 /// Describes how a process failed, and quotes the end of its stderr.

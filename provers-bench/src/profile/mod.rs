@@ -74,12 +74,14 @@ pub(crate) fn run(provers: &'static [Prover], args: &ProfileArgs) -> anyhow::Res
     let (folder, _) = new_folder(args.out.as_deref(), &format!("profile-{}", prover.name))?;
     // The child may use another working directory, so the path must be absolute.
     let folder = folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?;
-    let mut environment = arm.variables();
-    environment.push((FOLDER.to_owned(), folder.display().to_string()));
-    environment.push(("ZK_ALLOC_PROFILE_BYTES".to_owned(), args.mean.to_string()));
+    let mut environment = vec![
+        (FOLDER.to_owned(), folder.display().to_string()),
+        ("ZK_ALLOC_PROFILE_BYTES".to_owned(), args.mean.to_string()),
+    ];
     environment.extend(args.threads.map(|threads| ("RAYON_NUM_THREADS".to_owned(), threads.to_string())));
-    process::prove(&binaries.join(arm.binary), &environment, (ARM, prover.name, workload), PROOFS, &interrupt)?;
-    let of = format!("{} {} 2^{}", prover.name, workload.spec.name, workload.log_rows);
+    let (name, log_rows) = (workload.spec.name, workload.log_rows);
+    process::prove((&binaries, arm), &environment, (prover.name, name, log_rows), PROOFS, &interrupt)?;
+    let of = format!("{} {name} 2^{log_rows}", prover.name);
     let profile = Profile { of, ..read(&folder)? };
     fs::write(folder.join(WARM).join(FILE), serde_json::to_string(&profile)?).context("cannot write the profile")?;
     let picture = |proof: &str, name: &str| fs::read_to_string(folder.join(proof).join(name)).ok();

@@ -1,0 +1,549 @@
+//! Traces of allocations, in the child: the recorder, and a script on real memory.
+//!
+//! The recorder is the system allocator, which also records every large request, in a buffer that the recorder maps
+//! itself. Nothing in it allocates or blocks: a record is one atomic addition and four stores.
+//!
+//! The replaying process has the script's threads, on real memory, under the installed allocator. Threads take turns, in
+//! the order of the script. Each block is marked, so that a block that is handed out twice is found.
+#![allow(
+    unsafe_code,
+    reason = "implements GlobalAlloc, shares a buffer that it cannot allocate, and writes to the measured memory"
+)]
+
+use crate::arms::{Counters, Installed};
+use crate::machine::process::{Account, Resident};
+use crate::protocol::{self, Header, Op, RECORD_WORDS, RSS_AT_LIVE_PEAK, RSS_RELEASED, Reader, Record, Shape};
+use crate::sample::{Meter, Sample};
+use crate::workloads::{Prover, Subject};
+use anyhow::{Context, ensure};
+use memmap2::MmapOptions;
+use std::alloc::{GlobalAlloc, Layout, System, alloc, alloc_zeroed, dealloc, realloc};
+use std::cell::Cell;
+use std::env;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::path::Path;
+use std::process::ExitCode;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+/// Variables that the driver sets for the recorder's binary: the path of its trace, and the trace's header.
+pub(crate) const PATH: &str = "PROVE_BENCH_TRACE_PATH";
+pub(crate) const HEADER: &str = "PROVE_BENCH_TRACE_HEADER";
+
+/// Address space for 33 million records. Only written pages take memory.
+const BUFFER_BYTES: usize = 1 << 30;
+
+static SESSION: OnceLock<Session> = OnceLock::new();
+/// Records begun. Records beyond the buffer's end are lost, but still counted.
+static BEGUN: AtomicUsize = AtomicUsize::new(0);
+static THREADS: AtomicU16 = AtomicU16::new(0);
+/// Twice the number of the proof, plus one while it is being made.
+static PHASE: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// This thread's number; 0 before its first record.
+    static THREAD: Cell<u16> = const { Cell::new(0) };
+}
+
+struct Session {
+    words: &'static [AtomicU64],
+    min_bytes: usize,
+    start: Instant,
+}
+
+/// The allocator of the recording binary: `System`, which also records large requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Recorder;
+
+/// The whole of the binary that records for `prove-bench record`: the system allocator, which also records every large
+/// request.
+///
+/// The driver starts the binary `record`, which is `src/bin/record.rs`:
+///
+/// ```
+/// # mod my_prover { pub static PROVERS: &[provers_bench::Prover] = &[]; }
+/// provers_bench::recorder!(my_prover::PROVERS);
+/// ```
+#[macro_export]
+macro_rules! recorder {
+    ($provers:expr) => {
+        #[global_allocator]
+        static ALLOCATOR: $crate::child::traces::Recorder = $crate::child::traces::Recorder;
+
+        fn main() -> ::std::process::ExitCode {
+            $crate::child::traces::recorder_main($provers)
+        }
+    };
+}
+
+/// The `main` of the recorder's binary, whose global allocator is [`Recorder`].
+pub fn recorder_main(provers: &[Prover]) -> ExitCode {
+    recorded(provers).unwrap_or_else(|error| {
+        eprintln!("{error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn recorded(provers: &[Prover]) -> anyhow::Result<ExitCode> {
+    let variable = |name| env::var(name).with_context(|| format!("{name} is not set: prove-bench record sets it"));
+    let (path, header) = (variable(PATH)?, variable(HEADER)?);
+    let header: Header = serde_json::from_str(&header).with_context(|| format!("{HEADER} is no header: {header}"))?;
+    let min_bytes = header.min_bytes as usize;
+    let at = zeroed(BUFFER_BYTES).context("no buffer for the trace")?;
+    // SAFETY: the mapping is page aligned, zeroed, `BUFFER_BYTES` long, never unmapped and used by nothing else. Zero
+    // is a valid `AtomicU64`.
+    let words = unsafe { std::slice::from_raw_parts(at.cast::<AtomicU64>().as_ptr(), BUFFER_BYTES / size_of::<u64>()) };
+    let is_first = SESSION.set(Session { words, min_bytes, start: Instant::now() }).is_ok();
+    ensure!(is_first, "the recorder was started twice");
+    let code = super::main(provers, installed());
+
+    // Records that begin from here on are not part of the trace.
+    let begun = BEGUN.load(Ordering::Acquire);
+    let slots = words.chunks_exact(RECORD_WORDS).take(begun);
+    let read = |slot: &[AtomicU64]| Record::from_words(std::array::from_fn(|word| slot[word].load(Ordering::Acquire)));
+    let whole = slots.clone().filter(|slot| slot[0].load(Ordering::Acquire) != 0).count();
+    let header = Header { lost: (begun - whole) as u64, ..header };
+    protocol::write(Path::new(&path), &header, slots.filter_map(read))?;
+    Ok(code)
+}
+
+/// Zeroed memory that the harness maps for itself, because the recorded or measured allocator must not serve it. It is
+/// never unmapped. Only written pages take memory.
+fn zeroed(bytes: usize) -> anyhow::Result<NonNull<u8>> {
+    let map = MmapOptions::new().len(bytes.max(1)).no_reserve_swap().map_anon();
+    let mut map = ManuallyDrop::new(map.with_context(|| format!("cannot map {bytes} bytes for the harness"))?);
+    NonNull::new(map.as_mut_ptr()).context("the kernel mapped address 0")
+}
+
+/// The description that the recorder's binary sends to the driver. The harness reads counters right before a proof and
+/// right after it. The adapters' phase is open between these reads, so each read tells the trace that the phase begins
+/// or ends.
+fn installed() -> Installed {
+    let counters = || {
+        let phase = PHASE.load(Ordering::Relaxed);
+        // Odd: a proof has just ended. Even: the next one begins.
+        PHASE.store(if phase % 2 == 1 { phase - 1 } else { phase + 3 }, Ordering::Relaxed);
+        Counters::new()
+    };
+    Installed { counters, ..Installed::named("recorder", env!("CARGO_PKG_VERSION"), &["GLIBC_TUNABLES", "MALLOC_"]) }
+}
+
+fn record(session: &Session, op: Op, address: *mut u8, size: usize, align: usize) {
+    // Ordered against the allocator's own locks: see `Record`.
+    let index = BEGUN.fetch_add(1, Ordering::AcqRel);
+    let Some(slot) = session.words.get(index * RECORD_WORDS..(index + 1) * RECORD_WORDS) else { return };
+    let phase = PHASE.load(Ordering::Relaxed);
+    let words = Record {
+        op,
+        thread: thread_number(),
+        proof: phase / 2,
+        in_phase: phase % 2 == 1,
+        size_bytes: size as u64,
+        align_bytes: align as u64,
+        address: address.addr() as u64,
+        time_ns: session.start.elapsed().as_nanos() as u64,
+    }
+    .to_words();
+    // The first word is written last: it marks the record as complete.
+    for (at, word) in slot.iter().zip(words).rev() {
+        at.store(word, Ordering::Release);
+    }
+}
+
+fn thread_number() -> u16 {
+    let number = |thread: &Cell<u16>| {
+        if thread.get() == 0 {
+            thread.set(THREADS.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+        thread.get()
+    };
+    // A cell without a destructor is always accessible.
+    THREAD.try_with(number).unwrap_or(0)
+}
+
+fn record_new(op: Op, address: *mut u8, layout: Layout) {
+    if let Some(session) = SESSION.get()
+        && layout.size() >= session.min_bytes
+        && !address.is_null()
+    {
+        record(session, op, address, layout.size(), layout.align());
+    }
+}
+
+// SAFETY: `System` does all the work. Recording touches neither the memory nor the layout, and never unwinds.
+unsafe impl GlobalAlloc for Recorder {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's obligations are the same.
+        let at = unsafe { System.alloc(layout) };
+        record_new(Op::Alloc, at, layout);
+        at
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's obligations are the same.
+        let at = unsafe { System.alloc_zeroed(layout) };
+        record_new(Op::AllocZeroed, at, layout);
+        at
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // Recorded before the free: afterwards another thread may get the address and record it first.
+        record_new(Op::Free, ptr, layout);
+        // SAFETY: the caller's obligations are the same.
+        unsafe { System.dealloc(ptr, layout) };
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        let session = SESSION.get().filter(|session| layout.size().max(new_size) >= session.min_bytes);
+        if let Some(session) = session {
+            record(session, Op::ReallocFrom, ptr, new_size, layout.align());
+        }
+        // SAFETY: the caller's obligations are the same.
+        let at = unsafe { System.realloc(ptr, layout, new_size) };
+        if let Some(session) = session {
+            record(session, Op::ReallocTo, at, new_size, layout.align());
+        }
+        at
+    }
+}
+
+/// The script at `path`, as a workload whose proof is a replay.
+pub(super) fn subject(path: &Path) -> anyhow::Result<Subject> {
+    let mut reader = Reader::open(path)?;
+    let shape = reader.header.shape.context("a trace is no script")?;
+    let records = &*table(shape.records, || {
+        let record = reader.next().context("the script is shorter than its header says")??;
+        let is_known = (1..=shape.threads).contains(&record.thread.into());
+        ensure!(is_known, "thread {} of the script is none of its {}", record.thread, shape.threads);
+        Ok(record)
+    })?;
+    Ok(Box::new(move |_, _, installed, _| Ok((replay(records, shape, installed)?, None))))
+}
+
+/// The alignment of every mapping.
+const PAGE_BYTES: usize = 4096;
+
+/// A table of `len` values that is never unmapped. Each value comes from `next`. The whole table is resident from now
+/// on.
+fn table<T>(len: usize, mut next: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<&'static mut [T]> {
+    const { assert!(align_of::<T>() <= PAGE_BYTES && size_of::<T>() > 0) };
+    let bytes = len.checked_mul(size_of::<T>()).with_context(|| format!("a table of {len} entries is too large"))?;
+    let start = zeroed(bytes)?.cast::<T>();
+    for index in 0..len {
+        let value = next()?;
+        // SAFETY: `index` is below `len`, so the slot is inside the mapping, which is aligned for `T` and used by
+        // nothing else.
+        unsafe { start.add(index).write(value) };
+    }
+    // SAFETY: all `len` values were just written. Nothing else refers to the mapping, which is never unmapped.
+    Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) })
+}
+
+/// A thread of the script: the steps of its next turn, and how it ended. Both have room for one, so that handing turns allocates nothing.
+struct Player {
+    turns: SyncSender<Range<usize>>,
+    ended: Receiver<anyhow::Result<()>>,
+}
+
+impl Player {
+    /// Has the thread play these steps, and waits for it.
+    fn turn(&self, steps: Range<usize>) -> anyhow::Result<()> {
+        self.turns.send(steps).context("a thread of the replay has ended")?;
+        self.ended.recv().context("a thread of the replay has ended")?
+    }
+}
+
+fn replay(records: &'static [Record], shape: Shape, installed: &Installed) -> anyhow::Result<Sample> {
+    let account = Account::open()?;
+    let before = account.resident()?;
+    let (blocks, peak_at) = (table(shape.blocks, || Ok(None))?, shape.peak_at);
+    let play = Mutex::new(Play { records, blocks, peak_at, account, before, rss_at_live_peak_bytes: 0 });
+    let play = || play.lock().unwrap_or_else(PoisonError::into_inner);
+    thread::scope(|scope| {
+        let players = (1..=shape.threads).map(|number| {
+            let ((turns, next), (end, ended)) = (sync_channel::<Range<usize>>(1), sync_channel(1));
+            // The send fails only if nothing waits any more.
+            let act = move || next.into_iter().try_for_each(|steps| end.send(play().steps(steps)).ok());
+            let thread = thread::Builder::new().spawn_scoped(scope, act);
+            thread.with_context(|| format!("cannot start thread {number} of {}", shape.threads))?;
+            Ok(Player { turns, ended })
+        });
+        let players = players.collect::<anyhow::Result<Vec<_>>>()?;
+        direct(records, &players, play, installed)
+    })
+}
+
+/// Plays the whole script.
+fn direct<'a>(
+    records: &[Record],
+    players: &[Player],
+    play: impl Fn() -> MutexGuard<'a, Play>,
+    installed: &Installed,
+) -> anyhow::Result<Sample> {
+    // An empty turn of each thread faults in its stack before the measurement starts.
+    players.iter().try_for_each(|player| player.turn(0..0))?;
+    let before = play().account.resident()?;
+    play().before = before;
+    let mut at = 0;
+    let meter = Meter::start(installed.counters)?;
+    for section in protocol::sections(records) {
+        let mut played = Ok(());
+        let mut turns = || {
+            let mut turns = section.chunk_by(|one, next| one.thread == next.thread);
+            played = turns.try_for_each(|turn| {
+                let steps = at..at + turn.len();
+                at = steps.end;
+                players[usize::from(turn[0].thread) - 1].turn(steps)
+            });
+        };
+        if section[0].in_phase {
+            (installed.phase)(&mut turns);
+        } else {
+            turns();
+        }
+        played?;
+    }
+    let (mut sample, _) = meter.stop(installed.gauges)?.at_rest(Ok(()))?;
+    let play = play();
+    let after = play.account.resident()?;
+    sample.rss_bytes = play.grown_bytes()?;
+    // Code that was faulted in during the replay does not count as the allocator's memory.
+    let peak = sample.peak_rss_bytes.saturating_sub(after.file_bytes + before.anonymous_bytes);
+    sample.peak_rss_bytes = peak.max(play.rss_at_live_peak_bytes);
+    sample.gauges.insert(RSS_AT_LIVE_PEAK.into(), play.rss_at_live_peak_bytes);
+    if let Some(release) = installed.release {
+        release();
+        sample.gauges.insert(RSS_RELEASED.into(), play.grown_bytes()?);
+    }
+    Ok(sample)
+}
+
+/// The state that the acting thread works on. The measured allocator serves none of this memory.
+struct Play {
+    records: &'static [Record],
+    blocks: &'static mut [Option<Block>],
+    peak_at: usize,
+    account: Account,
+    before: Resident,
+    rss_at_live_peak_bytes: u64,
+}
+
+impl Play {
+    /// Plays these steps, which are of one thread.
+    fn steps(&mut self, steps: Range<usize>) -> anyhow::Result<()> {
+        for at in steps {
+            let record = &self.records[at];
+            let step = self.step(at as u64, record);
+            step.with_context(|| format!("step {} of {}, on thread {}", at + 1, self.records.len(), record.thread))?;
+            if at == self.peak_at {
+                self.rss_at_live_peak_bytes = self.grown_bytes()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, number: u64, record: &Record) -> anyhow::Result<()> {
+        let size_bytes = record.size_bytes as usize;
+        let place = self.blocks.get_mut(record.address as usize).context("the script names a block that it has not")?;
+        let unknown = "the script uses a block that is not alive";
+        *place = match record.op {
+            Op::Alloc | Op::AllocZeroed => {
+                ensure!(place.is_none(), "the script makes a block that is alive");
+                let layout = Layout::from_size_align(size_bytes, record.align_bytes as usize)?;
+                Some(Block::new(layout, record.op == Op::AllocZeroed, number)?)
+            }
+            Op::ReallocFrom | Op::ReallocTo => Some(place.take().context(unknown)?.resize(size_bytes, number)?),
+            Op::Free => {
+                place.take().context(unknown)?.free()?;
+                None
+            }
+        };
+        Ok(())
+    }
+
+    /// Growth of anonymous memory since before the first operation.
+    fn grown_bytes(&self) -> anyhow::Result<u64> {
+        Ok(self.account.resident()?.anonymous_bytes.saturating_sub(self.before.anonymous_bytes))
+    }
+}
+
+/// A block of the installed allocator. It has marks at both ends and in every page, so that it is resident like a
+/// program's block. Each block has other marks. Dropping it without [`Block::free`] leaks it.
+struct Block {
+    at: NonNull<u8>,
+    layout: Layout,
+    /// The mark bytes; none is 0.
+    marks: [u8; 8],
+}
+
+// SAFETY: only the block refers to its memory, and an allocator can free on any thread.
+unsafe impl Send for Block {}
+
+impl Block {
+    /// A block that is marked with `number`.
+    fn new(layout: Layout, is_zeroed: bool, number: u64) -> anyhow::Result<Self> {
+        ensure!(layout.size() > 0, "the script makes a block of no size");
+        // SAFETY: the size is not 0.
+        let at = unsafe { if is_zeroed { alloc_zeroed(layout) } else { alloc(layout) } };
+        let block = Self::placed(at, layout, number)?;
+        block.mark(is_zeroed)?;
+        Ok(block)
+    }
+
+    /// The block after a `realloc` to `size_bytes`, with new marks. Fails if the retained bytes lost their old marks.
+    fn resize(self, size_bytes: usize, number: u64) -> anyhow::Result<Self> {
+        self.check(usize::MAX, self.layout.size())?;
+        let layout = Layout::from_size_align(size_bytes, self.layout.align())?;
+        ensure!(size_bytes > 0, "the script resizes a block to nothing");
+        // SAFETY: the installed allocator returned the block with this layout, and nothing refers to the old block
+        // afterwards. The new size is not 0, and fits the alignment.
+        let at = unsafe { realloc(self.at.as_ptr(), self.layout, size_bytes) };
+        let moved = Self { marks: self.marks, ..Self::placed(at, layout, number)? };
+        moved.check(size_bytes, self.layout.size())?;
+        let block = Self { marks: marks(number), ..moved };
+        block.mark(false)?;
+        Ok(block)
+    }
+
+    /// Frees the block. Fails if its marks changed.
+    fn free(self) -> anyhow::Result<()> {
+        self.check(usize::MAX, self.layout.size())?;
+        // SAFETY: the installed allocator returned the block with this layout, and this call consumes it.
+        unsafe { dealloc(self.at.as_ptr(), self.layout) };
+        Ok(())
+    }
+
+    fn placed(at: *mut u8, layout: Layout, number: u64) -> anyhow::Result<Self> {
+        let (size_bytes, align_bytes) = (layout.size(), layout.align());
+        let at = NonNull::new(at);
+        let at = at.with_context(|| format!("{size_bytes} bytes aligned to {align_bytes} were refused"))?;
+        let address = at.addr().get();
+        ensure!(
+            address.is_multiple_of(align_bytes),
+            "a block is at {address:#x}, which is not aligned to {align_bytes}"
+        );
+        Ok(Self { at, layout, marks: marks(number) })
+    }
+
+    /// Marks the block; with `is_zeroed`, it must be all zeros. The first access is a write, as in a real program: a
+    /// read would cause another page fault.
+    fn mark(&self, is_zeroed: bool) -> anyhow::Result<()> {
+        let size_bytes = self.layout.size();
+        for offset in places(size_bytes) {
+            // SAFETY: `places` are inside the block.
+            let at = unsafe { self.at.add(offset) };
+            let found = if is_zeroed {
+                // SAFETY: the byte is initialised, and only this block refers to it.
+                unsafe { AtomicU8::from_ptr(at.as_ptr()) }.swap(self.marked(offset), Ordering::Relaxed)
+            } else {
+                // SAFETY: only this block refers to the byte. Volatile, because nothing may ever read it.
+                unsafe { at.write_volatile(self.marked(offset)) };
+                0
+            };
+            ensure!(found == 0, "zeroed memory is not zero: byte {offset} of {size_bytes} is {found:#04x}");
+        }
+        Ok(())
+    }
+
+    /// Checks the marks in the first `kept_bytes` of a block that had `size_bytes` when it was marked.
+    fn check(&self, kept_bytes: usize, size_bytes: usize) -> anyhow::Result<()> {
+        for offset in places(size_bytes).filter(|offset| *offset < kept_bytes) {
+            // SAFETY: the offset is below the block's size, and `mark` wrote every place below it.
+            let found = unsafe { self.at.add(offset).read_volatile() };
+            let marked = self.marked(offset);
+            ensure!(
+                found == marked,
+                "a block was overwritten while it was alive, or not copied when it moved: byte {offset} of \
+                 {size_bytes} is {found:#04x}, and was marked {marked:#04x}"
+            );
+        }
+        Ok(())
+    }
+
+    fn marked(&self, offset: usize) -> u8 {
+        // Marks differ between steps and between pages, so a page that was copied to the wrong place is found.
+        self.marks[(offset + offset / 256 + offset / 4096) % self.marks.len()]
+    }
+}
+
+/// Consecutive numbers have marks that differ in nearly every byte.
+fn marks(number: u64) -> [u8; 8] {
+    (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes().map(|byte| byte | 1)
+}
+
+/// The marked bytes of a block, each once: eight at each end, and one in 256. A page has several, so that a block inside
+/// another one probably hits one.
+fn places(size_bytes: usize) -> impl Iterator<Item = usize> {
+    let head = 0..8.min(size_bytes);
+    let tail = size_bytes.saturating_sub(8).max(head.end)..size_bytes;
+    let steps = (256..tail.start).step_by(256);
+    head.chain(steps).chain(tail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(size_bytes: usize, is_zeroed: bool) -> Block {
+        Block::new(Layout::from_size_align(size_bytes, 16).unwrap(), is_zeroed, 3).unwrap()
+    }
+
+    fn overwrite(block: &Block, offset: usize) {
+        assert!(offset < block.layout.size());
+        // SAFETY: inside the block.
+        unsafe { *block.at.as_ptr().add(offset) ^= 2 };
+    }
+
+    /// Without this check, an allocator that hands out memory twice would pass the replay.
+    #[test]
+    fn an_overwritten_block_is_found_when_it_is_freed_or_resized() {
+        for (size_bytes, offset) in [(1, 0), (9, 8), (100, 99), (100_000, 8192), (100_000, 99_993)] {
+            for is_zeroed in [false, true] {
+                let (freed, resized) = (block(size_bytes, is_zeroed), block(size_bytes, is_zeroed));
+                overwrite(&freed, offset);
+                overwrite(&resized, offset);
+                for result in [freed.free(), resized.resize(1 << 20, 4).map(drop)] {
+                    let text = result.unwrap_err().to_string();
+                    assert!(text.contains(&format!("byte {offset} of {size_bytes} is")), "{text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_untouched_block_survives_growth_and_shrinking() {
+        for sizes in [[1, 7, 8], [64, 100_000, 65], [4096, 4097, 8192], [5 << 20, 9 << 20, 1]] {
+            let mut block = block(sizes[0], true);
+            for size_bytes in sizes {
+                block = block.resize(size_bytes, size_bytes as u64).unwrap();
+            }
+            block.free().unwrap();
+        }
+    }
+
+    /// `realloc` must copy every page. A page that stays behind or lands elsewhere must be found.
+    #[test]
+    fn every_page_of_a_block_has_its_own_marks() {
+        for size_bytes in [1, 4096, 8200, 12_289] {
+            let offsets: Vec<_> = places(size_bytes).collect();
+            assert!(offsets.is_sorted_by(|one, next| one < next), "each once: {offsets:?}");
+            assert!(offsets.windows(2).all(|pair| pair[1] - pair[0] <= 256), "{offsets:?}");
+        }
+        let block = block(3 * 4096, true);
+        assert_ne!(block.marked(4096), block.marked(2 * 4096));
+        block.free().unwrap();
+    }
+
+    #[test]
+    fn memory_that_is_not_zeroed_is_found() {
+        let block = block(10_000, false);
+        let text = block.mark(true).unwrap_err().to_string();
+        assert!(text.contains("not zero: byte 0 of 10000"), "{text}");
+        block.free().unwrap();
+    }
+}
