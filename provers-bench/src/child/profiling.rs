@@ -2,9 +2,7 @@
 //! its call sites and the arena's memory over time.
 
 use crate::machine::process::Sampler;
-use crate::protocol::profiles::{
-    CallSite, FILE, FIRST, FOLDER, Level, Lifetime, Parts, Profile, Stage, TREE, WARM, folded_line,
-};
+use crate::protocol::profiles::{CallSite, FILE, FIRST, FOLDER, Level, Lifetime, Parts, Profile, Stage, TREE, WARM};
 use anyhow::Context;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -119,6 +117,12 @@ fn described_site(site: &Site, calls: Vec<String>, stages: &Stages) -> CallSite 
         _ => Lifetime::Proof,
     };
     CallSite { calls, peak_bytes: site.peak.bytes, allocations: site.peak.allocations, stage, lifetime }
+}
+
+/// The functions in a line of folded stacks, and its figure: `outermost;...;innermost FIGURE`.
+pub(crate) fn folded_line(line: &str) -> (Vec<String>, u64) {
+    let (functions, figure) = line.rsplit_once(' ').unwrap_or((line, ""));
+    (functions.split(';').map(str::to_owned).collect(), figure.parse().unwrap_or(0))
 }
 
 /// Readings beyond this number double the time between two.
@@ -326,6 +330,14 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Stages {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_with_spaces_are_read_from_a_folded_line() {
+        let (calls, bytes) =
+            folded_line("main;<prover::Lde as core::ops::Fn<(u32, u32)>>::call;alloc::vec::from_elem 4096");
+        assert_eq!(calls, ["main", "<prover::Lde as core::ops::Fn<(u32, u32)>>::call", "alloc::vec::from_elem"]);
+        assert_eq!(bytes, 4096);
+    }
 
     /// A span that is entered again in a loop is one stage of the sites, and several on the page.
     #[test]

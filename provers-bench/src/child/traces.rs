@@ -244,7 +244,7 @@ fn table<T>(len: usize, mut next: impl FnMut() -> anyhow::Result<T>) -> anyhow::
     Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) })
 }
 
-/// A thread of the script: the steps of its next turn, and how it ended. Both have room for one, so that handing turns allocates nothing.
+/// A thread of the script: the steps of its next turn, and how it ended. Both channels have room for one, so that no message is allocated.
 struct Player {
     turns: SyncSender<Range<usize>>,
     ended: Receiver<anyhow::Result<()>>,

@@ -211,12 +211,6 @@ pub(crate) fn function_of(calls: &[String]) -> &str {
     found.map_or("[no call site]", String::as_str)
 }
 
-/// The functions in a line of folded stacks, and its figure: `outermost;...;innermost FIGURE`.
-pub(crate) fn folded_line(line: &str) -> (Vec<String>, u64) {
-    let (functions, figure) = line.rsplit_once(' ').unwrap_or((line, ""));
-    (functions.split(';').map(str::to_owned).collect(), figure.parse().unwrap_or(0))
-}
-
 /// A function's name without generic arguments. In place of `<T as Trait>` stands `T`, and in place of an `impl` block its type.
 pub(crate) fn short(name: &str) -> String {
     // The innermost brackets, and what stands before them. The arrow of a function's type closes none.
@@ -284,14 +278,6 @@ pub(crate) mod tests {
         assert_eq!(named(&["prover::commit", "tracing::span::Span::in_scope"]), "prover::commit");
         assert_eq!(named(&["start_thread", "std::thread::run"]), "std::thread::run");
         assert_eq!(named(&[]), "[no call site]");
-    }
-
-    #[test]
-    fn names_with_spaces_are_read_from_a_folded_line() {
-        let (calls, bytes) =
-            folded_line("main;<prover::Lde as core::ops::Fn<(u32, u32)>>::call;alloc::vec::from_elem 4096");
-        assert_eq!(calls, ["main", "<prover::Lde as core::ops::Fn<(u32, u32)>>::call", "alloc::vec::from_elem"]);
-        assert_eq!(bytes, 4096);
     }
 
     #[test]
