@@ -1,22 +1,23 @@
 //! Checks the commands in the Markdown files, in Makefile.toml and in the workflows without running them: the tasks, packages, tests,
 //! provers, allocators, options, scripts, variables and files that they name exist. CHANGELOG.md is left out: it names what is gone.
 //! Checks the table of messages against the messages of the code, and the other way round. Checks what the preload library's page says of
-//! its reports in the same way. Follows all links (links.rs).
+//! its reports in the same way. Follows all links, to files of this repository and to headings within them. Pages of the web are only
+//! checked not to look like ours: the crate `zk-alloc` on crates.io belongs to another project.
 
-mod links;
-
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
     let names = Names::read();
     let (mut commands, mut broken, mut link_count) = (Vec::new(), Vec::new(), 0);
     for (page, text) in names.0.iter().filter(|(file, _)| file.ends_with(".md")) {
-        let (count, wrong) = links::check(page, text);
-        link_count += count;
-        broken.extend(wrong);
+        for (line, target) in targets(text) {
+            link_count += 1;
+            broken.extend(why_broken(Path::new(page), &target).map(|why| format!("{page}:{line}: {target}: {why}")));
+        }
         if page.ends_with("CHANGELOG.md") {
             continue;
         }
@@ -79,7 +80,7 @@ fn is_of_allocator(file: &str) -> bool {
 /// one.
 fn commands_of(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
-    for (number, line, is_code) in links::lines(text) {
+    for (number, line, is_code) in lines(text) {
         if is_code {
             found.push((number, line));
         } else {
@@ -256,4 +257,82 @@ fn script_fault(script: &str) -> Option<String> {
 fn is_name(word: &str) -> bool {
     let is_of_names = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_@.*".contains(c);
     word.starts_with(|c: char| c.is_ascii_lowercase()) && word.chars().all(is_of_names)
+}
+
+/// Where a reader would take somebody else's project for this one.
+const NOT_OURS: [&str; 3] = ["crates.io/crates/zk-alloc", "docs.rs/zk-alloc", "github.com/zk-alloc"];
+
+/// The lines with their numbers from 1 on, and whether they lie in a code block.
+fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
+    let mut in_code = false;
+    text.lines().enumerate().filter_map(move |(index, line)| {
+        let is_fence = line.trim_start().starts_with("```");
+        in_code ^= is_fence;
+        (!is_fence).then_some((index + 1, line, in_code))
+    })
+}
+
+/// What the links of a text lead to: `](target)`, `]: target`, `src="target"`, `srcset="target"`.
+fn targets(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (number, line, _) in lines(text).filter(|line| !line.2) {
+        for (opening, closing) in [("](", ')'), ("src=\"", '"'), ("srcset=\"", '"')] {
+            let ends = line.match_indices(opening).map(|(at, _)| &line[at + opening.len()..]);
+            found.extend(ends.filter_map(|rest| rest.split(closing).next()).map(|target| (number, target.to_owned())));
+        }
+        if let Some((name, target)) = line.split_once("]: ").filter(|(name, _)| name.starts_with('[')) {
+            // A note to a link, and no sentence that happens to look like one.
+            if !name.contains("](") && !target.contains(' ') {
+                found.push((number, target.to_owned()));
+            }
+        }
+    }
+    found
+}
+
+fn why_broken(file: &Path, target: &str) -> Option<String> {
+    if target.contains("://") {
+        return NOT_OURS.iter().find(|page| target.contains(*page)).map(|page| format!("{page} is another project's"));
+    }
+    let (path, heading) = target.split_once('#').unwrap_or((target, ""));
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let Some(found) = (if path.is_empty() { Some(file.to_owned()) } else { plain(&folder.join(path)) }) else {
+        return Some("leads out of the repository".to_owned());
+    };
+    if !found.exists() {
+        return Some("no such file".to_owned());
+    }
+    if heading.is_empty() || found.extension().is_none_or(|extension| extension != "md") {
+        return None;
+    }
+    let text = fs::read_to_string(&found).ok()?;
+    (!headings(&text).contains(heading)).then(|| "no such heading".to_owned())
+}
+
+/// The path without `..`; `None` where it leads above the root.
+fn plain(path: &Path) -> Option<PathBuf> {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir if !plain.pop() => return None,
+            Component::Normal(name) => plain.push(name),
+            _ => {}
+        }
+    }
+    Some(plain)
+}
+
+/// What the headings of a text are called in links: as GitHub does, in small letters, dashes for spaces, other signs left out.
+fn headings(text: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for (_, line, _) in lines(text).filter(|line| !line.2 && line.1.starts_with('#')) {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        let name: String = kept.map(|c| if c == ' ' { '-' } else { c }).collect();
+        // The second heading of a name is `name-1`.
+        let free =
+            (0..).map(|n| if n == 0 { name.clone() } else { format!("{name}-{n}") }).find(|n| !names.contains(n));
+        names.extend(free);
+    }
+    names
 }
