@@ -1,3 +1,0 @@
-//! The driver, which `cargo prove-bench miden` builds and starts.
-
-provers_bench::driver!(prover::PROVERS);

@@ -1,3 +1,0 @@
-//! The driver, which `cargo prove-bench spartan2` builds and starts.
-
-provers_bench::driver!(prover::PROVERS);
