@@ -117,6 +117,13 @@ pub struct Prover {
     pub workloads: &'static [WorkloadSpec],
 }
 
+impl Prover {
+    /// A prover on Rayon's pool. The pool starts outside any phase, so that its permanent allocations do not lie in the arena.
+    pub const fn new(name: &'static str, about: &'static str, workloads: &'static [WorkloadSpec]) -> Self {
+        Self { name, about, init: || _ = zk_alloc::pool::build_global(), workloads }
+    }
+}
+
 /// An action on the clock after a proof: nothing, or the fault that a test requested.
 type Disturb = dyn Fn(Duration) -> anyhow::Result<()>;
 

@@ -18,13 +18,11 @@ use p3_uni_stark::StarkConfig;
 use provers_bench::{Prover, Workload, WorkloadSpec};
 
 /// The prover, shared by the driver and every arm.
-pub static PROVERS: &[Prover] = &[Prover {
-    name: "mine",
-    about: "a prover of my own",
-    // Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
-    init: || _ = zk_alloc::pool::build_global(),
-    workloads: &[WorkloadSpec::new::<Cubes>("cubes", "64 chains of x -> x^3 + 1", 15).checked_at(12)],
-}];
+pub static PROVERS: &[Prover] = &[Prover::new(
+    "mine",
+    "a prover of my own",
+    &[WorkloadSpec::new::<Cubes>("cubes", "64 chains of x -> x^3 + 1", 15).checked_at(12)],
+)];
 
 type Perm = Poseidon2KoalaBear<16>;
 type Packing = <KoalaBear as Field>::Packing;
@@ -45,14 +43,9 @@ pub struct Cubes {
     rows: usize,
 }
 
-/// A proof and its statement: the first and last elements of the chains.
-pub struct Statement {
-    proof: p3_uni_stark::Proof<Config>,
-    ends: Vec<KoalaBear>,
-}
-
 impl Workload for Cubes {
-    type Proof = Statement;
+    /// A proof, and its statement: the first and last elements of the chains.
+    type Proof = (p3_uni_stark::Proof<Config>, Vec<KoalaBear>);
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let perm = default_koalabear_poseidon2_16();
@@ -63,19 +56,19 @@ impl Workload for Cubes {
         Ok(Self { config: Config::new(pcs, DuplexChallenger::new(perm)), log_blowup, rows: 1 << log_rows })
     }
 
-    fn prove(&self, seed: u64) -> anyhow::Result<Statement> {
+    fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
         // The phase also covers the trace, the largest buffer of a proof.
         zk_alloc::phase(|| {
             let trace = self.trace(seed);
             let (first, last) = (&trace.values[..CHAINS], &trace.values[trace.values.len() - CHAINS..]);
             let ends = [first, last].concat();
             let proof = p3_uni_stark::prove(&self.config, &CubesAir, trace, &ends).context("proving")?;
-            Ok(Statement { proof, ends })
+            Ok((proof, ends))
         })
     }
 
-    fn verify(&self, statement: &Statement) -> anyhow::Result<()> {
-        p3_uni_stark::verify(&self.config, &CubesAir, &statement.proof, &statement.ends).context("verifying")
+    fn verify(&self, (proof, ends): &Self::Proof) -> anyhow::Result<()> {
+        p3_uni_stark::verify(&self.config, &CubesAir, proof, ends).context("verifying")
     }
 }
 

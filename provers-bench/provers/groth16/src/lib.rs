@@ -17,16 +17,14 @@ use ark_std::rand::{Rng, SeedableRng, rngs::StdRng};
 use provers_bench::{Prover, Workload, WorkloadSpec};
 
 /// The prover, shared by the driver and every arm.
-pub static PROVERS: &[Prover] = &[Prover {
-    name: "groth16",
-    about: "Groth16 of arkworks 0.6",
-    // Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
-    init: || _ = zk_alloc::pool::build_global(),
-    workloads: &[WorkloadSpec::new::<Poseidon>("poseidon", "the Poseidon preimage of a digest over BN254", 18)
+pub static PROVERS: &[Prover] = &[Prover::new(
+    "groth16",
+    "Groth16 of arkworks 0.6",
+    &[WorkloadSpec::new::<Poseidon>("poseidon", "the Poseidon preimage of a digest over BN254", 18)
         .sizes(10, 20)
         .checked_at(12)
         .processes_at_most(2)],
-}];
+)];
 
 /// A circuit of at most `2^log_rows` constraints, and its keys.
 pub struct Poseidon {
@@ -36,14 +34,9 @@ pub struct Poseidon {
     verifying_key: PreparedVerifyingKey<Bn254>,
 }
 
-/// A proof and its statement.
-pub struct Statement {
-    proof: Proof<Bn254>,
-    digest: Fr,
-}
-
 impl Workload for Poseidon {
-    type Proof = Statement;
+    /// A proof, and the digest.
+    type Proof = (Proof<Bn254>, Fr);
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let parameters = parameters();
@@ -57,21 +50,19 @@ impl Workload for Poseidon {
         Ok(Self { parameters, message_length, proving_key, verifying_key })
     }
 
-    fn prove(&self, seed: u64) -> anyhow::Result<Statement> {
+    fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
         // The phase also covers the message and its circuit.
         zk_alloc::phase(|| {
             let mut rng = StdRng::seed_from_u64(seed);
             let preimage = Preimage::random(&self.parameters, self.message_length, &mut rng)?;
             let digest = preimage.digest;
-            let proof = Groth16::<Bn254>::prove(&self.proving_key, preimage, &mut rng).context("proving")?;
-            Ok(Statement { proof, digest })
+            let proof = Groth16::<Bn254>::prove(&self.proving_key, preimage, &mut rng)?;
+            Ok((proof, digest))
         })
     }
 
-    fn verify(&self, statement: &Statement) -> anyhow::Result<()> {
-        let valid =
-            Groth16::<Bn254>::verify_with_processed_vk(&self.verifying_key, &[statement.digest], &statement.proof)
-                .context("verifying")?;
+    fn verify(&self, (proof, digest): &Self::Proof) -> anyhow::Result<()> {
+        let valid = Groth16::<Bn254>::verify_with_processed_vk(&self.verifying_key, &[*digest], proof)?;
         anyhow::ensure!(valid, "the proof is not one of this digest");
         Ok(())
     }

@@ -11,8 +11,7 @@ use dory_pcs::backends::arkworks::{
 };
 use dory_pcs::primitives::arithmetic::Field;
 use dory_pcs::primitives::transcript::Transcript;
-use dory_pcs::{DoryError, Polynomial, ProverSetup, Transparent, VerifierSetup};
-use nova_snark::errors::NovaError;
+use dory_pcs::{Polynomial, ProverSetup, Transparent, VerifierSetup};
 use nova_snark::provider::{Bn256EngineKZG, hyperkzg};
 use nova_snark::spartan::direct::{DirectSNARK, ProverKey, VerifierKey};
 use nova_snark::spartan::snark::RelaxedR1CSSNARK;
@@ -20,18 +19,17 @@ use nova_snark::traits::{Engine, circuit::NonTrivialCircuit};
 use provers_bench::{Prover, Workload, WorkloadSpec};
 
 /// The prover, shared by the driver and every arm.
-pub static PROVERS: &[Prover] = &[Prover {
-    name: "jolt",
-    about: "Jolt's commitment scheme Dory, and Spartan, over BN254",
-    init: || _ = zk_alloc_jolt::init(),
-    workloads: &[
+pub static PROVERS: &[Prover] = &[Prover::new(
+    "jolt",
+    "Jolt's commitment scheme Dory, and Spartan, over BN254",
+    &[
         WorkloadSpec::new::<Dory>("dory", "Dory, one polynomial committed to and opened", 18).checked_at(16),
         WorkloadSpec::new::<Spartan>("spartan", "Spartan with HyperKZG, repeated squaring", 16)
             .sizes(10, 20)
             .checked_at(14)
             .processes_at_most(4),
     ],
-}];
+)];
 
 /// A multilinear polynomial of `2^log_rows` coefficients over BN254. It is committed to, and opened at a point drawn
 /// from the commitment.
@@ -42,13 +40,6 @@ pub struct Dory {
     prover: ProverSetup<BN254>,
     verifier: VerifierSetup<BN254>,
     log_rows: usize,
-}
-
-/// A commitment, and the polynomial's value at the point derived from the commitment.
-pub struct DoryOpening {
-    commitment: ArkGT,
-    evaluation: ArkFr,
-    proof: ArkDoryProof,
 }
 
 impl Dory {
@@ -67,7 +58,8 @@ impl Dory {
 }
 
 impl Workload for Dory {
-    type Proof = DoryOpening;
+    /// A commitment, the polynomial's value at the point derived from the commitment, and the proof of that value.
+    type Proof = (ArkGT, ArkFr, ArkDoryProof);
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let log_rows = log_rows as usize;
@@ -79,7 +71,7 @@ impl Workload for Dory {
 
     fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
         let (nu, sigma) = self.log_rows_and_columns();
-        zk_alloc_jolt::try_prove::<_, DoryError>(|| {
+        zk_alloc_jolt::try_prove(|| {
             let polynomial = ArkworksPolynomial::new(coefficients(seed, self.log_rows));
             let (commitment, rows, blind) =
                 polynomial.commit::<BN254, Transparent, G1Routines>(nu, sigma, &self.prover)?;
@@ -95,30 +87,23 @@ impl Workload for Dory {
                 &self.prover,
                 &mut transcript,
             )?;
-            Ok(DoryOpening { commitment, evaluation, proof })
+            Ok((commitment, evaluation, proof))
         })
-        .with_context(|| format!("committing to 2^{} coefficients and opening them", self.log_rows))
     }
 
-    fn verify(&self, opening: &Self::Proof) -> anyhow::Result<()> {
-        let dimensions = (opening.proof.nu, opening.proof.sigma);
-        ensure!(
-            dimensions == self.log_rows_and_columns(),
-            "the opening is of a matrix of 2^{} rows and 2^{} columns, not of 2^{} coefficients in a square",
-            dimensions.0,
-            dimensions.1,
-            self.log_rows
-        );
-        let (point, mut transcript) = self.point(&opening.commitment);
-        dory_pcs::verify::<_, BN254, G1Routines, G2Routines, _>(
-            opening.commitment,
-            opening.evaluation,
+    fn verify(&self, (commitment, evaluation, proof): &Self::Proof) -> anyhow::Result<()> {
+        let (rows, columns) = (proof.nu, proof.sigma);
+        let is_square = (rows, columns) == self.log_rows_and_columns();
+        ensure!(is_square, "the opening is of a matrix of 2^{rows} rows and 2^{columns} columns");
+        let (point, mut transcript) = self.point(commitment);
+        Ok(dory_pcs::verify::<_, BN254, G1Routines, G2Routines, _>(
+            *commitment,
+            *evaluation,
             &point,
-            &opening.proof,
+            proof,
             self.verifier.clone(),
             &mut transcript,
-        )
-        .with_context(|| format!("verifying an opening of 2^{} coefficients", self.log_rows))
+        )?)
     }
 }
 
@@ -148,43 +133,27 @@ pub struct Spartan {
     squarings: usize,
 }
 
-/// A proof that repeated squaring of `input` gives `output`.
-pub struct SquaringProof {
-    input: Scalar,
-    output: Scalar,
-    proof: Direct,
-}
-
 impl Workload for Spartan {
-    type Proof = SquaringProof;
+    /// A proof that repeated squaring of the first number gives the second.
+    type Proof = (Direct, [Scalar; 2]);
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
-        let constraints = 1usize << log_rows;
-        ensure!(
-            constraints > PUBLIC_CONSTRAINTS,
-            "{PUBLIC_CONSTRAINTS} constraints are taken by input and output, and 2^{log_rows} were asked for: use 2 or more"
-        );
-        let squarings = constraints - PUBLIC_CONSTRAINTS;
-        let (prover_key, verifier_key) = Direct::setup(Squarings::new(squarings))
-            .with_context(|| format!("making keys for 2^{log_rows} constraints"))?;
+        let squarings = (1 << log_rows) - PUBLIC_CONSTRAINTS;
+        let (prover_key, verifier_key) = Direct::setup(Squarings::new(squarings)).context("making keys")?;
         Ok(Self { prover_key, verifier_key, squarings })
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
         // Excludes 0 and 1, whose squares stay small.
         let input = Scalar::from(seed) + Scalar::from(2);
-        zk_alloc_jolt::try_prove::<_, NovaError>(|| {
+        zk_alloc_jolt::try_prove(|| {
             let proof = Direct::prove(&self.prover_key, Squarings::new(self.squarings), &[input])?;
             let output = (0..self.squarings).fold(input, |x, _| x * x);
-            Ok(SquaringProof { input, output, proof })
+            Ok((proof, [input, output]))
         })
-        .with_context(|| format!("proving {} squarings", self.squarings))
     }
 
-    fn verify(&self, claim: &Self::Proof) -> anyhow::Result<()> {
-        claim
-            .proof
-            .verify(&self.verifier_key, &[claim.input, claim.output])
-            .with_context(|| format!("verifying {} squarings", self.squarings))
+    fn verify(&self, (proof, ends): &Self::Proof) -> anyhow::Result<()> {
+        Ok(proof.verify(&self.verifier_key, ends)?)
     }
 }

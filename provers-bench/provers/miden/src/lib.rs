@@ -10,15 +10,13 @@ use miden_vm::{
 use provers_bench::{Prover, Workload, WorkloadSpec};
 
 /// The prover, shared by the driver and every arm.
-pub static PROVERS: &[Prover] = &[Prover {
-    name: "miden",
-    about: "Miden VM 0.23",
-    // Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
-    init: || _ = zk_alloc::pool::build_global(),
-    workloads: &[WorkloadSpec::new::<Fibonacci>("fibonacci", "Fibonacci numbers, kept in memory and hashed", 17)
+pub static PROVERS: &[Prover] = &[Prover::new(
+    "miden",
+    "Miden VM 0.23",
+    &[WorkloadSpec::new::<Fibonacci>("fibonacci", "Fibonacci numbers, kept in memory and hashed", 17)
         .sizes(10, 20)
         .checked_at(12)],
-}];
+)];
 
 /// The program, run for as many numbers as fit into `2^log_rows` cycles.
 pub struct Fibonacci {
@@ -26,20 +24,16 @@ pub struct Fibonacci {
     cycles: usize,
 }
 
-/// A proof and its claim.
-pub struct Statement {
-    proof: ExecutionProof,
-    claim: Claim,
-}
-
 impl Workload for Fibonacci {
-    type Proof = Statement;
+    type Proof = (ExecutionProof, Claim);
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
-        Ok(Self { program: assemble()?, cycles: 1 << log_rows })
+        let program = Assembler::default().assemble_program(include_str!("program.masm"));
+        let program = program.map_err(|report| anyhow::anyhow!("assembling: {report}"))?;
+        Ok(Self { program, cycles: 1 << log_rows })
     }
 
-    fn prove(&self, seed: u64) -> anyhow::Result<Statement> {
+    fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
         // The phase also covers the execution of the program.
         zk_alloc::phase(|| {
             let claim = Claim::new(seed, self.cycles);
@@ -50,16 +44,13 @@ impl Workload for Fibonacci {
                 &mut DefaultHost::default(),
                 ExecutionOptions::default(),
                 ProvingOptions::default(),
-            )
-            .context("proving")?;
-            Ok(Statement { proof, claim })
+            )?;
+            Ok((proof, claim))
         })
     }
 
-    fn verify(&self, statement: &Statement) -> anyhow::Result<()> {
-        let (claim, proof) = (&statement.claim, statement.proof.clone());
-        let bits =
-            miden_vm::verify(self.program.to_info(), claim.inputs()?, claim.outputs()?, proof).context("verifying")?;
+    fn verify(&self, (proof, claim): &Self::Proof) -> anyhow::Result<()> {
+        let bits = miden_vm::verify(self.program.to_info(), claim.inputs()?, claim.outputs()?, proof.clone())?;
         anyhow::ensure!(bits >= 96, "a proof of {bits} bits");
         Ok(())
     }
@@ -74,13 +65,8 @@ const CHUNK_CYCLES: usize = 97;
 /// Cycles of the rest of the program.
 const OTHER_CYCLES: usize = 60;
 
-fn assemble() -> anyhow::Result<Program> {
-    let source = include_str!("program.masm");
-    Assembler::default().assemble_program(source).map_err(|report| anyhow::anyhow!("assembling: {report}"))
-}
-
 /// The program's input, and its required output.
-struct Claim {
+pub struct Claim {
     first: [Felt; 2],
     numbers: usize,
 }

@@ -15,16 +15,15 @@ use plonky2::plonk::proof::{ProofWithPublicInputs, ProofWithPublicInputsTarget};
 use provers_bench::{Prover, Workload, WorkloadSpec};
 
 /// The prover, shared by the driver and every arm.
-pub static PROVERS: &[Prover] = &[Prover {
-    name: "plonky2",
-    about: "plonky2 1.1 over Goldilocks with FRI",
-    init: || _ = zk_alloc_plonky2::init(),
-    workloads: &[
+pub static PROVERS: &[Prover] = &[Prover::new(
+    "plonky2",
+    "plonky2 1.1 over Goldilocks with FRI",
+    &[
         WorkloadSpec::new::<Squaring>("squaring", "repeated squaring, 20 to a row", 13).checked_at(12),
         WorkloadSpec::new::<Recursion>("recursion", "squarings, a proof of the proof, and a proof of that", 13)
             .checked_at(12),
     ],
-}];
+)];
 
 const D: usize = 2;
 type F = GoldilocksField;
@@ -51,10 +50,7 @@ impl Workload for Squaring {
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let config = CircuitConfig::standard_recursion_config();
         let in_a_row = config.num_routed_wires / WIRES_OF_A_MULTIPLICATION;
-        let rows = (1usize << log_rows)
-            .checked_sub(ROWS_OF_THE_BUILDER)
-            .with_context(|| format!("2^{log_rows} rows leave no room for squarings: use 5 or more for log_rows"))?;
-        let squarings = rows * in_a_row;
+        let squarings = ((1 << log_rows) - ROWS_OF_THE_BUILDER) * in_a_row;
 
         let mut builder = CircuitBuilder::<F, D>::new(config);
         let first = builder.add_virtual_public_input();
@@ -72,12 +68,12 @@ impl Workload for Squaring {
     fn prove(&self, seed: u64) -> anyhow::Result<Proof> {
         let mut inputs = PartialWitness::new();
         inputs.set_target(self.first, input(seed))?;
-        zk_alloc_plonky2::prove(&self.circuit, inputs).with_context(|| format!("proving {} squarings", self.squarings))
+        zk_alloc_plonky2::prove(&self.circuit, inputs)
     }
 
     fn verify(&self, proof: &Proof) -> anyhow::Result<()> {
         check_square(&proof.public_inputs, self.squarings)?;
-        self.circuit.verify(proof.clone()).with_context(|| format!("verifying a proof of {} squarings", self.squarings))
+        self.circuit.verify(proof.clone())
     }
 }
 

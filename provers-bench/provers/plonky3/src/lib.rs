@@ -5,37 +5,33 @@
 //! configuration for all its proofs, as a service does, and builds the trace inside the phase. The trace is the only
 //! huge buffer of a proof.
 
-mod koala_bear;
 mod whir;
 
-use anyhow::{Context, ensure};
 use p3_challenger::{DuplexChallenger, HashChallenger, SerializingChallenger32};
 use p3_commit::ExtensionMmcs;
 use p3_dft::Radix2DitParallel;
-use p3_field::TwoAdicField;
+use p3_field::{Field, extension::BinomialExtensionField};
 use p3_fri::{FriParameters, TwoAdicFriPcs};
 use p3_keccak::{Keccak256Hash, KeccakF};
 use p3_keccak_air::{KeccakAir, NUM_ROUNDS};
 use p3_koala_bear::{
     GenericPoseidon2LinearLayersKoalaBear, KOALABEAR_POSEIDON2_HALF_FULL_ROUNDS, KOALABEAR_POSEIDON2_PARTIAL_ROUNDS_16,
     KOALABEAR_POSEIDON2_RC_16_EXTERNAL_FINAL, KOALABEAR_POSEIDON2_RC_16_EXTERNAL_INITIAL,
-    KOALABEAR_POSEIDON2_RC_16_INTERNAL, KOALABEAR_S_BOX_DEGREE, KoalaBear, default_koalabear_poseidon2_24,
+    KOALABEAR_POSEIDON2_RC_16_INTERNAL, KOALABEAR_S_BOX_DEGREE, KoalaBear, Poseidon2KoalaBear,
+    default_koalabear_poseidon2_16, default_koalabear_poseidon2_24,
 };
 use p3_merkle_tree::MerkleTreeMmcs;
 use p3_poseidon2_air::{RoundConstants, VectorizedPoseidon2Air, generate_vectorized_trace_rows};
-use p3_symmetric::{CompressionFunctionFromHasher, PaddingFreeSponge, SerializingHasher};
+use p3_symmetric::{CompressionFunctionFromHasher, PaddingFreeSponge, SerializingHasher, TruncatedPermutation};
 use p3_uni_stark::{Proof, StarkConfig, verify};
 use provers_bench::{Prover, Workload, WorkloadSpec};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
-use koala_bear::{Challenge, Perm24, Poseidon2Mmcs, poseidon2_mmcs};
-
 /// The prover, shared by the driver and every arm.
-pub static PROVERS: &[Prover] = &[Prover {
-    name: "plonky3",
-    about: "Plonky3 0.8 over KoalaBear with FRI, and with WHIR",
-    init: || _ = zk_alloc_plonky3::init(),
-    workloads: &[
+pub static PROVERS: &[Prover] = &[Prover::new(
+    "plonky3",
+    "Plonky3 0.8 over KoalaBear with FRI, and with WHIR",
+    &[
         WorkloadSpec::new::<Poseidon2>("poseidon2", "Poseidon2 AIR, vectorised by 8, Keccak Merkle tree", 15)
             .checked_at(13),
         WorkloadSpec::new::<Keccak>("keccak", "Keccak-f AIR, Poseidon2 Merkle tree", 14).checked_at(12),
@@ -43,8 +39,10 @@ pub static PROVERS: &[Prover] = &[Prover {
             .sizes(10, 21)
             .checked_at(20),
     ],
-}];
+)];
 
+/// KoalaBear's extension field, which all workloads share.
+pub(crate) type Challenge = BinomialExtensionField<KoalaBear, 4>;
 type Dft = Radix2DitParallel<KoalaBear>;
 type ChallengeMmcs<ValMmcs> = ExtensionMmcs<KoalaBear, Challenge, ValMmcs>;
 type Pcs<ValMmcs> = TwoAdicFriPcs<KoalaBear, Dft, ValMmcs, ChallengeMmcs<ValMmcs>>;
@@ -62,6 +60,17 @@ type KeccakMmcs = MerkleTreeMmcs<
 type KeccakChallenger = SerializingChallenger32<KoalaBear, HashChallenger<u8, Keccak256Hash, 32>>;
 type KeccakConfig = Config<KeccakMmcs, KeccakChallenger>;
 
+type Packing = <KoalaBear as Field>::Packing;
+pub(crate) type Perm16 = Poseidon2KoalaBear<16>;
+pub(crate) type Perm24 = Poseidon2KoalaBear<24>;
+pub(crate) type Poseidon2Mmcs = MerkleTreeMmcs<
+    Packing,
+    Packing,
+    PaddingFreeSponge<Perm24, 24, 16, 8>,
+    TruncatedPermutation<Perm16, 2, 8, 16>,
+    2,
+    8,
+>;
 type Poseidon2Challenger = DuplexChallenger<KoalaBear, Perm24, 24, 16>;
 type Poseidon2Config = Config<Poseidon2Mmcs, Poseidon2Challenger>;
 
@@ -105,7 +114,7 @@ impl Workload for Poseidon2 {
         // The three top layers of every tree are part of the commitment, as in the example of p3-poseidon2-air.
         let mmcs = KeccakMmcs::new(SerializingHasher::new(sponge), CompressionFunctionFromHasher::new(sponge), 3);
         let challenger = KeccakChallenger::from_hasher(vec![], Keccak256Hash {});
-        let (config, log_blowup) = config(mmcs, challenger, log_rows)?;
+        let (config, log_blowup) = config(mmcs, challenger);
         let constants = RoundConstants::new(
             KOALABEAR_POSEIDON2_RC_16_EXTERNAL_INITIAL,
             KOALABEAR_POSEIDON2_RC_16_INTERNAL,
@@ -130,13 +139,11 @@ impl Workload for Poseidon2 {
                 VECTOR_LEN,
             >(inputs, &self.constants, self.log_blowup)
         };
-        zk_alloc_plonky3::prove_with_trace(&self.config, &self.air, trace, &[])
-            .with_context(|| format!("proving {} Poseidon2 permutations", self.permutations))
+        Ok(zk_alloc_plonky3::prove_with_trace(&self.config, &self.air, trace, &[])?)
     }
 
     fn verify(&self, proof: &Self::Proof) -> anyhow::Result<()> {
-        verify(&self.config, &self.air, proof, &[])
-            .with_context(|| format!("verifying {} Poseidon2 permutations", self.permutations))
+        Ok(verify(&self.config, &self.air, proof, &[])?)
     }
 }
 
@@ -154,15 +161,9 @@ impl Workload for Keccak {
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let challenger = Poseidon2Challenger::new(default_koalabear_poseidon2_24());
-        let (config, log_blowup) = config(poseidon2_mmcs(), challenger, log_rows)?;
-        // As many permutations as fit. The generator pads the rows to the next power of two. With at least one
-        // permutation, this is 2^log_rows.
-        let permutations = (1usize << log_rows) / NUM_ROUNDS;
-        ensure!(
-            permutations > 0,
-            "one Keccak-f permutation takes {NUM_ROUNDS} rows, and 2^{log_rows} rows were asked for: use 5 or more for log_rows"
-        );
-        Ok(Self { config, log_blowup, permutations })
+        let (config, log_blowup) = config(poseidon2_mmcs(), challenger);
+        // As many permutations as fit. The generator pads the rows to the next power of two, which is 2^log_rows.
+        Ok(Self { config, log_blowup, permutations: (1 << log_rows) / NUM_ROUNDS })
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
@@ -171,13 +172,11 @@ impl Workload for Keccak {
             let inputs = (0..self.permutations).map(|_| rng.random()).collect();
             p3_keccak_air::generate_trace_rows(inputs, self.log_blowup)
         };
-        zk_alloc_plonky3::prove_with_trace(&self.config, &KeccakAir {}, trace, &[])
-            .with_context(|| format!("proving {} Keccak-f permutations", self.permutations))
+        Ok(zk_alloc_plonky3::prove_with_trace(&self.config, &KeccakAir {}, trace, &[])?)
     }
 
     fn verify(&self, proof: &Self::Proof) -> anyhow::Result<()> {
-        verify(&self.config, &KeccakAir {}, proof, &[])
-            .with_context(|| format!("verifying {} Keccak-f permutations", self.permutations))
+        Ok(verify(&self.config, &KeccakAir {}, proof, &[])?)
     }
 }
 
@@ -185,13 +184,14 @@ impl Workload for Keccak {
 fn config<ValMmcs: Clone, Challenger: Clone>(
     mmcs: ValMmcs,
     challenger: Challenger,
-    log_rows: u32,
-) -> anyhow::Result<(Config<ValMmcs, Challenger>, usize)> {
+) -> (Config<ValMmcs, Challenger>, usize) {
     let fri = FriParameters::new_benchmark(ChallengeMmcs::new(mmcs.clone()));
     let log_blowup = fri.log_blowup;
-    // The domain of the extended trace is a multiplicative subgroup. If it exceeds the field's largest one, the prover
-    // panics.
-    let most = KoalaBear::TWO_ADICITY - log_blowup;
-    ensure!(log_rows as usize <= most, "KoalaBear has room for 2^{most} rows at most, and 2^{log_rows} were asked for");
-    Ok((StarkConfig::new(TwoAdicFriPcs::new(Dft::default(), mmcs, fri), challenger), log_blowup))
+    (StarkConfig::new(TwoAdicFriPcs::new(Dft::default(), mmcs, fri), challenger), log_blowup)
+}
+
+/// The Poseidon2 Merkle trees of Plonky3's examples: 24 wide for leaves and 16 wide for nodes.
+pub(crate) fn poseidon2_mmcs() -> Poseidon2Mmcs {
+    let hash = PaddingFreeSponge::new(default_koalabear_poseidon2_24());
+    Poseidon2Mmcs::new(hash, TruncatedPermutation::new(default_koalabear_poseidon2_16()), 0)
 }

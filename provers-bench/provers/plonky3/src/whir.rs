@@ -16,7 +16,7 @@ use p3_whir::{
 };
 use rand::{SeedableRng, rngs::SmallRng};
 
-use crate::koala_bear::{Challenge, Perm16, Poseidon2Mmcs, poseidon2_mmcs};
+use crate::{Challenge, Perm16, Poseidon2Mmcs, poseidon2_mmcs};
 use provers_bench::Workload;
 
 type Challenger = DuplexChallenger<KoalaBear, Perm16, 16, 8>;
@@ -90,15 +90,13 @@ impl Workload for Whir {
             let witness = Suffix::new_witness(vec![polynomial], FOLDING);
             let (commitment, data) = self.pcs.commit(witness, &mut challenger)?;
             let proof = self.pcs.open(data, self.protocol.clone(), &mut challenger)?;
-            anyhow::Ok(WhirOpening { commitment, proof })
+            Ok(WhirOpening { commitment, proof })
         })
-        .with_context(|| format!("committing to a polynomial of {} variables and opening it", self.log_rows))
     }
 
     fn verify(&self, opening: &Self::Proof) -> anyhow::Result<()> {
-        self.pcs
-            .verify(&opening.commitment, &opening.proof, &mut self.challenger.clone(), self.protocol.clone())
-            .with_context(|| format!("verifying an opening of a polynomial of {} variables", self.log_rows))
+        let mut challenger = self.challenger.clone();
+        Ok(self.pcs.verify(&opening.commitment, &opening.proof, &mut challenger, self.protocol.clone())?)
     }
 }
 

@@ -16,16 +16,14 @@ use spartan2::traits::circuit::SpartanCircuit;
 use spartan2::traits::snark::R1CSSNARKTrait;
 
 /// The prover, shared by the driver and every arm.
-pub static PROVERS: &[Prover] = &[Prover {
-    name: "spartan2",
-    about: "Spartan2 0.9",
-    // Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
-    init: || _ = zk_alloc::pool::build_global(),
-    workloads: &[WorkloadSpec::new::<Sha256>("sha256", "the SHA-256 preimage of a digest over T256", 20)
+pub static PROVERS: &[Prover] = &[Prover::new(
+    "spartan2",
+    "Spartan2 0.9",
+    &[WorkloadSpec::new::<Sha256>("sha256", "the SHA-256 preimage of a digest over T256", 20)
         .sizes(BLOCK_LOG_ROWS, 22)
         .checked_at(17)
         .processes_at_most(2)],
-}];
+)];
 
 /// Every witness value of the circuit fits into a machine word.
 const SMALL: bool = true;
@@ -39,53 +37,43 @@ pub struct Sha256 {
     verifying_key: SpartanVerifierKey<T256HyraxEngine>,
 }
 
-/// A proof and its statement.
-pub struct Statement {
-    proof: Snark,
-    digest: [u8; 32],
-}
-
 impl Workload for Sha256 {
-    type Proof = Statement;
+    /// A proof, and the digest.
+    type Proof = (Snark, [u8; 32]);
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
-        let message_length = message_length(1 << (log_rows - BLOCK_LOG_ROWS));
-        let any = Preimage::of(vec![0; message_length]);
+        let message_length = (BLOCK << (log_rows - BLOCK_LOG_ROWS)) - PADDING;
+        let any = Preimage(vec![0; message_length]);
         let (proving_key, verifying_key) = Snark::setup(any).context("making keys")?;
         Ok(Self { message_length, proving_key, verifying_key })
     }
 
-    fn prove(&self, seed: u64) -> anyhow::Result<Statement> {
+    fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
         // The phase also covers the message and its witness.
         zk_alloc::phase(|| {
-            let mut message = vec![0; self.message_length];
-            StdRng::seed_from_u64(seed).fill_bytes(&mut message);
-            let preimage = Preimage::of(message);
+            let mut preimage = Preimage(vec![0; self.message_length]);
+            StdRng::seed_from_u64(seed).fill_bytes(&mut preimage.0);
             let digest = preimage.digest();
             let witness =
                 Snark::prep_prove(&self.proving_key, preimage.clone(), SMALL).context("making the witness")?;
-            let (proof, _) = Snark::prove(&self.proving_key, preimage, witness, SMALL).context("proving")?;
-            Ok(Statement { proof, digest })
+            let (proof, _) = Snark::prove(&self.proving_key, preimage, witness, SMALL)?;
+            Ok((proof, digest))
         })
     }
 
-    fn verify(&self, statement: &Statement) -> anyhow::Result<()> {
-        let public = statement.proof.verify(&self.verifying_key).context("verifying")?;
-        anyhow::ensure!(public == public_bits(&statement.digest), "the proof is not one of this digest");
+    fn verify(&self, (proof, digest): &Self::Proof) -> anyhow::Result<()> {
+        let public = proof.verify(&self.verifying_key)?;
+        anyhow::ensure!(public == public_bits(digest), "the proof is not one of this digest");
         Ok(())
     }
 }
 
 /// A block of SHA-256 has fewer constraints than `2^BLOCK_LOG_ROWS`.
 const BLOCK_LOG_ROWS: u32 = 15;
+/// Bytes of a block.
 const BLOCK: usize = 64;
 /// Bytes at the end of a message: a set bit, and the message's length.
 const PADDING: usize = 9;
-
-/// Bytes of the message that fills `blocks` blocks.
-fn message_length(blocks: usize) -> usize {
-    blocks * BLOCK - PADDING
-}
 
 /// The bits of a digest, as the circuit's public values.
 fn public_bits<F: Field>(digest: &[u8]) -> Vec<F> {
@@ -99,17 +87,11 @@ fn bits(bytes: &[u8]) -> impl Iterator<Item = bool> {
 
 /// A message with a public digest.
 #[derive(Clone)]
-struct Preimage {
-    message: Vec<u8>,
-}
+struct Preimage(Vec<u8>);
 
 impl Preimage {
-    fn of(message: Vec<u8>) -> Self {
-        Self { message }
-    }
-
     fn digest(&self) -> [u8; 32] {
-        sha2::Sha256::digest(&self.message).into()
+        sha2::Sha256::digest(&self.0).into()
     }
 }
 
@@ -130,7 +112,7 @@ impl<E: Engine> SpartanCircuit<E> for Preimage {
         cs: &mut CS,
         _shared: &[AllocatedNum<E::Scalar>],
     ) -> Result<Vec<AllocatedNum<E::Scalar>>, SynthesisError> {
-        let message = bits(&self.message).enumerate().map(|(place, bit)| {
+        let message = bits(&self.0).enumerate().map(|(place, bit)| {
             AllocatedBit::alloc(cs.namespace(|| format!("message {place}")), Some(bit)).map(Boolean::from)
         });
         let message = message.collect::<Result<Vec<_>, _>>()?;

@@ -1,6 +1,5 @@
 //! Stwo as a prover of prove-bench: the wide Fibonacci AIR of its examples, with an input that the verifier knows.
 
-use anyhow::Context;
 use provers_bench::{Prover, Workload, WorkloadSpec};
 use rayon::prelude::*;
 use stwo::core::air::Component;
@@ -23,15 +22,11 @@ use stwo::prover::poly::twiddles::TwiddleTree;
 use stwo_constraint_framework::{EvalAtRow, FrameworkComponent, FrameworkEval, TraceLocationAllocator};
 
 /// The prover, shared by the driver and every arm.
-pub static PROVERS: &[Prover] = &[Prover {
-    name: "stwo",
-    about: "Stwo 2.3",
-    // Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
-    init: || _ = zk_alloc::pool::build_global(),
-    workloads: &[
-        WorkloadSpec::new::<WideFibonacci>("wide-fibonacci", "100 columns of a^2 + b^2 over M31", 20).checked_at(16)
-    ],
-}];
+pub static PROVERS: &[Prover] = &[Prover::new(
+    "stwo",
+    "Stwo 2.3",
+    &[WorkloadSpec::new::<WideFibonacci>("wide-fibonacci", "100 columns of a^2 + b^2 over M31", 20).checked_at(16)],
+)];
 
 /// A workload of `2^log_rows` sequences.
 pub struct WideFibonacci {
@@ -40,24 +35,18 @@ pub struct WideFibonacci {
     log_rows: u32,
 }
 
-/// A proof and its statement.
-pub struct Statement {
-    proof: StarkProof<Blake2sMerkleHasher>,
-    sequences: Sequences,
-}
-
 impl WideFibonacci {
     /// The channel from which prover and verifier start.
     fn channel(&self, sequences: &Sequences) -> Blake2sChannel {
         let mut channel = Blake2sChannel::default();
         self.config.mix_into(&mut channel);
-        sequences.mix_into(&mut channel);
+        channel.mix_u32s(&[sequences.first.0, sequences.log_rows]);
         channel
     }
 }
 
 impl Workload for WideFibonacci {
-    type Proof = Statement;
+    type Proof = (StarkProof<Blake2sMerkleHasher>, Sequences);
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         // 96 bits of security, 16 of them from proof of work.
@@ -70,7 +59,7 @@ impl Workload for WideFibonacci {
         Ok(Self { config, twiddles, log_rows })
     }
 
-    fn prove(&self, seed: u64) -> anyhow::Result<Statement> {
+    fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
         // The phase also covers the trace.
         zk_alloc::phase(|| {
             let sequences = Sequences::new(seed, self.log_rows);
@@ -82,20 +71,19 @@ impl Workload for WideFibonacci {
                 tree.extend_evals(columns);
                 tree.commit(&mut channel);
             }
-            let component = component(sequences);
-            let proof = stwo::prover::prove(&[&component], &mut channel, commitments).context("proving")?;
-            Ok(Statement { proof, sequences })
+            let proof = stwo::prover::prove(&[&component(sequences)], &mut channel, commitments)?;
+            Ok((proof, sequences))
         })
     }
 
-    fn verify(&self, statement: &Statement) -> anyhow::Result<()> {
-        let (proof, component) = (statement.proof.clone(), component(statement.sequences));
-        let mut channel = self.channel(&statement.sequences);
+    fn verify(&self, (proof, sequences): &Self::Proof) -> anyhow::Result<()> {
+        let component = component(*sequences);
+        let mut channel = self.channel(sequences);
         let mut commitments = CommitmentSchemeVerifier::<Blake2sMerkleChannel>::new(self.config);
         for (&commitment, sizes) in proof.commitments.iter().zip(component.trace_log_degree_bounds().iter()) {
             commitments.commit(commitment, sizes, &mut channel);
         }
-        verifier::verify(&[&component], &mut channel, &mut commitments, proof).context("verifying")
+        Ok(verifier::verify(&[&component], &mut channel, &mut commitments, proof.clone())?)
     }
 }
 
@@ -107,7 +95,7 @@ const COLUMNS: usize = 100;
 
 /// The statement: each of `2^log_rows` sequences starts with `first`. Only the prover knows their second elements.
 #[derive(Clone, Copy)]
-struct Sequences {
+pub struct Sequences {
     first: BaseField,
     log_rows: u32,
 }
@@ -115,10 +103,6 @@ struct Sequences {
 impl Sequences {
     fn new(seed: u64, log_rows: u32) -> Self {
         Self { first: BaseField::reduce(seed % u64::from(P)), log_rows }
-    }
-
-    fn mix_into(&self, channel: &mut impl Channel) {
-        channel.mix_u32s(&[self.first.0, self.log_rows]);
     }
 
     /// The columns of the trace. The second element of each row is that row's index.

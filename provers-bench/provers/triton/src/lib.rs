@@ -6,15 +6,11 @@ use triton_vm::config::{self, CacheDecision};
 use triton_vm::prelude::{BFieldElement, Claim, NonDeterminism, Program, Proof, PublicInput, Stark, bfe};
 
 /// The prover, shared by the driver and every arm.
-pub static PROVERS: &[Prover] = &[Prover {
-    name: "triton",
-    about: "Triton VM 9.0",
-    // Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
-    init: || _ = zk_alloc::pool::build_global(),
-    workloads: &[WorkloadSpec::new::<Numbers>("fibonacci", "Fibonacci numbers, kept in memory", 15)
-        .sizes(10, 18)
-        .checked_at(10)],
-}];
+pub static PROVERS: &[Prover] = &[Prover::new(
+    "triton",
+    "Triton VM 9.0",
+    &[WorkloadSpec::new::<Numbers>("fibonacci", "Fibonacci numbers, kept in memory", 15).sizes(10, 18).checked_at(10)],
+)];
 
 /// The program, run for as many numbers as fit into `2^log_rows` rows.
 pub struct Numbers {
@@ -22,35 +18,29 @@ pub struct Numbers {
     rows: u64,
 }
 
-/// A proof and its claim.
-pub struct Statement {
-    proof: Proof,
-    fibonacci: Fibonacci,
-}
-
 impl Workload for Numbers {
-    type Proof = Statement;
+    type Proof = (Proof, Fibonacci);
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
-        Ok(Self { program: assemble()?, rows: 1 << log_rows })
+        let program = Program::from_code(include_str!("program.tasm")).context("assembling")?;
+        Ok(Self { program, rows: 1 << log_rows })
     }
 
-    fn prove(&self, seed: u64) -> anyhow::Result<Statement> {
+    fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
         // Without this setting Triton VM decides by the amount of free memory, so the arms might do different work.
         config::overwrite_lde_trace_caching_to(CacheDecision::Cache);
         // The phase also covers the execution of the program.
         zk_alloc::phase(|| {
             let fibonacci = Fibonacci::new(seed, self.rows);
             let (input, secrets) = (PublicInput::new(fibonacci.input()), NonDeterminism::default());
-            let (_, _, proof) = triton_vm::prove_program(self.program.clone(), input, secrets).context("proving")?;
-            Ok(Statement { proof, fibonacci })
+            let (_, _, proof) = triton_vm::prove_program(self.program.clone(), input, secrets)?;
+            Ok((proof, fibonacci))
         })
     }
 
-    fn verify(&self, statement: &Statement) -> anyhow::Result<()> {
-        let Statement { proof, fibonacci } = statement;
+    fn verify(&self, (proof, fibonacci): &Self::Proof) -> anyhow::Result<()> {
         let claim = Claim::about_program(&self.program).with_input(fibonacci.input()).with_output(fibonacci.output());
-        Stark::default().verify(&claim, proof).context("verifying")
+        Ok(Stark::default().verify(&claim, proof)?)
     }
 }
 
@@ -63,12 +53,8 @@ const CHUNK_ROWS: u64 = 26;
 /// Rows that the rest of the program takes in these tables.
 const OTHER_ROWS: u64 = 9;
 
-fn assemble() -> anyhow::Result<Program> {
-    Program::from_code(include_str!("program.tasm")).context("assembling")
-}
-
 /// The two numbers before the sequence in memory, and the length of that sequence.
-struct Fibonacci {
+pub struct Fibonacci {
     first: [BFieldElement; 2],
     numbers: u64,
 }
