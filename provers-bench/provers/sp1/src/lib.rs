@@ -1,12 +1,13 @@
 //! SP1 as a prover of prove-bench: a run of RISC-V instructions, proved by its core prover on the CPU.
-//!
-//! `program` defines the guest; this file defines the workload.
 
-mod program;
+mod guest;
 
 use anyhow::{Context, anyhow};
+use guest::{FACTOR, INPUT, Input, LEFT, Op, Operand, ROUND, STATE, SUM, TABLE, WORDS, ZERO};
 use provers_bench::{Prover, Workload, WorkloadSpec};
-use sp1_core_executor::{Program, SP1Context};
+use sp1_core_executor::syscalls::SyscallCode;
+use sp1_core_executor::{Instruction, Opcode, Program, SP1Context};
+use sp1_core_machine::io::SP1Stdin;
 use sp1_core_machine::riscv::RiscvAir;
 use sp1_core_machine::utils::prove_core;
 use sp1_stark::air::PublicValues;
@@ -18,16 +19,14 @@ use sp1_stark::{
 use std::borrow::Borrow;
 
 /// The prover, shared by the driver and every arm.
-pub static PROVERS: &[Prover] = &[Prover {
-    name: "sp1",
-    about: "SP1 5.2, core prover",
-    // Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
-    init: || _ = zk_alloc::pool::build_global(),
-    workloads: &[WorkloadSpec::new::<Run>("rv32im", "a run of RISC-V instructions on SP1", 16)
+pub static PROVERS: &[Prover] = &[Prover::new(
+    "sp1",
+    "SP1 5.2, core prover",
+    &[WorkloadSpec::new::<Run>("rv32im", "a run of RISC-V instructions on SP1", 16)
         .sizes(12, 22)
         .checked_at(12)
         .processes_at_most(2)],
-}];
+)];
 
 type Config = BabyBearPoseidon2;
 type Field = Val<Config>;
@@ -39,12 +38,6 @@ pub struct Run {
     verifying_key: StarkVerifyingKey<Config>,
     program: Program,
     instructions: usize,
-}
-
-/// A proof and its statement.
-pub struct Statement {
-    proof: MachineProof<Config>,
-    revealed: u32,
 }
 
 /// SP1's defaults depend on the machine's memory and on the environment. These are its defaults for 32 GiB and less.
@@ -60,37 +53,37 @@ fn options() -> SP1CoreOpts {
 }
 
 impl Workload for Run {
-    type Proof = Statement;
+    /// A proof, and the number that the program reveals.
+    type Proof = (MachineProof<Config>, u32);
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
-        let program = program::assemble();
+        let program = assemble();
         let prover = CpuProver::new(RiscvAir::machine(Config::new()));
         let (proving_key, verifying_key) = prover.setup(&program);
         Ok(Self { prover, proving_key, verifying_key, program, instructions: 1 << log_rows })
     }
 
-    fn prove(&self, seed: u64) -> anyhow::Result<Statement> {
+    fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
         // The phase also covers the execution of the program and its traces.
         zk_alloc::phase(|| {
-            let input = program::input(seed, self.instructions);
+            let input = guest::input(seed, self.instructions);
             let (proof, ..) = prove_core(
                 &self.prover,
                 &self.proving_key,
                 &self.verifying_key,
                 self.program.clone(),
-                &program::stdin(input),
+                &SP1Stdin::from(&input.map(u32::to_le_bytes).concat()),
                 options(),
                 SP1Context::default(),
                 // No shapes: the traces are padded to powers of two, not to the sizes that SP1's recursion expects.
                 None,
                 None,
-            )
-            .context("proving")?;
-            Ok(Statement { proof, revealed: program::run(input) })
+            )?;
+            Ok((proof, guest::run(input)))
         })
     }
 
-    fn verify(&self, Statement { proof, revealed }: &Statement) -> anyhow::Result<()> {
+    fn verify(&self, (proof, revealed): &Self::Proof) -> anyhow::Result<()> {
         let machine = self.prover.machine();
         let mut challenger = machine.config().challenger();
         machine
@@ -113,4 +106,49 @@ impl Workload for Run {
         anyhow::ensure!(output.starts_with(&revealed.to_le_bytes()), "the run revealed another number");
         Ok(())
     }
+}
+
+/// Address of the first instruction. Address 0 would mean that the program has halted.
+const START: u32 = 0x1000;
+
+fn assemble() -> Program {
+    let mut code =
+        system_call(SyscallCode::HINT_READ, [Operand::Value(INPUT), Operand::Value(size_of::<Input>() as i32)]);
+    for (register, address) in [STATE, FACTOR, LEFT].into_iter().zip((INPUT..).step_by(4)) {
+        code.push(encode((Op::Load, register, ZERO, Operand::Value(address))));
+    }
+    code.push(encode((Op::Add, SUM, ZERO, Operand::Value(0))));
+    code.extend(ROUND.map(encode));
+    // The first word of the output.
+    code.extend(system_call(SyscallCode::COMMIT, [Operand::Value(0), Operand::Register(SUM)]));
+    code.extend(system_call(SyscallCode::HALT, [Operand::Value(0); 2]));
+
+    let mut program = Program::new(code, START, START);
+    // Memory that the program does not initialise may begin with any value that the prover likes.
+    program.memory_image.extend((TABLE as u32..).step_by(4).take(WORDS).map(|address| (address, 0)));
+    program
+}
+
+fn encode((op, first, second, last): guest::Instruction) -> Instruction {
+    let opcode = match op {
+        Op::Mul => Opcode::MUL,
+        Op::Srl => Opcode::SRL,
+        Op::Xor => Opcode::XOR,
+        Op::And => Opcode::AND,
+        Op::Add => Opcode::ADD,
+        Op::Load => Opcode::LW,
+        Op::Store => Opcode::SW,
+        Op::BranchUnlessEqual => Opcode::BNE,
+    };
+    let (last, is_immediate) = match last {
+        Operand::Register(number) => (number.into(), false),
+        Operand::Value(value) => (value as u32, true),
+    };
+    Instruction::new(opcode, first, second.into(), last, false, is_immediate)
+}
+
+fn system_call(code: SyscallCode, [first, second]: [Operand; 2]) -> Vec<Instruction> {
+    let code = Operand::Value(code as i32);
+    let moves = [(10, first), (11, second), (5, code)].map(|(to, value)| encode((Op::Add, to, ZERO, value)));
+    [&moves[..], &[Instruction::new(Opcode::ECALL, 5, 10, 11, false, false)]].concat()
 }
