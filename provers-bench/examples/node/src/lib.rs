@@ -10,22 +10,17 @@ use provers_bench::{Prover, Workload, WorkloadSpec};
 
 /// The same node twice, shared by the driver and every arm.
 pub static PROVERS: &[Prover] = &[
-    prover(
+    Prover::new(
         "node",
         "a node with a prover in it",
         &[spec::<false>("node", "Poseidon2 proofs in a node with messages, a database and short-lived threads")],
     ),
-    prover(
+    Prover::new(
         "node-all",
         "the same node, whose threads all take part in zk-alloc's phases",
         &[spec::<true>("node-all", "Poseidon2 proofs in a node whose threads all take part in a proof's phase")],
     ),
 ];
-
-const fn prover(name: &'static str, about: &'static str, workloads: &'static [WorkloadSpec]) -> Prover {
-    // Starts Rayon's pool outside any phase, so that its permanent allocations do not lie in the arena.
-    Prover { name, about, init: || _ = zk_alloc::pool::build_global(), workloads }
-}
 
 const fn spec<const ALL: bool>(name: &'static str, about: &'static str) -> WorkloadSpec {
     WorkloadSpec::new::<InNode<Poseidon2, ALL>>(name, about, 14).checked_at(12)
@@ -45,9 +40,7 @@ impl<P: Workload, const ALL: bool> Workload for InNode<P, ALL> {
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let on_thread_start: fn() = if ALL { zk_alloc::pool::register_worker } else { || () };
-        let prover = P::setup(log_rows)?;
-        let node = Node::start(on_thread_start).context("cannot start the node")?;
-        Ok(Self { prover, node })
+        Ok(Self { prover: P::setup(log_rows)?, node: Node::start(on_thread_start).context("cannot start the node")? })
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<P::Proof> {

@@ -385,16 +385,15 @@ async fn of_job(
 
 /// Frees the parcel of a thread that is gone, and packs another.
 fn work(parcel: Option<Parcel>, seed: u64) -> anyhow::Result<Parcel> {
-    let is_intact = parcel.iter().flatten().all(Sealed::is_intact);
-    ensure!(is_intact, "memory of an earlier thread changed");
+    ensure!(parcel.iter().flatten().all(Sealed::is_intact), "memory of an earlier thread changed");
     let mut rng = SmallRng::seed_from_u64(seed);
-    let mut pack = || {
+    let pack = |_| {
         let least_bytes = 1 << rng.random_range(6..14);
-        let mut block = vec![0; rng.random_range(least_bytes..2 * least_bytes)].into_boxed_slice();
+        let mut block = vec![0; rng.random_range(least_bytes..2 * least_bytes)];
         rng.fill_bytes(&mut block);
         Sealed::new(block)
     };
-    Ok((0..BLOCKS).map(|_| pack()).collect())
+    Ok((0..BLOCKS).map(pack).collect())
 }
 
 #[cfg(test)]

@@ -10,5 +10,5 @@ use std::process::ExitCode;
 static ALLOCATOR: zk_alloc::Allocator = zk_alloc::ALLOCATOR.participants(::zk_alloc::Participants::Pool);
 
 fn main() -> ExitCode {
-    provers_bench::child::main(node::PROVERS, zk_alloc::installed())
+    provers_bench::child::main(prover::PROVERS, zk_alloc::installed())
 }

@@ -1,3 +1,0 @@
-//! The recorder of `prove-bench record`.
-
-provers_bench::recorder!(node::PROVERS);

@@ -1,3 +1,0 @@
-//! The arms that link jemalloc.
-
-provers_bench::arm!(jemalloc, node::PROVERS);

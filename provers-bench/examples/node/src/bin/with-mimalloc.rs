@@ -1,3 +1,0 @@
-//! The arms that link mimalloc.
-
-provers_bench::arm!(mimalloc, node::PROVERS);

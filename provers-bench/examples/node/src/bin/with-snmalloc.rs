@@ -1,3 +1,0 @@
-//! The arm `snmalloc`.
-
-provers_bench::arm!(snmalloc, node::PROVERS);

@@ -1,3 +1,0 @@
-//! The arms that link TCMalloc.
-
-provers_bench::arm!(tcmalloc, node::PROVERS);
