@@ -3,9 +3,8 @@
 //!
 //! ```text
 //! http      requests and answers, /memory, /metrics, the shutdown
-//! service   each request waits for its turn, and makes its proof
+//! service   each request waits for its turn, and makes its proof, here or in a process of its own with a memory budget
 //! queue     which proof may start: no I/O, tested alone
-//! worker    a proof in a process of its own, with a memory budget
 //! prover    the proof itself: replace it by your own
 //! ```
 
@@ -13,7 +12,6 @@ mod http;
 mod prover;
 mod queue;
 mod service;
-mod worker;
 
 use std::time::Duration;
 use std::{fs, panic, thread};
@@ -87,7 +85,7 @@ fn main() -> anyhow::Result<()> {
         zk_alloc_plonky3::init();
     }
     if options.worker {
-        return worker::run(options.isolate.unwrap_or(0) * MIB);
+        return service::work(options.isolate.unwrap_or(0) * MIB);
     }
     if options.isolate.is_none() && std::env::var_os("ZK_ALLOC_RETAIN_BYTES").is_none() {
         // By default, the arena retains up to half of the machine's memory between proofs. Here the limit is known.
