@@ -342,7 +342,7 @@ impl RunArgs {
             return other("--processes is at most --rounds: a process without a warm round would be none");
         }
         let threads = self.threads.map_or_else(cores, |threads| threads as usize);
-        let swept = |of| self.sweep.as_ref().filter(|over| over.sweep == of).map(|over| over.values.iter().copied());
+        let swept = |of| self.sweep.as_ref().filter(|(what, _)| *what == of).map(|(_, values)| values.iter().copied());
         let (over_sizes, over_threads) = (swept(Sweep::LogRows), swept(Sweep::Threads));
         if over_sizes.is_some() && self.log_rows.is_some() {
             return other("--sweep log-rows and --log-rows exclude each other");
@@ -375,7 +375,7 @@ impl RunArgs {
         Ok(Plan {
             prover,
             points,
-            sweep: self.sweep.map(|over| over.sweep).or(self.predict.map(|_| Sweep::LogRows)),
+            sweep: self.sweep.map(|(what, _)| what).or(self.predict.map(|_| Sweep::LogRows)),
             predict: self.predict,
             contestants: contestants(&self.allocators)?,
             rounds,
@@ -394,15 +394,11 @@ impl RunArgs {
 const SMOKE: (u32, Option<u32>) = (MIN_ROUNDS_FOR_VERDICT as u32, Some(MIN_PROCESSES_FOR_VERDICT as u32));
 
 /// The quantity that `--sweep` varies, and its values.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SweepOver {
-    pub(crate) sweep: Sweep,
-    pub(crate) values: Vec<u32>,
-}
+type SweepOver = (Sweep, Vec<u32>);
 
 /// Valid sizes and numbers of threads on the command line; a workload may accept fewer.
-pub(crate) const LOG_ROWS: RangeInclusive<u32> = 0..=63;
-pub(crate) const THREADS: RangeInclusive<u32> = 1..=1024;
+const LOG_ROWS: RangeInclusive<u32> = 0..=63;
+const THREADS: RangeInclusive<u32> = 1..=1024;
 
 /// Parses `log-rows=12..17`, `log-rows=12,14,16` or `threads=1,2,4,8`. A range includes both ends, with `..` and `..=`
 /// alike.
@@ -423,7 +419,7 @@ fn sweep(given: &str) -> Result<SweepOver, String> {
             distinct.push(value);
         }
     }
-    Ok(SweepOver { sweep, values: distinct })
+    Ok((sweep, distinct))
 }
 
 /// Parses a number, or a range that is not empty.
@@ -488,8 +484,6 @@ fn time(given: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Plan, Point};
-    use crate::workloads::WorkloadSpec;
     use crate::workloads::tests::PROVERS;
 
     fn names(names: &[&str]) -> Vec<String> {
@@ -597,11 +591,11 @@ mod tests {
 
     #[test]
     fn a_sweep_takes_ranges_with_both_ends_and_lists() {
-        let values = |given| sweep(given).unwrap().values;
+        let values = |given| sweep(given).unwrap().1;
         assert_eq!(values("log-rows=12..15"), [12, 13, 14, 15]);
         assert_eq!(values("log-rows=12..=15"), [12, 13, 14, 15]);
         assert_eq!(values("log-rows=12,14..16,14"), [12, 14, 15, 16]);
-        assert_eq!(sweep("threads=1,2").unwrap(), SweepOver { sweep: Sweep::Threads, values: vec![1, 2] });
+        assert_eq!(sweep("threads=1,2").unwrap(), (Sweep::Threads, vec![1, 2]));
         for (wrong, valid) in [
             ("rows=1..2", "log-rows=FROM..TO"),
             ("log-rows", "log-rows=FROM..TO"),

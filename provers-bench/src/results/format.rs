@@ -1,6 +1,7 @@
 //! Quantities in human-readable form.
 
 use crate::results::{Interval, Outcome, Ratio, Verdict};
+use indicatif::HumanCount;
 
 /// A time with three significant digits.
 pub(crate) fn time(ns: u64) -> String {
@@ -45,15 +46,7 @@ pub(crate) fn binary_bytes(bytes: usize) -> String {
 
 /// A count, with commas between thousands.
 pub(crate) fn count(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    HumanCount(count).to_string()
 }
 
 /// A ratio with its interval, if it has one.

@@ -377,8 +377,8 @@ impl Summary {
     /// The figures of `samples`, against the baseline's samples `reference`. For the baseline itself, `reference` is
     /// `None`.
     pub(crate) fn of(samples: &[Proof], reference: Option<&[Proof]>, seed: u64) -> Self {
-        let median_of = |proofs: fn(&Proof) -> bool, figure: fn(&Sample) -> Option<u64>| {
-            whole_median(samples.iter().filter(|proof| proofs(proof)).filter_map(|proof| figure(&proof.sample)))
+        let median_of = |proofs: fn(&Proof) -> bool, figure: fn(&Proof) -> Option<u64>| {
+            whole_median(samples.iter().filter(|proof| proofs(proof)).filter_map(figure))
         };
         let ratio_of = |proofs: fn(&Proof) -> bool, figure: fn(&Sample) -> u64| {
             Ratio::of_processes(&ratios(samples, reference?, proofs, figure), seed)
@@ -386,24 +386,22 @@ impl Summary {
         let wall_ratio = ratio_of(Proof::is_warm, |sample| sample.wall_ns);
         let peak_rss_bytes = peak_rss_bytes(samples);
         Self {
-            cold_wall_ns: median_of(Proof::is_cold, |sample| Some(sample.wall_ns)),
+            cold_wall_ns: median_of(Proof::is_cold, |proof| Some(proof.sample.wall_ns)),
             cold_ratio: ratio_of(Proof::is_cold, |sample| sample.wall_ns),
             cold_cpu_ratio: ratio_of(Proof::is_cold, Sample::cpu_ns),
-            cold_cpu_ns: median_of(Proof::is_cold, |sample| Some(sample.cpu_ns())),
-            cold_minflt: median_of(Proof::is_cold, |sample| Some(sample.minflt)),
-            warm_wall_ns: median_of(Proof::is_warm, |sample| Some(sample.wall_ns)),
-            warm_cpu_ns: median_of(Proof::is_warm, |sample| Some(sample.cpu_ns())),
-            warm_sys_ns: median_of(Proof::is_warm, |sample| Some(sample.sys_ns)),
-            warm_minflt: median_of(Proof::is_warm, |sample| Some(sample.minflt)),
-            warm_system_calls: median_of(Proof::is_warm, |sample| sample.counters.get(SYSTEM_CALLS).copied()),
+            cold_cpu_ns: median_of(Proof::is_cold, |proof| Some(proof.sample.cpu_ns())),
+            cold_minflt: median_of(Proof::is_cold, |proof| Some(proof.sample.minflt)),
+            warm_wall_ns: median_of(Proof::is_warm, |proof| Some(proof.sample.wall_ns)),
+            warm_cpu_ns: median_of(Proof::is_warm, |proof| Some(proof.sample.cpu_ns())),
+            warm_sys_ns: median_of(Proof::is_warm, |proof| Some(proof.sample.sys_ns)),
+            warm_minflt: median_of(Proof::is_warm, |proof| Some(proof.sample.minflt)),
+            warm_system_calls: median_of(Proof::is_warm, |proof| proof.sample.counters.get(SYSTEM_CALLS).copied()),
             peak_rss_ratio: peak_rss_bytes
                 .zip(reference.and_then(self::peak_rss_bytes))
                 .filter(|(_, reference)| *reference > 0)
                 .map(|(bytes, reference)| bytes as f64 / reference as f64),
             peak_rss_bytes,
-            warm_byte_seconds: whole_median(
-                samples.iter().filter(|proof| proof.is_warm()).filter_map(|proof| proof.byte_seconds),
-            ),
+            warm_byte_seconds: median_of(Proof::is_warm, |proof| proof.byte_seconds),
             resting_rss_bytes: samples.last().map(|proof| proof.sample.rss_bytes).filter(|bytes| *bytes > 0),
             wall_ratio,
             cpu_ratio: ratio_of(Proof::is_warm, Sample::cpu_ns),
