@@ -128,7 +128,7 @@ fn run(provers: &'static [Prover], folder: &Path, arguments: impl IntoIterator<I
     match plan::parsed(&matches)? {
         Tool::Report(job) => printed(report::run(&job, &runs_folder(job.out.as_deref())?)?),
         Tool::Compare(args) => printed(args.text()?),
-        Tool::Check(args) => ended(compare::check(provers, args, folder)?),
+        Tool::Check(args) => ended(compare::check(provers, &args, folder)?),
         #[cfg(feature = "profile")]
         Tool::Exec(job) if job.profile => printed(exec::profile(&job.checked()?, &Interrupt::on_signals()?)?),
         Tool::Exec(job) => Ok(code_of(&exec::run(&job.checked()?, &Interrupt::on_signals()?)?)),
@@ -176,23 +176,19 @@ fn command(provers: &'static [Prover]) -> Command {
         .disable_help_subcommand(true)
 }
 
-/// The error for a driver that has tools and no prover, if the command line names no tool.
-fn only_tools() -> UsageError {
-    UsageError::Other("this driver has tools and no prover: cargo prove-bench PROVER builds that of a prover".into())
-}
-
+/// The error for a command line that names neither a prover nor a tool.
 fn no_prover(provers: &[Prover]) -> UsageError {
-    if provers.is_empty() {
-        return only_tools();
-    }
     let valid = provers.iter().map(|prover| prover.name).collect::<Vec<_>>().join(", ");
-    UsageError::Other(format!("no prover given: valid are {valid} (prove-bench PROVER --help says more)"))
+    UsageError::Other(match provers {
+        [] => "this driver has tools and no prover: cargo prove-bench PROVER builds that of a prover".into(),
+        _ => format!("no prover given: valid are {valid} (prove-bench PROVER --help says more)"),
+    })
 }
 
 /// Clap's errors span several lines and mostly don't name the valid values of a prover.
 fn one_line(provers: &'static [Prover], error: &clap::Error) -> UsageError {
     match (error.kind(), error.get(ContextKind::InvalidSubcommand)) {
-        (ErrorKind::InvalidSubcommand, _) if provers.is_empty() => only_tools(),
+        (ErrorKind::InvalidSubcommand, _) if provers.is_empty() => no_prover(provers),
         (ErrorKind::InvalidSubcommand, Some(given)) => {
             let unknown = plan::find("prover", &given.to_string(), provers, |prover| prover.name);
             unknown.err().unwrap_or_else(|| no_prover(provers))

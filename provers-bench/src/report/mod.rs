@@ -23,7 +23,7 @@ mod text;
 #[cfg(feature = "profile")]
 pub(crate) use profile::faults_page;
 pub(crate) use profile::{profile_page, profile_picture};
-pub(crate) use text::{Style, command, curves, differences, drawn, inert, section, with_advice, words};
+pub(crate) use text::{Style, command, commit, curves, differences, drawn, inert, known, section, with_advice, words};
 
 /// File name of a run's HTML report.
 pub(crate) const REPORT: &str = "report.html";

@@ -1,6 +1,7 @@
 //! A run as text: on the terminal during the run, and as Markdown for a README or a comment; and the facts about it besides
 //! its figures: machine, build, code and command.
 
+use crate::machine::Machine;
 use crate::results::columns::{self, Medium, Seen};
 use crate::results::{
     ArmResult, Ended, Forecast, Outcome, Prediction, Ratio, Run, Sweep, Timed, Verdict, WorkloadResult, format, view,
@@ -366,7 +367,7 @@ fn facts(run: &Run) -> Vec<Fact> {
         ("kind of host", machine.kind_of_host(), true),
         ("overcommit", known(machine.overcommit_memory.as_deref()), true),
         ("load when it started", known(machine.load_average.as_deref()), false),
-        ("commit", commit(run), true),
+        ("commit", commit(machine), true),
         ("sources", build.sources.clone(), true),
         ("Cargo.lock, SHA-256", known(machine.lockfile_sha256.as_deref()), true),
         ("command line", run.command_line.join(" "), false),
@@ -431,7 +432,7 @@ pub(super) fn sentence(run: &Run) -> String {
         machine.cores,
         machine.memory_bytes.map_or("unknown".into(), format::bytes),
         known(machine.kernel.as_deref()),
-        commit(run)
+        commit(machine)
     )
 }
 
@@ -440,20 +441,21 @@ pub(super) fn on(run: &Run) -> String {
     let machine = &run.machine;
     let day = machine.started_at.strftime("%Y-%m-%d");
     let cpu = machine.cpu.as_deref().unwrap_or("unknown processor");
-    let commit = machine.git_commit.as_deref().unwrap_or("unknown");
-    let changes = if machine.git_dirty == Some(true) { " with changes" } else { "" };
-    let kind = machine.kind_of_host();
-    format!("{kind}: {cpu}, {} cores, commit {commit:.12}{changes}, {day}.", machine.cores)
+    let (kind, commit) = (machine.kind_of_host(), known(machine.git_commit.as_deref()));
+    format!("{kind}: {cpu}, {} cores, commit {commit:.12}{}, {day}.", machine.cores, changes(machine))
 }
 
-/// The commit of the run, marked if the working tree had changes.
-fn commit(run: &Run) -> String {
-    let changes = if run.machine.git_dirty == Some(true) { " with changes" } else { "" };
-    known(run.machine.git_commit.as_deref()) + changes
+/// The commit of a run, marked if the working tree had changes.
+pub(crate) fn commit(machine: &Machine) -> String {
+    known(machine.git_commit.as_deref()) + changes(machine)
+}
+
+fn changes(machine: &Machine) -> &'static str {
+    if machine.git_dirty == Some(true) { " with changes" } else { "" }
 }
 
 /// The value, or "unknown" if the machine does not report it.
-fn known(value: Option<&str>) -> String {
+pub(crate) fn known(value: Option<&str>) -> String {
     value.unwrap_or("unknown").to_owned()
 }
 

@@ -60,14 +60,6 @@ pub(crate) fn latency_ns(workload: &WorkloadResult, arm: &ArmResult, part: f64) 
     times.get(rank.checked_sub(1)?).copied().filter(|_| workload.timed == Timed::Slots)
 }
 
-/// Peak resident memory as a ratio to the baseline's; `None` for the baseline itself.
-pub(crate) fn peak_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<f64> {
-    if is_baseline(workload, arm) {
-        return None;
-    }
-    figures(arm)?.peak_rss_ratio
-}
-
 /// The smallest relevant change of time, as a share of the baseline's. The placement of code and data in memory alone
 /// moves a program's time by a percent or more. A new allocator also has to be deployed and tested.
 pub(crate) const MIN_TIME_CHANGE: f64 = 0.02;

@@ -10,18 +10,17 @@ use crate::machine::Machine;
 use crate::measure::{self, Failure, Interrupt, binaries};
 use crate::plan::{self, Plan, UsageError, percentage};
 use crate::report::{self, Style};
-use crate::results::{ArmResult, MIN_ROUNDS_FOR_VERDICT, Outcome, Run, WorkloadResult, format, view};
+use crate::results::{
+    ArmResult, MIN_ROUNDS_FOR_VERDICT, Outcome, Ratio, Run, WorkloadResult, format, live_peak_bytes, view, whole_median,
+};
 use crate::workloads::{Prover, WorkloadSpec};
 use anyhow::Context;
 use clap::Args;
-use figures::{Figures, Row, Verdict};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-
-mod figures;
 
 /// The arm that the gate holds to the baseline, and the one that its time and memory are compared with.
 const GATED: &str = arms::OURS;
@@ -70,10 +69,10 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
     /// Make the figures of this run the new baseline; requires --reason
-    #[arg(long)]
+    #[arg(long, requires = "reason")]
     bless: bool,
     /// Why the figures may change; recorded in the baseline's history
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", requires = "bless", value_parser = stated)]
     reason: Option<String>,
     /// Comma-separated workloads to check, each as NAME or PROVER/NAME [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
@@ -85,16 +84,9 @@ pub(crate) struct CheckArgs {
     common: Common,
 }
 
-/// The job of a check.
-#[derive(Debug)]
-struct Check {
-    items: Vec<Item>,
-    baseline: Option<PathBuf>,
-    /// The reason, if the figures of this run become the baseline.
-    bless: Option<String>,
-    tolerance: Option<f64>,
-    /// The user named the workloads to check.
-    restricted: bool,
+fn stated(reason: &str) -> Result<String, &'static str> {
+    let reason = reason.trim();
+    if reason.is_empty() { Err("say why the figures may change") } else { Ok(reason.to_owned()) }
 }
 
 /// One workload to check.
@@ -108,33 +100,60 @@ struct Item {
 
 /// Checks the provers of a package against their baseline, which is in `folder` by default. It is read before anything
 /// is built or proved. Returns the comparison and what to do about it, and whether the check failed.
-pub(crate) fn check(provers: &'static [Prover], args: CheckArgs, folder: &Path) -> anyhow::Result<(String, bool)> {
-    let job = Check::of(provers, args)?;
-    let path = job.baseline.clone().unwrap_or_else(|| folder.join(FILE));
-    let baseline = Baseline::read(&path, job.bless.is_some())?;
-    if job.bless.is_none() {
-        job.matches(&baseline).map_err(|reason| unusable(&path, &reason))?;
+pub(crate) fn check(provers: &'static [Prover], args: &CheckArgs, folder: &Path) -> anyhow::Result<(String, bool)> {
+    let items = args.items(provers)?;
+    let path = args.baseline.clone().unwrap_or_else(|| folder.join(FILE));
+    let mut baseline = Baseline::read(&path, args.bless)?;
+    if !args.bless {
+        baseline.covers(&items, args.is_restricted()).map_err(|reason| unusable(&path, &reason))?;
     }
     let interrupt = Interrupt::on_signals()?;
     // The arms are the same for every workload.
-    let arms = binaries::folder(&job.items[0].plan.contestants, &interrupt)?;
-    job.hold(baseline, &path, &arms, &interrupt)
+    let arms = binaries::folder(&items[0].plan.contestants, &interrupt)?;
+    let (mut compared, mut entries, mut machine) = (Vec::new(), Vec::new(), None);
+    for Item { key, plan, .. } in items {
+        let run = measure::run(&plan, &arms, &interrupt)?;
+        if run.interrupted {
+            measure::print("interrupted: nothing was judged\n");
+            return Err(Failure::Interrupted.into());
+        }
+        let entry = entry(&run);
+        let rows = entry.as_ref().map(|now| args.rows(baseline.workloads.get(&key), now)).map_err(Clone::clone);
+        compared.push(Comparison { workload: key.clone(), arm: GATED.into(), rows });
+        entries.extend(entry.map(|entry| (key, entry)));
+        machine = Some(run.machine);
+    }
+    let mut passed = compared.iter().all(|comparison| comparison.rows.is_ok());
+    let mut text = table(&compared);
+    match (&args.reason, machine) {
+        (Some(reason), Some(machine)) if passed => {
+            if !args.is_restricted() {
+                // This also drops workloads that no longer exist.
+                baseline.workloads.clear();
+            }
+            baseline.bless(entries, &machine, reason);
+            baseline.write(&path)?;
+            text += &format!("These figures are the baseline now, in {}: {reason}\n", path.display());
+        }
+        (Some(_), _) => text += "Nothing was blessed: every arm must prove.\n",
+        (None, _) => {
+            passed &= compared.iter().flat_map(|comparison| &comparison.rows).flatten().all(Row::holds);
+            text += &conclusion(&compared, passed);
+        }
+    }
+    Ok((text, !passed))
 }
 
-impl Check {
-    /// The job that these options describe.
-    fn of(provers: &'static [Prover], args: CheckArgs) -> Result<Self, UsageError> {
-        let CheckArgs { baseline, bless, reason, workloads, rounds, common: Common { tolerance, out } } = args;
-        let reason = reason.map(|reason| reason.trim().to_owned());
-        let bless = match (bless, reason) {
-            (false, None) => None,
-            (true, Some(reason)) if !reason.is_empty() => Some(reason),
-            (true, _) => return Err(UsageError::Other("--bless takes --reason \"why the figures may change\"".into())),
-            (false, Some(_)) => {
-                return Err(UsageError::Other("--reason is kept with --bless, which is not given".into()));
-            }
-        };
-        if bless.is_some() && (rounds as usize) < MIN_ROUNDS_FOR_VERDICT {
+impl CheckArgs {
+    /// Whether the user named the workloads to check.
+    fn is_restricted(&self) -> bool {
+        !self.workloads.is_empty()
+    }
+
+    /// The workloads that these options name.
+    fn items(&self, provers: &'static [Prover]) -> Result<Vec<Item>, UsageError> {
+        let rounds = self.rounds;
+        if self.bless && (rounds as usize) < MIN_ROUNDS_FOR_VERDICT {
             let message = format!("--bless takes {MIN_ROUNDS_FOR_VERDICT} rounds or more, not {rounds}");
             return Err(UsageError::Other(message));
         }
@@ -148,8 +167,8 @@ impl Check {
             let found = all.iter().find(|(key, _, spec)| key == given || spec.name == given).cloned();
             found.ok_or_else(|| UsageError::unknown("workload", given, all.iter().map(|(key, ..)| key.as_str())))
         };
-        let restricted = !workloads.is_empty();
-        let chosen = if restricted { workloads.iter().map(find).collect::<Result<_, _>>()? } else { all };
+        let chosen =
+            if self.is_restricted() { self.workloads.iter().map(find).collect::<Result<_, _>>()? } else { all };
         let item = |(key, prover, spec): (String, &'static Prover, &'static WorkloadSpec)| {
             let (name, log_rows) = (spec.name, spec.check_log_rows);
             let options = format!(
@@ -157,86 +176,17 @@ impl Check {
                  --allocators {REFERENCE},{GATED}"
             );
             let mut plan = plan::of_line(prover, &options)?;
-            plan.measured.out.clone_from(&out);
+            plan.measured.out.clone_from(&self.common.out);
             Ok(Item { key, log_rows, plan })
         };
-        let items = chosen.into_iter().map(item).collect::<Result<_, _>>()?;
-        Ok(Self { items, baseline, bless, tolerance, restricted })
-    }
-
-    /// Checks that `baseline` has figures of these workloads at these sizes. Without `--workloads` it must have no
-    /// others.
-    fn matches(&self, baseline: &Baseline) -> Result<(), String> {
-        let known = |key: &String| self.restricted || self.items.iter().any(|item| &item.key == key);
-        if let Some(unknown) = baseline.workloads.keys().find(|key| !known(key)) {
-            let keys: Vec<_> = self.items.iter().map(|item| item.key.as_str()).collect();
-            return Err(format!(
-                "has figures of {unknown}, which is no workload of this build (those are {}): restrict the check with \
-                 --workloads, or bless anew",
-                keys.join(", ")
-            ));
-        }
-        self.items.iter().try_for_each(|Item { key, log_rows, .. }| match baseline.workloads.get(key) {
-            None => Err(format!("has no figures of {key}: bless them (--bless --reason \"...\" --workloads {key})")),
-            Some(entry) if (entry.log_rows, entry.threads) != (*log_rows, THREADS) => Err(format!(
-                "has figures of {key} at 2^{} rows on {} threads, and it is checked at 2^{log_rows} on {THREADS}: bless \
-                 it again",
-                entry.log_rows, entry.threads
-            )),
-            Some(_) => Ok(()),
-        })
-    }
-}
-
-impl Check {
-    /// Runs every workload with the arms' binaries in `folder`, and judges or blesses the results.
-    fn hold(
-        &self,
-        mut baseline: Baseline,
-        path: &Path,
-        folder: &Path,
-        interrupt: &Interrupt,
-    ) -> anyhow::Result<(String, bool)> {
-        let (mut compared, mut entries, mut machine) = (Vec::new(), Vec::new(), None);
-        for item in &self.items {
-            let run = measure::run(&item.plan, folder, interrupt)?;
-            if run.interrupted {
-                measure::print("interrupted: nothing was judged\n");
-                return Err(Failure::Interrupted.into());
-            }
-            let entry = entry(&run);
-            let rows =
-                entry.as_ref().map(|now| self.rows(baseline.workloads.get(&item.key), now)).map_err(Clone::clone);
-            compared.push(Comparison { workload: item.key.clone(), arm: GATED.into(), rows });
-            entries.extend(entry.map(|entry| (item.key.clone(), entry)));
-            machine = Some(run.machine);
-        }
-        let mut passed = compared.iter().all(|comparison| comparison.rows.is_ok());
-        let mut text = table(&compared);
-        match (&self.bless, machine) {
-            (Some(reason), Some(machine)) if passed => {
-                if !self.restricted {
-                    // This also drops workloads that no longer exist.
-                    baseline.workloads.clear();
-                }
-                baseline.bless(entries, &machine, reason);
-                baseline.write(path)?;
-                text += &format!("These figures are the baseline now, in {}: {reason}\n", path.display());
-            }
-            (Some(_), _) => text += "Nothing was blessed: every arm must prove.\n",
-            (None, _) => {
-                passed &= compared.iter().flat_map(|comparison| &comparison.rows).flatten().all(Row::holds);
-                text += &conclusion(&compared, passed);
-            }
-        }
-        Ok((text, !passed))
+        chosen.into_iter().map(item).collect()
     }
 
     fn rows(&self, before: Option<&Entry>, now: &Entry) -> Vec<Row> {
         // Times of one machine and build profile can be compared closely.
         let is_near = before.is_none_or(|one| (&one.machine, &one.profile) == (&now.machine, &now.profile));
-        let tolerance = self.tolerance.unwrap_or(if is_near { TOLERANCE } else { TOLERANCE_ELSEWHERE });
-        figures::rows(before.map(|entry| &entry.figures), &now.figures, tolerance)
+        let tolerance = self.common.tolerance.unwrap_or(if is_near { TOLERANCE } else { TOLERANCE_ELSEWHERE });
+        rows(before.map(|entry| &entry.figures), &now.figures, tolerance)
     }
 }
 
@@ -252,7 +202,7 @@ fn entry(run: &Run) -> Result<Entry, String> {
     };
     let gated = finished(GATED)?;
     finished(REFERENCE)?;
-    let figures = Figures::of(result, gated).ok_or_else(|| format!("{GATED} has no figures"))?;
+    let figures = Figures::of(gated).ok_or_else(|| format!("{GATED} has no figures"))?;
     match figures.missing() {
         Some(figure) => Err(format!("{GATED} does not report {figure}")),
         None => Ok(Entry::of(figures, result, run)),
@@ -296,13 +246,7 @@ fn conclusion(compared: &[Comparison], passed: bool) -> String {
         match rows {
             Err(reason) => text += &format!("{workload}: {reason}\n"),
             Ok(rows) => {
-                for Row { figure, before, now, allowed, verdict } in rows {
-                    if let Verdict::Worse(by) = verdict {
-                        text += &format!(
-                            "{workload}: {figure}: {now}, baseline {before}, allowed {allowed}: {by} too much\n"
-                        );
-                    }
-                }
+                text.extend(rows.iter().filter_map(Row::excess).map(|excess| format!("{workload}: {excess}\n")))
             }
         }
     }
@@ -339,9 +283,9 @@ fn compare(before: &Run, after: &Run, tolerance: f64) -> String {
             let [a, b] = [old, new].map(|workload| workload.arms.iter().find(|arm| arm.label == *label));
             notes.extend([("A", a), ("B", b)].into_iter().filter_map(|(name, arm)| trouble(label, name, arm)));
             let (Some(a), Some(b)) = (a, b) else { continue };
-            if let (Some(then), Some(now)) = (Figures::of(old, a), Figures::of(new, b)) {
-                let mut rows = figures::rows(Some(&then), &now, tolerance);
-                rows.retain(|row| row.figure != figures::TIME || !view::is_baseline(new, b));
+            if let (Some(then), Some(now)) = (Figures::of(a), Figures::of(b)) {
+                let mut rows = rows(Some(&then), &now, tolerance);
+                rows.retain(|row| row.figure != TIME || !view::is_baseline(new, b));
                 compared.push(Comparison { workload: workload.clone(), arm: label.clone(), rows: Ok(rows) });
             }
         }
@@ -366,6 +310,217 @@ fn trouble(label: &str, run: &str, arm: Option<&ArmResult>) -> Option<String> {
         None => Some(format!("{label}: not in {run}")),
         Some(Outcome::Finished) => None,
         Some(outcome) => Some(format!("{label}, {run}: {}", report::inert(&format::outcome(outcome)?))),
+    }
+}
+
+/// Allowed minor faults above the baseline. glibc serves small requests, and its heaps for plonky2's threads grow by
+/// some hundred pages during the first proofs of a process. A buffer that is faulted in again for each proof adds
+/// thousands.
+const FAULTS: f64 = 400.0;
+/// The same for a large baseline, as a share of it.
+const FAULTS_SHARE: f64 = 0.25;
+/// Allowed calls of the arena above the baseline. While the arena finds its size, the median proof makes one call more
+/// or less. A call for each buffer would add hundreds.
+const SYSTEM_CALLS: f64 = 4.0;
+/// Allowed bytes above the baseline. The proof and a few small blocks leave a phase; a buffer that stays alive is
+/// larger.
+const ESCAPED_BYTES: f64 = 1_048_576.0;
+/// Allowed live peak above the baseline, as a share of it. Other processes can't change it. The order of the prover's
+/// threads moves it by a thousandth.
+const LIVE_PEAK_SHARE: f64 = 0.01;
+/// Allowed peak ratio above the baseline. The order of threads moves the peaks of both allocators, and one huge page is
+/// a tenth of the smallest process here.
+const PEAK_RSS_RATIO: f64 = 0.1;
+
+/// Figures of an arm's proofs. Lower is better.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+struct Figures {
+    /// Lower quartile of a warm proof's minor faults. It hides the occasional growth of glibc's heaps, which is larger
+    /// on a busy machine. It shows a buffer that every proof faults in again.
+    minor_faults: Option<u64>,
+    /// Median calls of the arena into the kernel in a warm proof.
+    system_calls: Option<u64>,
+    /// Median growth of live page runs and slab blocks in a warm proof, in bytes: the memory that left its phase, the
+    /// proof included.
+    escaped_bytes: Option<u64>,
+    /// The most bytes of the arena in use at once; `None` in an older baseline.
+    live_peak_bytes: Option<u64>,
+    /// Highest resident memory over all proofs, as a ratio to the baseline arm's.
+    peak_rss_ratio: Option<f64>,
+    /// Wall-clock time, as a ratio to the baseline arm's round by round; `None` if there are too few rounds.
+    warm_time_ratio: Option<TimeRatio>,
+}
+
+/// A figure and its 95% interval: a ratio of times, or a figure without noise.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+struct TimeRatio {
+    median: f64,
+    low: f64,
+    high: f64,
+}
+
+/// A figure: its name, its value, how far it may lie above an earlier one, and how it is written.
+type Figure = (&'static str, fn(&Figures) -> Option<TimeRatio>, fn(f64) -> f64, fn(f64) -> String);
+
+/// All figures. The time comes last. It has a tolerance on top of its noise.
+const FIGURES: [Figure; 6] = [
+    ("minor faults", |of| exactly(of.minor_faults), |then| FAULTS.max(then * FAULTS_SHARE), count),
+    ("system calls", |of| exactly(of.system_calls), |_| SYSTEM_CALLS, count),
+    ("escaped bytes", |of| exactly(of.escaped_bytes), |_| ESCAPED_BYTES, count),
+    (LIVE_PEAK, |of| exactly(of.live_peak_bytes), |then| then * LIVE_PEAK_SHARE, bytes),
+    ("peak RSS / glibc's", |of| of.peak_rss_ratio.map(TimeRatio::exactly), |_| PEAK_RSS_RATIO, ratio),
+    (TIME, |of| of.warm_time_ratio, |_| 0.0, ratio),
+];
+
+fn exactly(figure: Option<u64>) -> Option<TimeRatio> {
+    figure.map(|figure| TimeRatio::exactly(figure as f64))
+}
+
+fn count(figure: f64) -> String {
+    format::count(figure as u64)
+}
+
+fn bytes(figure: f64) -> String {
+    format::bytes(figure as u64)
+}
+
+fn ratio(figure: f64) -> String {
+    format!("{figure:.3}")
+}
+
+const TIME: &str = "warm time / glibc's";
+const LIVE_PEAK: &str = "live peak";
+
+impl Figures {
+    fn of(arm: &ArmResult) -> Option<Self> {
+        let summary = view::figures(arm)?;
+        let mut faults: Vec<u64> = view::warm(arm).map(|proof| proof.sample.minflt).collect();
+        faults.sort_unstable();
+        Some(Self {
+            minor_faults: faults.get(faults.len() / 4).copied(),
+            system_calls: summary.warm_system_calls,
+            escaped_bytes: warm_median(arm, "escaped_bytes"),
+            live_peak_bytes: live_peak_bytes(std::slice::from_ref(arm)),
+            peak_rss_ratio: summary.peak_rss_ratio.map(rounded),
+            warm_time_ratio: summary.wall_ratio.and_then(TimeRatio::of),
+        })
+    }
+
+    /// The name of a figure that is missing, other than the time and those that older baselines lack.
+    fn missing(&self) -> Option<&'static str> {
+        let mut needed = FIGURES.iter().filter(|(name, ..)| ![TIME, LIVE_PEAK].contains(name));
+        needed.find(|(_, of, ..)| of(self).is_none()).map(|(name, ..)| *name)
+    }
+}
+
+impl TimeRatio {
+    fn of(ratio: Ratio) -> Option<Self> {
+        let interval = ratio.believed()?;
+        let (median, low, high) = (rounded(ratio.median), rounded(interval.low), rounded(interval.high));
+        Some(Self { median, low, high })
+    }
+
+    /// A figure without noise.
+    fn exactly(median: f64) -> Self {
+        Self { median, low: median, high: median }
+    }
+
+    /// How far `now` must lie above `then` to be shown to differ. A difference of medians has an interval of its own,
+    /// combined from those of both (Zou and Donner, "Construction of confidence limits about effect measures",
+    /// Statistics in Medicine 27, 2008).
+    fn noise(then: Self, now: Self) -> f64 {
+        (then.high - then.median).hypot(now.median - now.low)
+    }
+}
+
+/// The median of one of our arm's counters; `None` if a warm proof does not report it, or no warm proof was made.
+fn warm_median(arm: &ArmResult, counter: &str) -> Option<u64> {
+    let values: Option<Vec<_>> = view::warm(arm).map(|proof| proof.sample.counters.get(counter).copied()).collect();
+    whole_median(values?.into_iter())
+}
+
+/// Rounds to the digits that a reader of the file needs.
+fn rounded(ratio: f64) -> f64 {
+    (ratio * 1e4).round() / 1e4
+}
+
+/// One figure, before and now.
+#[derive(Debug, PartialEq)]
+struct Row {
+    figure: &'static str,
+    before: String,
+    now: String,
+    allowed: String,
+    verdict: Verdict,
+}
+
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    Holds,
+    /// The amount beyond the allowed value.
+    Worse(String),
+    /// The same the other way round: `before` is worse than `now` allows.
+    Better(String),
+    NotJudged(&'static str),
+}
+
+/// One row for each figure that either side has. `tolerance` is the allowed increase of the time ratio, on top of the
+/// noise on either side: noise does not fail a comparison.
+fn rows(before: Option<&Figures>, now: &Figures, tolerance: f64) -> Vec<Row> {
+    let row = |(name, of, slack, shown): &Figure| {
+        let (then, here) = (before.and_then(of), of(now));
+        let of_time = *name == TIME;
+        let limit = |then: TimeRatio, now| {
+            let tolerance = if of_time { tolerance } else { slack(then.median) };
+            then.median + tolerance + TimeRatio::noise(then, now)
+        };
+        let text = |side: Option<TimeRatio>| match side {
+            None => String::new(),
+            Some(TimeRatio { median, low, high }) if of_time => format!("{median:.3} [{low:.3}, {high:.3}]"),
+            Some(side) => shown(side.median),
+        };
+        let (allowed, verdict) = match (then, here) {
+            (Some(then), Some(here)) => {
+                let (above, below) = (here.median - limit(then, here), then.median - limit(here, then));
+                let verdict = match (above > 0.0, below > 0.0) {
+                    (true, _) => Verdict::Worse(shown(above)),
+                    (_, true) => Verdict::Better(shown(below)),
+                    _ => Verdict::Holds,
+                };
+                (shown(limit(then, here)), verdict)
+            }
+            (None, _) if !of_time || before.is_none() => (String::new(), Verdict::NotJudged("new")),
+            _ => (String::new(), Verdict::NotJudged(if of_time { "too few rounds" } else { "gone" })),
+        };
+        let both = then.zip(here).filter(|_| *name == LIVE_PEAK);
+        let more = both
+            .map_or_else(String::new, |(then, here)| format!(" ({:+.1}%)", 100.0 * (here.median / then.median - 1.0)));
+        let row = Row { figure: name, before: text(then), now: text(here) + &more, allowed, verdict };
+        (of_time || then.is_some() || here.is_some()).then_some(row)
+    };
+    FIGURES.iter().filter_map(row).collect()
+}
+
+impl Row {
+    fn holds(&self) -> bool {
+        !matches!(self.verdict, Verdict::Worse(_))
+    }
+
+    /// By how much it exceeds its limit, in a sentence.
+    fn excess(&self) -> Option<String> {
+        let Self { figure, before, now, allowed, verdict: Verdict::Worse(by) } = self else { return None };
+        Some(format!("{figure}: {now}, baseline {before}, allowed {allowed}: {by} too much"))
+    }
+
+    fn cells(&self) -> [String; 5] {
+        let verdict = match &self.verdict {
+            Verdict::Holds => "holds".to_owned(),
+            Verdict::Worse(by) => format!("WORSE by {by}"),
+            Verdict::Better(by) => format!("better by {by}"),
+            Verdict::NotJudged(why) => (*why).to_owned(),
+        };
+        [self.figure.to_owned(), self.before.clone(), self.now.clone(), self.allowed.clone(), verdict]
     }
 }
 
@@ -468,15 +623,35 @@ impl Baseline {
         }
     }
 
+    /// Checks that it has figures of these workloads at these sizes. It must have no others, unless the user restricted
+    /// the check.
+    fn covers(&self, items: &[Item], is_restricted: bool) -> Result<(), String> {
+        let keys = || items.iter().map(|item| item.key.as_str());
+        if let Some(unknown) = self.workloads.keys().find(|key| !is_restricted && keys().all(|known| known != *key)) {
+            return Err(format!(
+                "has figures of {unknown}, which is no workload of this build (those are {}): restrict the check with \
+                 --workloads, or bless anew",
+                keys().collect::<Vec<_>>().join(", ")
+            ));
+        }
+        items.iter().try_for_each(|Item { key, log_rows, .. }| match self.workloads.get(key) {
+            None => Err(format!("has no figures of {key}: bless them (--bless --reason \"...\" --workloads {key})")),
+            Some(entry) if (entry.log_rows, entry.threads) != (*log_rows, THREADS) => Err(format!(
+                "has figures of {key} at 2^{} rows on {} threads, and it is checked at 2^{log_rows} on {THREADS}: bless \
+                 it again",
+                entry.log_rows, entry.threads
+            )),
+            Some(_) => Ok(()),
+        })
+    }
+
     fn bless(&mut self, entries: Vec<(String, Entry)>, machine: &Machine, reason: &str) {
-        let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".into());
-        let changes = if machine.git_dirty == Some(true) { " with changes" } else { "" };
         self.blessed.push(Blessing {
             at: machine.started_at,
             reason: reason.to_owned(),
-            commit: known(&machine.git_commit) + changes,
+            commit: report::commit(machine),
             machine: name_of(machine),
-            kernel: known(&machine.kernel),
+            kernel: report::known(machine.kernel.as_deref()),
             rustc: machine.build.rustc.clone(),
             workloads: entries.iter().map(|(key, _)| key.clone()).collect(),
         });
@@ -538,5 +713,67 @@ mod tests {
             let message = mistake(text);
             assert!(message.starts_with("is no baseline: ") && message.lines().count() == 1, "{message}");
         }
+    }
+
+    fn figures(minor_faults: u64, (median, low): (f64, f64)) -> Figures {
+        Figures {
+            minor_faults: Some(minor_faults),
+            system_calls: Some(0),
+            escaped_bytes: Some(1 << 16),
+            live_peak_bytes: Some(100_000_000),
+            peak_rss_ratio: Some(1.0),
+            warm_time_ratio: Some(TimeRatio { median, low, high: 2.0 * median - low }),
+        }
+    }
+
+    /// The figures that fail if `change` is applied to a copy of a baseline with 80 faults and 0.9 of glibc's time.
+    fn worse(change: impl FnOnce(&mut Figures)) -> Vec<&'static str> {
+        let baseline = figures(80, (0.9, 0.88));
+        let mut now = baseline.clone();
+        change(&mut now);
+        rows(Some(&baseline), &now, 0.05).iter().filter(|row| !row.holds()).map(|row| row.figure).collect()
+    }
+
+    fn time(before: (f64, f64), now: (f64, f64), tolerance: f64) -> Verdict {
+        rows(Some(&figures(0, before)), &figures(0, now), tolerance).pop().unwrap().verdict
+    }
+
+    /// Each figure must fail the check by itself just above its limit, and not before.
+    #[test]
+    fn each_figure_fails_the_check_just_above_its_limit() {
+        assert_eq!(worse(|_| {}), [""; 0]);
+        assert_eq!(worse(|now| now.minor_faults = Some(480)), [""; 0]);
+        assert_eq!(worse(|now| now.minor_faults = Some(481)), ["minor faults"]);
+        assert_eq!(worse(|now| now.system_calls = Some(5)), ["system calls"]);
+        assert_eq!(worse(|now| now.escaped_bytes = Some((1 << 16) + (1 << 20) + 1)), ["escaped bytes"]);
+        assert_eq!(worse(|now| now.live_peak_bytes = Some(101_000_001)), ["live peak"]);
+        assert_eq!(worse(|now| now.peak_rss_ratio = Some(1.101)), ["peak RSS / glibc's"]);
+        // Each interval reaches 0.02 from its median, so 0.05 plus 0.028 is allowed.
+        assert_eq!(worse(|now| *now = figures(80, (0.978, 0.958))), [""; 0]);
+        assert_eq!(worse(|now| *now = figures(80, (0.979, 0.959))), ["warm time / glibc's"]);
+    }
+
+    /// On a busy machine the median may be anywhere. Only an interval that is worse as a whole shows a regression.
+    #[test]
+    fn a_wide_interval_does_not_fail_the_check_and_a_missing_one_is_not_judged() {
+        assert_eq!(worse(|now| *now = figures(80, (1.3, 0.94))), [""; 0]);
+        assert_eq!(worse(|now| now.warm_time_ratio = None), [""; 0]);
+        // From a CI run on a busy machine, with a lucky baseline, which must not fail.
+        assert_eq!(time((0.754, 0.446), (1.009, 0.959), 0.05), Verdict::Holds);
+    }
+
+    /// The allowance grows with a baseline of many faults.
+    #[test]
+    fn many_faults_may_be_a_quarter_more() {
+        let holds = |then, now| rows(Some(&figures(then, (1.0, 1.0))), &figures(now, (1.0, 1.0)), 0.0)[0].holds();
+        assert!(holds(4000, 5000) && !holds(4000, 5001));
+    }
+
+    /// Noise must not be reported as a change, nor a change as noise, in either direction.
+    #[test]
+    fn without_a_tolerance_only_shown_differences_are_a_change() {
+        assert_eq!(time((0.9, 0.89), (0.91, 0.9), 0.0), Verdict::Holds);
+        assert_eq!(time((0.9, 0.89), (0.95, 0.94), 0.0), Verdict::Worse("0.036".into()));
+        assert_eq!(time((0.95, 0.94), (0.9, 0.89), 0.0), Verdict::Better("0.036".into()));
     }
 }
