@@ -1,7 +1,6 @@
 //! `report.html`: a run on one self-contained page, made from the recorded run alone.
 
 use super::chart::{self, Look, Palette};
-use super::charts;
 use super::text::{self, LEGEND, Style, at_once, command, notes};
 use crate::results::columns::{self, Medium};
 use crate::results::{ArmResult, Run, WorkloadResult, view};
@@ -34,7 +33,7 @@ pub(super) fn page(run: &Run) -> String {
         } }
         @if run.workloads.is_empty() { p { "Nothing was measured." } }
         p { (LEGEND) }
-        @if let Some(chart) = charts::time_and_memory(&named) { section { h2 { "Time and memory" } (chart.figure()) } }
+        @if let Some(chart) = chart::time_and_memory(&named) { section { h2 { "Time and memory" } (chart.figure()) } }
         @if run.sweep.is_some() { section { h2 { "Over the sweep" } pre { (text::curves(run, Style::Terminal)) } } }
         @for (name, workload) in &named { (section(run, name, workload, &palette)) }
         section { h2 { "The allocator configurations" } dl { @for (label, what) in text::arms(run) { dt { (label) } dd { (what) } } } }
@@ -88,8 +87,8 @@ fn section(run: &Run, name: &str, workload: &WorkloadResult, palette: &Palette) 
         (figures(workload, palette))
         ul.notes { @for note in notes(run, workload) { li { (note) } } }
         div.charts {
-            @if let Some(chart) = charts::rounds(workload, palette) { (chart.figure()) }
-            @for chart in charts::memory(workload, palette) { (chart.figure()) }
+            @if let Some(chart) = chart::rounds(workload, palette) { (chart.figure()) }
+            @for chart in chart::memory(workload, palette) { (chart.figure()) }
         }
     };
     html! {

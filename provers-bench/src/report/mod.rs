@@ -2,7 +2,7 @@
 //!
 //! - `splice`: tables of the documentation
 //! - `html`: report.html; `profile`: the pages of profiles
-//! - `charts`: the charts of a run; `chart`: draws each
+//! - `chart`: the charts of a run
 //! - `text`: tables, notes and facts, in Markdown and on the terminal
 
 use crate::plan::UsageError;
@@ -14,7 +14,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 mod chart;
-mod charts;
 mod html;
 mod profile;
 mod splice;

@@ -8,7 +8,6 @@ use maud::{Markup, html};
 
 /// The flame graphs are documents of their own, with scripts that zoom. The page itself loads nothing.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-src data:";
-const STYLE: &str = include_str!("profile.css");
 
 /// The call sites in a table.
 const MAX_SITES: usize = 10;
@@ -59,7 +58,7 @@ pub(crate) fn profile_page(
             code { "warm-proof/profile.pb.gz" } " is for pprof, " code { "warm-proof/trace.json" } " for Perfetto."
         }
     };
-    document(title, POLICY, &[STYLE, chart::STYLE].concat(), &content)
+    document(title, POLICY, chart::STYLE, &content)
 }
 
 /// The timeline as a picture on its own. Equal profiles give equal bytes.
@@ -95,7 +94,7 @@ pub(crate) fn faults_page(
         (flame_graph("What was alive at the peak, under zk-alloc", peak))
         footer { "Made by prove-bench exec --profile, from samples of the kernel's page faults." }
     };
-    document(title, POLICY, STYLE, &content)
+    document(title, POLICY, "", &content)
 }
 
 fn sites(profile: &Profile) -> Markup {

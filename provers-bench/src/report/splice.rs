@@ -14,7 +14,7 @@
 //! `report RUN --splice NAME` saves a run under `docs/data/runs` and refills the blocks. A test fails if a block
 //! differs from its run.
 
-use super::{charts, text};
+use super::{chart, text};
 use crate::arms::{OURS, tuned};
 use crate::results::{Run, Summary, WorkloadResult, format, view};
 use anyhow::{Context, bail};
@@ -61,22 +61,15 @@ fn saved(repository: &Path) -> anyhow::Result<Saved> {
 /// text.
 pub(super) fn differing(repository: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
     let saved = saved(repository)?;
-    let mut files = files_in(&repository.join("docs"), "md")?;
-    files.push(repository.join("README.md"));
-    let (mut pages, mut blocks) = (Vec::new(), 0);
-    for path in files {
+    let mut pages = files_in(&repository.join("docs"), "md")?;
+    pages.push(repository.join("README.md"));
+    let (mut files, mut blocks) = (Vec::new(), 0);
+    for path in pages {
         let old = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         blocks += old.matches(BEGIN).count();
         let (text, picture) = filled(&old, &saved).with_context(|| path.display().to_string())?;
-        if let Some(text) = picture {
-            let path = repository.join(PICTURE);
-            if fs::read_to_string(&path).unwrap_or_default() != text {
-                pages.push((path, text));
-            }
-        }
-        if text != old {
-            pages.push((path, text));
-        }
+        files.extend(picture.map(|picture| (repository.join(PICTURE), picture)));
+        files.push((path, text));
     }
     if blocks == 0 {
         bail!(
@@ -84,7 +77,8 @@ pub(super) fn differing(repository: &Path) -> anyhow::Result<Vec<(PathBuf, Strin
             repository.display()
         );
     }
-    Ok(pages)
+    files.retain(|(path, text)| fs::read_to_string(path).unwrap_or_default() != *text);
+    Ok(files)
 }
 
 /// The files with this extension in a folder and in those below it.
@@ -131,37 +125,37 @@ fn block(what: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)> 
     let (kind, sources) = what.split_once(' ').with_context(|| format!("{what:?} names no run"))?;
     // A source is RUN or RUN/WORKLOAD.
     let sources: Vec<_> = sources.split(' ').map(|source| source.split_once('/').unwrap_or((source, ""))).collect();
-    let mut runs = Vec::new();
-    for (run, _) in &sources {
-        let Some(run) = saved.get(*run) else {
-            let command = format!("`cargo prove-bench report RUN --splice {run}`");
-            return Ok((format!("*Not measured yet: {command} fills this in.*\n"), None));
-        };
-        runs.push(run);
+    if let Some((run, _)) = sources.iter().find(|(run, _)| !saved.contains_key(*run)) {
+        let command = format!("`cargo prove-bench report RUN --splice {run}`");
+        return Ok((format!("*Not measured yet: {command} fills this in.*\n"), None));
     }
-    let rows =
-        || sources.iter().zip(&runs).map(|((_, name), run)| Row::of(run, name)).collect::<anyhow::Result<Vec<_>>>();
-    match (kind, &sources[..], &runs[..]) {
-        ("tables", [(_, "")], [run]) => {
+    let runs: Vec<_> = sources.iter().map(|(run, _)| &saved[*run]).collect();
+    let text = match (kind, &sources[..]) {
+        ("tables", [(run, "")]) => {
             // Without the run's own heading.
-            let text = text::markdown(run);
+            let text = text::markdown(&saved[*run]);
             let body = text.split_once("\n\n").map_or(text.as_str(), |(_, body)| body);
-            Ok((format!("{body}\n{}", text::on(run)), None))
+            format!("{body}\n{}", text::on(&saved[*run]))
         }
-        ("rows", ..) => Ok((format!("{}\n{}", summary(&rows()?), provenance_in_brief(&runs)), None)),
-        ("summary", ..) => {
-            let rows = rows()?;
-            let picture = "Time of a warm proof against peak memory, every prover under every allocator";
-            let text = format!("{}\n![{picture}]({PICTURE})\n\n{}", summary(&rows), provenance_in_brief(&runs));
-            let named: Vec<_> = rows.iter().map(|row| (row.name.to_owned(), row.workload)).collect();
-            Ok((text, charts::time_and_memory(&named).map(|chart| chart.picture())))
+        ("rows" | "summary", _) => {
+            let rows: Vec<_> =
+                sources.iter().map(|(run, name)| Row::of(&saved[*run], name)).collect::<anyhow::Result<_>>()?;
+            let (table, provenance) = (summary(&rows), provenance_in_brief(&runs));
+            if kind == "summary" {
+                let picture = "Time of a warm proof against peak memory, every prover under every allocator";
+                let named: Vec<_> = rows.iter().map(|row| (row.name.to_owned(), row.workload)).collect();
+                let drawn = chart::time_and_memory(&named).map(|chart| chart.picture());
+                return Ok((format!("{table}\n![{picture}]({PICTURE})\n\n{provenance}"), drawn));
+            }
+            format!("{table}\n{provenance}")
         }
-        ("ablation", ..) => Ok((format!("{}\n{}", ablation(&runs), provenance(&runs)), None)),
+        ("ablation", _) => format!("{}\n{}", ablation(&runs), provenance(&runs)),
         _ => {
             let kinds = "constants, tables RUN, rows RUN/WORKLOAD ..., summary RUN/WORKLOAD ..., ablation RUN ...";
             bail!("{what:?} is none of: {kinds}")
         }
-    }
+    };
+    Ok((text, None))
 }
 
 /// A workload with the figures of the baseline and of our arm.
