@@ -2,15 +2,193 @@
 #![doc = "[zk-alloc]: zk_alloc\n"]
 #![doc = include_str!("../README.md")]
 
-mod layer;
-mod reading;
 mod recording;
 mod report;
 
-pub use layer::{MemoryLayer, Recorder, init};
-pub use reading::{Level, ThreadTotals, Totals};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tracing::Subscriber;
+use tracing::span::{Attributes, Id};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use recording::Recording;
+pub use recording::{Level, ThreadTotals, Totals};
 pub use report::{Coverage, Report, SpanReport, ThreadReport};
 
 // Does not compile against the crate `zk-alloc` on crates.io, which belongs to another project. That arena overwrites
 // live memory.
 const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
+
+/// Begins a recording, and installs a global subscriber that does nothing else. A program that has a subscriber of its own adds
+/// [`Recorder::layer`] to it instead.
+///
+/// It records the spans that `RUST_LOG` names, such as `info,p3_dft=debug`, and without it those of level `INFO` and above.
+/// (The variable is ignored if it has directives for fields, which only `EnvFilter` supports.)
+///
+/// # Panics
+/// If the program has a global subscriber.
+///
+/// ```
+/// let memory = zk_alloc_tracing::init();
+/// tracing::info_span!("prove").in_scope(|| drop(vec![1u8; 1 << 20]));
+/// println!("{}", memory.report());
+/// ```
+pub fn init() -> Recorder {
+    let memory = Recorder::new();
+    let wanted = std::env::var("RUST_LOG").ok().and_then(|said| said.parse().ok());
+    let wanted = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    tracing_subscriber::registry().with(wanted).with(memory.layer()).init();
+    memory
+}
+
+/// A recording, from which the program takes its reports. Clones share it. It never ends: a report covers the time from
+/// [`new`](Self::new) to the call.
+///
+/// ```
+/// use tracing_subscriber::layer::SubscriberExt;
+///
+/// let memory = zk_alloc_tracing::Recorder::new();
+/// let subscriber = tracing_subscriber::registry().with(memory.layer());
+/// tracing::subscriber::with_default(subscriber, || {
+///     tracing::info_span!("prove").in_scope(|| drop(vec![1u8; 1 << 20]));
+/// });
+/// assert_eq!(memory.report().spans[0].name, "prove");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Recorder(Arc<Mutex<Recording>>);
+
+impl Recorder {
+    /// Begins a recording.
+    #[expect(clippy::new_without_default, reason = "a default value would begin a recording")]
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::new(Mutex::new(Recording::new())))
+    }
+
+    /// A layer that records the spans of its subscriber. With filters in the subscriber, it records what they let through.
+    #[must_use]
+    pub fn layer(&self) -> MemoryLayer {
+        MemoryLayer(self.clone())
+    }
+
+    /// A report of the spans so far, including those that are still open. Call it outside of phases: in a phase, the arena would serve the
+    /// report itself.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let mut recording = self.lock();
+        recording.advance();
+        Report::of(&recording)
+    }
+
+    /// Writes the spans so far in the format of Chrome's traces, which <https://ui.perfetto.dev> and `chrome://tracing` open: each
+    /// entry of a span on its thread, and the arena's live, resident and retained memory.
+    ///
+    /// ```
+    /// # let memory = zk_alloc_tracing::Recorder::new();
+    /// let mut json = Vec::new();
+    /// memory.write_trace(&mut json)?;
+    /// assert!(json.starts_with(b"{"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_trace(&self, out: impl Write) -> io::Result<()> {
+        let mut recording = self.lock();
+        recording.advance();
+        report::write_trace(&recording, out)
+    }
+
+    /// Writes `memory.json`, which is the [`report`](Self::report), and `trace.json` ([`write_trace`](Self::write_trace)) into a
+    /// folder, which it makes. Returns the report, for the terminal.
+    ///
+    /// ```
+    /// # let memory = zk_alloc_tracing::Recorder::new();
+    /// let folder = std::env::temp_dir().join(format!("memory-{}", std::process::id()));
+    /// println!("{}", memory.write(&folder)?);
+    /// assert!(folder.join("memory.json").exists() && folder.join("trace.json").exists());
+    /// # std::fs::remove_dir_all(folder)?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The folder or a file can't be written.
+    pub fn write(&self, folder: impl AsRef<Path>) -> io::Result<Report> {
+        let (folder, report) = (folder.as_ref(), self.report());
+        fs::create_dir_all(folder)?;
+        let mut json = serde_json::to_string_pretty(&report)?;
+        json.push('\n');
+        fs::write(folder.join("memory.json"), json)?;
+        self.write_trace(File::create(folder.join("trace.json"))?)?;
+        Ok(report)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Recording> {
+        // A panic under the lock loses some counts, and the recording stays usable. So the poison is ignored.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The layer of a [`Recorder`].
+#[derive(Clone, Debug)]
+pub struct MemoryLayer(Recorder);
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for MemoryLayer {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let parent = context.span(id).and_then(|span| span.parent()).map(|parent| parent.id().into_u64());
+        self.0.lock().span_made(id.into_u64(), attributes.metadata().name(), parent, attributes.is_root());
+    }
+
+    fn on_enter(&self, id: &Id, _: Context<'_, S>) {
+        self.0.lock().enter(id.into_u64());
+    }
+
+    fn on_exit(&self, id: &Id, _: Context<'_, S>) {
+        self.0.lock().exit(id.into_u64());
+    }
+
+    fn on_close(&self, id: Id, _: Context<'_, S>) {
+        self.0.lock().span_gone(id.into_u64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+
+    use tracing::info_span;
+
+    use super::Coverage;
+
+    /// Unit tests run with another global allocator. Phases belong to the process, so no other of them has any.
+    #[test]
+    fn with_another_allocator_spans_report_only_time_and_faults() {
+        let memory = super::init();
+        info_span!("prove").in_scope(|| drop(black_box(vec![1u8; 64 << 20])));
+        assert_eq!(memory.report().coverage, Coverage::NothingServed);
+        zk_alloc::phase(|| info_span!("prove").in_scope(|| drop(black_box(vec![1u8; 64 << 20]))));
+        let report = memory.report();
+        assert_eq!(report.coverage, Coverage::NotInstalled);
+        let prove = &report.spans[0];
+        assert_eq!(prove.count, 2);
+        assert!(prove.totals.wall_ns > 0 && !prove.totals.is_served, "{report:#?}");
+        // At most one for each 2 MiB, should the kernel use huge pages.
+        assert!(prove.totals.minor_faults >= 32 && prove.threads[0].totals.minor_faults >= 32, "{report:#?}");
+        assert!(report.to_string().contains("is not the global allocator"), "{report}");
+
+        let mut trace = Vec::new();
+        memory.write_trace(&mut trace).unwrap();
+        let trace: serde_json::Value = serde_json::from_slice(&trace).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        assert!(
+            events.iter().any(|event| event["ph"] == "X") && events.iter().all(|event| event["ph"] != "C"),
+            "{trace}"
+        );
+    }
+}

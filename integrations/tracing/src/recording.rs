@@ -5,13 +5,13 @@
 
 use std::cmp::Reverse;
 use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::ops::AddAssign;
 use std::thread::ThreadId;
 use std::time::Instant;
 
 use allocator_api2::SliceExt;
 use allocator_api2::alloc::System;
-
-use crate::reading::{Level, Reading, ThreadReading, ThreadTotals, Totals};
+use serde::Serialize;
 
 /// A list in the system allocator.
 pub(crate) type List<T> = allocator_api2::vec::Vec<T, System>;
@@ -37,7 +37,8 @@ pub(crate) struct Recording {
     pub(crate) last: Reading,
     /// Phases that had begun when the recording did.
     pub(crate) phases_before: u64,
-    pub(crate) tree: Tree,
+    /// The spans, folded by name. The first is [`WHOLE`].
+    pub(crate) nodes: List<Node>,
     pub(crate) timeline: Timeline,
     pub(crate) threads: List<Thread>,
     by_id: Map<ThreadId, usize>,
@@ -64,14 +65,14 @@ pub(crate) struct Thread {
     name: Option<List<u8>>,
     /// Its number in its pool, if it is a worker of rayon.
     worker: Option<usize>,
-    last: ThreadReading,
+    last: ThreadTotals,
 }
 
 impl Thread {
     /// Of the calling thread.
     fn current(current: &std::thread::Thread, at_ns: u64) -> Self {
         let name = current.name().map(|name| SliceExt::to_vec_in(name.as_bytes(), System));
-        Self { name, worker: rayon::current_thread_index(), last: ThreadReading::at(at_ns) }
+        Self { name, worker: rayon::current_thread_index(), last: ThreadTotals::now(at_ns) }
     }
 
     /// The name of the thread with this number.
@@ -87,15 +88,16 @@ impl Thread {
 impl Recording {
     pub(crate) fn new() -> Self {
         let began = Instant::now();
-        zk_alloc::take_peak_live_bytes();
         let last = Reading::now(began);
-        let mut tree = Tree::new();
-        tree.0[WHOLE].at_entry = last.level;
+        let mut whole = Node::new(WHOLE, "the whole program");
+        whole.at_entry = last.level;
+        let mut nodes = list();
+        nodes.push(whole);
         Self {
             began,
             last,
-            phases_before: last.stats.phases,
-            tree,
+            phases_before: zk_alloc::stats().phases,
+            nodes,
             timeline: Timeline::new(),
             threads: list(),
             by_id: map(),
@@ -106,14 +108,14 @@ impl Recording {
         }
     }
 
-    /// A span came to be, under another, or else under the span that a worker of rayon works for.
-    pub(crate) fn span_made(&mut self, span: u64, name: &'static str, parent: Parent) {
+    /// A span came to be: under another, under none because the program says so, or else under the span that a worker of rayon works for.
+    pub(crate) fn span_made(&mut self, span: u64, name: &'static str, parent: Option<u64>, is_root: bool) {
         let under = match parent {
-            Parent::Span(parent) => self.spans.get(&parent).map_or(Some(WHOLE), |parent| parent.node),
-            Parent::None => Some(WHOLE),
-            Parent::Unknown => Some(self.served_by_worker().unwrap_or(WHOLE)),
+            Some(parent) => self.spans.get(&parent).map_or(Some(WHOLE), |parent| parent.node),
+            None if is_root => Some(WHOLE),
+            None => Some(self.served_by_worker().unwrap_or(WHOLE)),
         };
-        let node = under.and_then(|under| self.tree.find_or_add(under, name));
+        let node = under.and_then(|under| self.find_or_add(under, name));
         self.spans.insert(span, Span { node, was_entered: false });
     }
 
@@ -131,7 +133,7 @@ impl Recording {
         };
         self.advance_thread(thread);
         let is_first = self.spans.get_mut(&span).is_some_and(|span| !std::mem::replace(&mut span.was_entered, true));
-        let entry = &mut self.tree.0[node];
+        let entry = &mut self.nodes[node];
         if entry.spans == 0 {
             entry.at_entry = self.last.level;
         }
@@ -141,7 +143,7 @@ impl Recording {
             self.open_nodes.push(node);
         }
         entry.on_thread(thread);
-        self.entered.push(Entry { span, node, thread, begun_ns: self.last.at_ns, totals: Totals::default() });
+        self.entered.push(Entry { span, node, thread, begun_ns: self.last.totals.wall_ns, totals: Totals::default() });
     }
 
     /// The calling thread left a span.
@@ -154,11 +156,11 @@ impl Recording {
         // Spans that this thread entered later, and has not left: the trace shows them in two parts, because parts nest.
         for later in self.entered[index + 1..].iter_mut().filter(|later| later.thread == thread).rev() {
             self.timeline.push_entry(*later);
-            (later.begun_ns, later.totals) = (self.last.at_ns, Totals::default());
+            (later.begun_ns, later.totals) = (self.last.totals.wall_ns, Totals::default());
         }
         let entry = self.entered.remove(index);
         self.timeline.push_entry(entry);
-        let node = &mut self.tree.0[entry.node];
+        let node = &mut self.nodes[entry.node];
         node.at_exit = self.last.level;
         node.entered -= 1;
         if node.entered == 0 {
@@ -168,13 +170,12 @@ impl Recording {
 
     /// Adds what the process did since the last entry or exit to the spans that are entered.
     pub(crate) fn advance(&mut self) {
-        let peak_live_bytes = zk_alloc::take_peak_live_bytes() as u64;
         let now = Reading::now(self.began);
-        let changes = now.since(&self.last, peak_live_bytes);
-        self.open_nodes.iter().for_each(|&node| self.tree.0[node].totals += &changes);
+        let changes = now.since(&self.last);
+        self.open_nodes.iter().for_each(|&node| self.nodes[node].totals += &changes);
         self.entered.iter_mut().for_each(|entry| entry.totals += &changes);
         self.timeline.push_sample(Sample {
-            at_ns: now.at_ns,
+            at_ns: now.totals.wall_ns,
             level: now.level,
             peak_live_bytes: changes.peak_live_bytes,
         });
@@ -183,15 +184,30 @@ impl Recording {
 
     /// Adds what the calling thread did since its last entry or exit to the spans that it is in.
     fn advance_thread(&mut self, thread: usize) {
-        let now = ThreadReading::at(self.last.at_ns);
+        let now = ThreadTotals::now(self.last.totals.wall_ns);
         let changes = now.since(&std::mem::replace(&mut self.threads[thread].last, now));
         let own = |entry: &&Entry| entry.thread == thread;
         for (index, entry) in self.entered.iter().enumerate().filter(|(_, entry)| own(entry)) {
             // Of two spans that share a node, the first counts.
             if !self.entered[..index].iter().filter(own).any(|earlier| earlier.node == entry.node) {
-                *self.tree.0[entry.node].on_thread(thread) += &changes;
+                *self.nodes[entry.node].on_thread(thread) += &changes;
             }
         }
+    }
+
+    /// The nodes under this one, in the order in which they came.
+    pub(crate) fn children(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
+        (1..self.nodes.len()).filter(move |&child| self.nodes[child].parent == id)
+    }
+
+    /// The node for spans of this name under `parent`. A new one, unless the tree is full.
+    fn find_or_add(&mut self, parent: NodeId, name: &'static str) -> Option<NodeId> {
+        let known = self.children(parent).find(|&child| self.nodes[child].name == name);
+        if known.is_some() || self.nodes.len() == MAX_NODES {
+            return known;
+        }
+        self.nodes.push(Node::new(parent, name));
+        Some(self.nodes.len() - 1)
     }
 
     /// The number of the calling thread; `None` if there are too many.
@@ -203,7 +219,7 @@ impl Recording {
         } else if next == MAX_THREADS {
             return None;
         }
-        self.threads.push(Thread::current(&current, self.last.at_ns));
+        self.threads.push(Thread::current(&current, self.last.totals.wall_ns));
         self.by_id.insert(current.id(), next);
         Some(next)
     }
@@ -216,16 +232,6 @@ impl Recording {
         let innermost = outside.clone().next_back()?;
         outside.all(|entry| entry.thread == innermost.thread).then_some(innermost.node)
     }
-}
-
-/// A span's parent, as tracing tells it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Parent {
-    Span(u64),
-    /// The program says that it has none.
-    None,
-    /// Its thread was in no span.
-    Unknown,
 }
 
 /// More than any prover has. It bounds the layer's memory where a recursive function is a span.
@@ -274,33 +280,6 @@ impl Node {
             self.threads.len() - 1
         });
         &mut self.threads[index].1
-    }
-}
-
-/// The spans, folded by name.
-#[derive(Debug)]
-pub(crate) struct Tree(pub(crate) List<Node>);
-
-impl Tree {
-    pub(crate) fn new() -> Self {
-        let mut nodes = list();
-        nodes.push(Node::new(WHOLE, "the whole program"));
-        Self(nodes)
-    }
-
-    /// The nodes under this one, in the order in which they came.
-    pub(crate) fn children(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
-        (1..self.0.len()).filter(move |&child| self.0[child].parent == id)
-    }
-
-    /// The node for spans of this name under `parent`. A new one, unless the tree is full.
-    pub(crate) fn find_or_add(&mut self, parent: NodeId, name: &'static str) -> Option<NodeId> {
-        let known = self.children(parent).find(|&child| self.0[child].name == name);
-        if known.is_some() || self.0.len() == MAX_NODES {
-            return known;
-        }
-        self.0.push(Node::new(parent, name));
-        Some(self.0.len() - 1)
     }
 }
 
@@ -390,26 +369,194 @@ fn merged(earlier: Sample, later: Sample) -> Sample {
     Sample { peak_live_bytes: earlier.peak_live_bytes.max(later.peak_live_bytes), ..later }
 }
 
+/// The changes of the process's counters while a span was entered on any thread. It includes the work of
+/// other threads, such as rayon's workers. Sizes are in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Totals {
+    /// Time, in nanoseconds. Where several threads were in the span at once, it counts once.
+    pub wall_ns: u64,
+    /// Processor time of all threads, in nanoseconds.
+    pub cpu_ns: u64,
+    /// Page faults of all threads that needed no disk.
+    pub minor_faults: u64,
+    /// Whether the arena served at any time of it. If not, all that follows is 0 and means nothing.
+    pub is_served: bool,
+    /// Requests that the arena served.
+    pub requests: u64,
+    /// Bytes of them ([`Stats::arena_bytes`](zk_alloc::Stats::arena_bytes)).
+    pub allocated_bytes: u64,
+    /// Bytes among them that were not resident ([`Stats::fresh_bytes`](zk_alloc::Stats::fresh_bytes)).
+    pub fresh_bytes: u64,
+    /// Bytes requested of the arena that the backing allocator served instead.
+    pub overflow_bytes: u64,
+    /// The peak of the live bytes of the process ([`Stats::peak_live_bytes`](zk_alloc::Stats::peak_live_bytes)).
+    pub peak_live_bytes: u64,
+}
+
+/// The changes of one thread's counters while it was in a span. Sizes are in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ThreadTotals {
+    /// Time, in nanoseconds.
+    pub wall_ns: u64,
+    /// Processor time, in nanoseconds. 0 where the system does not tell it for a thread (all but Linux).
+    pub cpu_ns: u64,
+    /// Page faults that needed no disk. 0 as above.
+    pub minor_faults: u64,
+    /// Requests that the arena served.
+    pub requests: u64,
+    /// Bytes of them.
+    pub allocated_bytes: u64,
+}
+
+/// The arena's memory at one moment, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Level {
+    /// Live blocks and page runs.
+    pub live_bytes: u64,
+    /// Resident memory of the arena.
+    pub resident_bytes: u64,
+    /// Free and resident: retained for the next proof, cached by threads, or lost to rounding.
+    pub retained_bytes: u64,
+}
+
+/// Sums of counters, and their changes between two readings.
+macro_rules! counters {
+    ($totals:ident: $($field:ident)*) => {
+        impl $totals {
+            fn add(&mut self, more: &Self) {
+                $(self.$field += more.$field;)*
+            }
+
+            /// The sums over threads are not taken at one instant, and may go back by a little. The program may have reset others.
+            fn since(mut self, before: &Self) -> Self {
+                $(self.$field = self.$field.saturating_sub(before.$field);)*
+                self
+            }
+        }
+    };
+}
+
+counters!(Totals: wall_ns cpu_ns minor_faults requests allocated_bytes fresh_bytes overflow_bytes);
+counters!(ThreadTotals: wall_ns cpu_ns minor_faults requests allocated_bytes);
+
+impl AddAssign<&Self> for Totals {
+    fn add_assign(&mut self, more: &Self) {
+        self.add(more);
+        self.is_served |= more.is_served;
+        self.peak_live_bytes = self.peak_live_bytes.max(more.peak_live_bytes);
+    }
+}
+
+impl AddAssign<&Self> for ThreadTotals {
+    fn add_assign(&mut self, more: &Self) {
+        self.add(more);
+    }
+}
+
+impl ThreadTotals {
+    /// Of the calling thread, since it began.
+    fn now(at_ns: u64) -> Self {
+        let (cpu_ns, minor_faults) = usage(true);
+        let stats = zk_alloc::thread_stats();
+        Self { wall_ns: at_ns, cpu_ns, minor_faults, requests: stats.allocations, allocated_bytes: stats.bytes }
+    }
+}
+
+/// The process's memory, and its counters since the recording began or, where they are others', since the process did.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    /// The peak is that since the last reading, and `is_served` says whether the arena serves now.
+    totals: Totals,
+    pub(crate) level: Level,
+}
+
+impl Reading {
+    fn now(began: Instant) -> Self {
+        let peak_live_bytes = zk_alloc::take_peak_live_bytes() as u64;
+        let stats = zk_alloc::stats();
+        let (cpu_ns, minor_faults) = usage(false);
+        Self {
+            level: Level {
+                live_bytes: stats.live_bytes as u64,
+                resident_bytes: stats.resident_bytes as u64,
+                retained_bytes: stats.retained_bytes() as u64,
+            },
+            totals: Totals {
+                wall_ns: began.elapsed().as_nanos() as u64,
+                cpu_ns,
+                minor_faults,
+                is_served: zk_alloc::is_serving(),
+                requests: stats.arena_allocations,
+                allocated_bytes: stats.arena_bytes,
+                fresh_bytes: stats.fresh_bytes,
+                overflow_bytes: stats.overflow_bytes,
+                peak_live_bytes,
+            },
+        }
+    }
+
+    /// The changes since the reading before.
+    fn since(&self, before: &Self) -> Totals {
+        let mut changes = self.totals.since(&before.totals);
+        changes.is_served |= before.totals.is_served || changes.requests > 0;
+        if !changes.is_served {
+            changes.peak_live_bytes = 0;
+        }
+        changes
+    }
+}
+
+/// Processor time in nanoseconds and page faults that needed no disk, as the kernel counts them: of the process, or of the calling
+/// thread alone. 0 where it does not tell them.
+fn usage(_of_thread: bool) -> (u64, u64) {
+    #[cfg(unix)]
+    {
+        use nix::sys::resource::{UsageWho, getrusage};
+        use nix::sys::time::TimeValLike;
+        #[cfg(target_os = "linux")]
+        let who = if _of_thread { UsageWho::RUSAGE_THREAD } else { UsageWho::RUSAGE_SELF };
+        #[cfg(not(target_os = "linux"))]
+        let who = UsageWho::RUSAGE_SELF;
+        if let (Ok(usage), true) = (getrusage(who), cfg!(target_os = "linux") || !_of_thread) {
+            let cpu_ns = usage.user_time().num_nanoseconds() + usage.system_time().num_nanoseconds();
+            return (cpu_ns as u64, usage.minor_page_faults() as u64);
+        }
+    }
+    (0, 0)
+}
+
+/// Bytes of a page of memory.
+pub(crate) fn page_bytes() -> u64 {
+    #[cfg(unix)]
+    if let Ok(Some(bytes)) = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE) {
+        return bytes as u64;
+    }
+    4096
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn spans_of_one_name_under_one_node_share_a_node_and_keep_their_order() {
-        let mut tree = Tree::new();
-        let prove = tree.find_or_add(WHOLE, "prove").unwrap();
-        let open = tree.find_or_add(prove, "open").unwrap();
-        let commit = tree.find_or_add(prove, "commit").unwrap();
-        assert_eq!(tree.find_or_add(prove, "open"), Some(open));
-        assert_ne!(tree.find_or_add(WHOLE, "open"), Some(open));
-        assert_eq!(tree.children(prove).collect::<Vec<_>>(), [open, commit]);
+        let mut recording = Recording::new();
+        let prove = recording.find_or_add(WHOLE, "prove").unwrap();
+        let open = recording.find_or_add(prove, "open").unwrap();
+        let commit = recording.find_or_add(prove, "commit").unwrap();
+        assert_eq!(recording.find_or_add(prove, "open"), Some(open));
+        assert_ne!(recording.find_or_add(WHOLE, "open"), Some(open));
+        assert_eq!(recording.children(prove).collect::<Vec<_>>(), [open, commit]);
     }
 
     #[test]
     fn recursive_spans_stop_at_the_node_limit() {
-        let mut tree = Tree::new();
+        let mut recording = Recording::new();
         let (mut parent, mut depth) = (WHOLE, 0);
-        while let Some(child) = tree.find_or_add(parent, "recurse") {
+        while let Some(child) = recording.find_or_add(parent, "recurse") {
             (parent, depth) = (child, depth + 1);
         }
         assert_eq!(depth, MAX_NODES - 1);

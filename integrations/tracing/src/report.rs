@@ -6,8 +6,7 @@ use std::io::{self, BufWriter, Write};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::reading::{Level, ThreadTotals, Totals, page_bytes};
-use crate::recording::{Entry, NodeId, Recording, Sample, WHOLE};
+use crate::recording::{Entry, Level, NodeId, Recording, Sample, ThreadTotals, Totals, WHOLE, page_bytes};
 
 /// The result of [`Recorder::report`](crate::Recorder::report). `Display` prints it as a tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -76,10 +75,10 @@ impl Report {
     pub(crate) fn of(recording: &Recording) -> Self {
         let mut whole = SpanReport::of(recording, WHOLE);
         whole.at_exit = recording.last.level;
+        let stats = zk_alloc::stats();
         let coverage = if whole.totals.is_served {
             Coverage::Arena
-        } else if recording.last.stats.phases > recording.phases_before && recording.last.stats.address_space_bytes == 0
-        {
+        } else if stats.phases > recording.phases_before && stats.address_space_bytes == 0 {
             Coverage::NotInstalled
         } else {
             Coverage::NothingServed
@@ -112,8 +111,8 @@ impl Report {
 
 impl SpanReport {
     fn of(recording: &Recording, id: NodeId) -> Self {
-        let node = &recording.tree.0[id];
-        let children = recording.tree.children(id).map(|child| Self::of(recording, child));
+        let node = &recording.nodes[id];
+        let children = recording.children(id).map(|child| Self::of(recording, child));
         let thread = |&(number, totals): &(usize, ThreadTotals)| ThreadReport {
             thread: recording.threads[number].name(number),
             totals,
@@ -235,12 +234,12 @@ pub(crate) fn write_trace(recording: &Recording, out: impl Write) -> io::Result<
     // A slice comes before those within it.
     entries.sort_by_key(|entry| (entry.begun_ns, std::cmp::Reverse(entry.totals.wall_ns)));
     for Entry { node, thread, begun_ns, totals, .. } in entries {
-        let name = recording.tree.0[*node].name;
+        let name = recording.nodes[*node].name;
         let (ts, dur) = (microseconds(*begun_ns), microseconds(totals.wall_ns));
         event(json!({ "name": name, "ph": "X", "pid": 1, "tid": thread + 1, "ts": ts, "dur": dur, "args": totals }))?;
     }
     // Where nothing was served there is nothing to show.
-    let is_served = recording.tree.0[WHOLE].totals.is_served;
+    let is_served = recording.nodes[WHOLE].totals.is_served;
     let mut peak_from_ns = 0;
     for Sample { at_ns, level, peak_live_bytes } in recording.timeline.samples.iter().filter(|_| is_served) {
         for (name, at_ns, bytes) in [
