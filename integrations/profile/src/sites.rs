@@ -1,9 +1,15 @@
-//! Call sites: by their addresses, as a process leaves them in a file, and with the names of their functions.
+//! Call sites: by their addresses, as a process leaves them in a file, and with the names of their functions: of this process, or of
+//! another one by the files that it had mapped.
 
 use std::collections::HashMap;
-use std::io;
+use std::path::Path;
+use std::ptr::without_provenance_mut;
 use std::sync::Arc;
+use std::{fs, io};
 
+use addr2line::Loader;
+use addr2line::fallible_iterator::FallibleIterator;
+use object::{Object, ObjectSegment};
 use zk_alloc::profile::{Amount, Site, Snapshot, Source};
 
 use crate::Value;
@@ -11,14 +17,8 @@ use crate::Value;
 /// The figures of a site, in the order of [`Value::ALL`].
 pub(crate) type Figures = [u64; 7];
 
-/// A call site without names.
-#[derive(Debug)]
-pub(crate) struct RawSite {
-    /// The addresses to which the calls return, the innermost first.
-    pub(crate) addresses: Vec<usize>,
-    pub(crate) is_of_arena: bool,
-    pub(crate) figures: Figures,
-}
+/// A call site without names, by the addresses to which its calls return.
+type RawSite = Stack<usize>;
 
 /// The sites of a process.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ impl From<&Site> for RawSite {
         let [allocated, live, peak] =
             [site.allocated, site.live, site.peak].map(|amount: Amount| [amount.allocations, amount.bytes]);
         Self {
-            addresses: site.addresses.clone(),
+            calls: site.addresses.clone(),
             is_of_arena: site.source == Source::Arena,
             figures: [allocated[0], allocated[1], live[0], live[1], peak[0], peak[1], site.fresh_bytes],
         }
@@ -78,8 +78,8 @@ impl RawSite {
         let (figures, addresses) = words.split_once(" :")?;
         let figures: Vec<u64> = figures.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
         let address = |word| usize::from_str_radix(word, 16);
-        let addresses = addresses.split_whitespace().map(address).collect::<Result<_, _>>().ok()?;
-        Some(Self { addresses, is_of_arena: true, figures: figures.try_into().ok()? })
+        let calls = addresses.split_whitespace().map(address).collect::<Result<_, _>>().ok()?;
+        Some(Self { calls, is_of_arena: true, figures: figures.try_into().ok()? })
     }
 }
 
@@ -111,11 +111,11 @@ pub(crate) struct Call {
     pub(crate) lines: Arc<[Line]>,
 }
 
-/// A call site of the program, without the allocator's own calls.
+/// A call site of the program; with the names of functions, it has none of the allocator's own calls.
 #[derive(Debug)]
-pub(crate) struct Stack {
+pub(crate) struct Stack<C = Call> {
     /// The innermost call first.
-    pub(crate) calls: Vec<Call>,
+    pub(crate) calls: Vec<C>,
     pub(crate) is_of_arena: bool,
     pub(crate) figures: Figures,
 }
@@ -125,8 +125,8 @@ pub(crate) struct Stack {
 pub(crate) fn stacks(sites: &[RawSite], mut look_up: impl FnMut(usize) -> Vec<Line>) -> Vec<Stack> {
     let mut known = Known::new();
     let mut stacks = HashMap::<_, Stack>::new();
-    for &RawSite { ref addresses, is_of_arena, figures } in sites {
-        let calls = of_program(addresses, &mut known, &mut look_up);
+    for &RawSite { ref calls, is_of_arena, figures } in sites {
+        let calls = of_program(calls, &mut known, &mut look_up);
         let key = (is_of_arena, calls.iter().map(|call| (call.address, call.lines.len())).collect::<Vec<_>>());
         let sum = |stack: &mut Stack| stack.figures.iter_mut().zip(figures).for_each(|(sum, figure)| *sum += figure);
         stacks.entry(key).and_modify(sum).or_insert(Stack { calls, is_of_arena, figures });
@@ -142,6 +142,11 @@ type Known = HashMap<usize, Arc<[Line]>>;
 /// The calls of the program itself. The innermost calls of a site are those of the allocator, and of the standard library on the way
 /// there; the outermost ones start the program or a thread.
 fn of_program(addresses: &[usize], known: &mut Known, look_up: &mut impl FnMut(usize) -> Vec<Line>) -> Vec<Call> {
+    let mut look_up = |address| match look_up(address) {
+        // If nothing is known, the address stands for the function.
+        lines if lines.is_empty() => vec![Line::named(format!("{address:#x}"))],
+        lines => lines,
+    };
     let mut names = |address| known.entry(address).or_insert_with(|| look_up(address).into()).clone();
     let calls: Vec<_> = addresses.iter().map(|&address| Call { address, lines: names(address) }).collect();
     let lines: Vec<&Line> = calls.iter().flat_map(|call| call.lines.iter()).collect();
@@ -207,6 +212,125 @@ const OF_ALLOCATORS: &[&str] =
     &["zk_alloc::", "backtrace::", "alloc::alloc::", "alloc::raw_vec::", "core::alloc::", "operator new"];
 const FILES: &[&str] = &["/alloc/src/alloc.rs", "/alloc/src/raw_vec"];
 
+/// The lines at an address of this process, the innermost first.
+pub(crate) fn here(address: usize) -> Vec<Line> {
+    let mut lines = Vec::new();
+    // Looks at the call before the address.
+    backtrace::resolve(without_provenance_mut(address), |symbol| {
+        lines.push(Line {
+            function: symbol.name().map_or_else(|| format!("{address:#x}"), |name| format!("{name:#}")),
+            file: symbol.filename().map_or_else(String::new, |file| file.display().to_string()),
+            line: symbol.lineno().unwrap_or(0),
+        });
+    });
+    lines
+}
+
+/// The files that another process had mapped.
+pub(crate) struct Elsewhere<'a> {
+    mappings: Vec<Mapping<'a>>,
+    files: HashMap<&'a str, Option<File>>,
+}
+
+/// A line of `/proc/self/maps` (proc_pid_maps(5)).
+struct Mapping<'a> {
+    start: u64,
+    end: u64,
+    offset: u64,
+    path: &'a str,
+}
+
+struct File {
+    loader: Loader,
+    /// The offset in the file, the length and the address of each segment.
+    segments: Vec<(u64, u64, u64)>,
+}
+
+impl<'a> Elsewhere<'a> {
+    pub(crate) fn new(maps: &'a str) -> Self {
+        Self { mappings: maps.lines().filter_map(Mapping::parse).collect(), files: HashMap::new() }
+    }
+
+    /// The lines at an address of that process, the innermost first. Files that are not there any more have no names.
+    pub(crate) fn lines(&mut self, address: usize) -> Vec<Line> {
+        // The call lies before the address.
+        let call = (address as u64).wrapping_sub(1);
+        let mapping = self.mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&call));
+        if mapping.is_some_and(Mapping::is_allocator) {
+            return vec![Line::named("zk_alloc::".into())];
+        }
+        let Some(mapping) = mapping else { return Vec::new() };
+        let file = self.files.entry(mapping.path).or_insert_with(|| File::open(Path::new(mapping.path)));
+        let offset = call - mapping.start + mapping.offset;
+        let lines = file.as_ref().and_then(|file| file.lines(offset)).unwrap_or_default();
+        if !lines.is_empty() {
+            return lines;
+        }
+        // A stripped file has no names. The place in it is the same in every run.
+        let place = file.as_ref().and_then(|file| file.address(offset)).unwrap_or(offset) + 1;
+        let name = Path::new(mapping.path).file_name().unwrap_or_default().to_string_lossy();
+        vec![Line::named(format!("{name}+{place:#x}"))]
+    }
+}
+
+impl<'a> Mapping<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let path = &line[line.find('/')?..];
+        let mut words = line.split_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let number = |digits| u64::from_str_radix(digits, 16).ok();
+        Some(Self { start: number(start)?, end: number(end)?, offset: number(words.nth(1)?)?, path })
+    }
+
+    /// Whether it is the preload library.
+    fn is_allocator(&self) -> bool {
+        Path::new(self.path).file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"libzk_alloc.so"))
+    }
+}
+
+impl File {
+    fn open(path: &Path) -> Option<Self> {
+        let bytes = fs::read(path).ok()?;
+        let object = object::File::parse(&*bytes).ok()?;
+        let segment = |segment: object::Segment<'_, '_>| {
+            let (offset, len) = segment.file_range();
+            (offset, len, segment.address())
+        };
+        Some(Self { segments: object.segments().map(segment).collect(), loader: Loader::new(path).ok()? })
+    }
+
+    /// The address of an offset in the file, as `nm` and debuggers know it.
+    fn address(&self, offset: u64) -> Option<u64> {
+        let is_within = |&&(start, len, _): &&(u64, u64, u64)| (start..start + len).contains(&offset);
+        let &(start, _, address) = self.segments.iter().find(is_within)?;
+        Some(offset - start + address)
+    }
+
+    /// The lines at an offset in the file.
+    fn lines(&self, offset: u64) -> Option<Vec<Line>> {
+        let probe = self.address(offset)?;
+        let mut lines: Vec<_> = self.loader.find_frames(probe).ok()?.map(|frame| Ok(line_of(&frame))).collect().ok()?;
+        let symbol =
+            || self.loader.find_symbol(probe).map(|name| addr2line::demangle_auto(name.into(), None).into_owned());
+        match &mut *lines {
+            [] => lines.push(Line::named(symbol()?)),
+            [.., outermost] if outermost.function.is_empty() => outermost.function = symbol()?,
+            _ => {}
+        }
+        Some(lines)
+    }
+}
+
+fn line_of<R: addr2line::gimli::Reader>(frame: &addr2line::Frame<'_, R>) -> Line {
+    let name = frame.function.as_ref().and_then(|function| function.demangle().ok().map(|name| name.into_owned()));
+    let location = frame.location.as_ref();
+    Line {
+        function: name.unwrap_or_default(),
+        file: location.and_then(|location| location.file).unwrap_or_default().into(),
+        line: location.and_then(|location| location.line).unwrap_or(0),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,8 +341,8 @@ mod tests {
         let (profile, maps) = RawProfile::parse(text).unwrap();
         assert_eq!((profile.mean_bytes, profile.missed, maps), (5, 2, "x\ny\n"));
         let [first, second] = &profile.sites[..] else { panic!("{profile:?}") };
-        assert_eq!((first.figures, &first.addresses[..]), ([1, 2, 3, 4, 5, 6, 7], &[0x1f, 0x2e][..]));
-        assert!(second.addresses.is_empty());
+        assert_eq!((first.figures, &first.calls[..]), ([1, 2, 3, 4, 5, 6, 7], &[0x1f, 0x2e][..]));
+        assert!(second.calls.is_empty());
         for (wrong, what) in [
             ("", "maps"),
             ("x\nmaps\n", "first line"),
@@ -247,7 +371,7 @@ mod tests {
             line("phase<prove>", "zk-alloc/src/phase.rs"),
             line("main", "src/main.rs"),
         ];
-        let site = |is_of_arena| RawSite { addresses: (1..=lines.len()).collect(), is_of_arena, figures: [1; 7] };
+        let site = |is_of_arena| RawSite { calls: (1..=lines.len()).collect(), is_of_arena, figures: [1; 7] };
         let stacks = stacks(&[site(true), site(true), site(false)], |address| vec![lines[address - 1].clone()]);
         assert_eq!(stacks.iter().map(|stack| stack.figures).collect::<Vec<_>>(), [[2; 7], [1; 7]]);
         let names = stacks[0].calls.iter().map(|call| &*call.lines[0].function);
@@ -259,7 +383,7 @@ mod tests {
     fn the_calls_that_start_a_program_or_a_thread_are_skipped() {
         let of = |functions: &[&str]| {
             let lines: Vec<_> = functions.iter().map(|function| line(function, "")).collect();
-            let site = RawSite { addresses: (1..=lines.len()).collect(), is_of_arena: true, figures: [1; 7] };
+            let site = RawSite { calls: (1..=lines.len()).collect(), is_of_arena: true, figures: [1; 7] };
             let stacks = stacks(&[site], |address| vec![lines[address - 1].clone()]);
             stacks[0].calls.iter().map(|call| call.lines[0].function.clone()).collect::<Vec<_>>()
         };
@@ -277,5 +401,39 @@ mod tests {
         let c = ["prove", "main", "__libc_start_call_main", "__libc_start_main_impl", "_start"];
         assert_eq!(of(&c), ["prove", "main"]);
         assert_eq!(of(&["start_thread", "clone3"]), ["start_thread", "clone3"]);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[inline(never)]
+    fn here_or_elsewhere() -> Vec<usize> {
+        let mut addresses = Vec::new();
+        backtrace::trace(|frame| {
+            addresses.push(frame.ip().addr());
+            true
+        });
+        addresses
+    }
+
+    /// The files of a process give the names that the process itself finds.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn names_are_the_same_from_within_and_from_without() {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let mut files = Elsewhere::new(&maps);
+        let addresses = here_or_elsewhere();
+        let names = |lines: Vec<Line>| lines.into_iter().map(|line| line.function).collect::<Vec<_>>();
+        let within: Vec<_> = addresses.iter().map(|&address| names(here(address))).collect();
+        let without: Vec<_> = addresses.iter().map(|&address| names(files.lines(address))).collect();
+        let is_here = |names: &Vec<Vec<String>>| names.iter().flatten().any(|name| name.contains("here_or_elsewhere"));
+        assert!(is_here(&within) && is_here(&without), "{without:?}");
+        let unknown = RawSite { calls: vec![7], is_of_arena: true, figures: [1; 7] };
+        assert_eq!(&*stacks(&[unknown], |address| files.lines(address))[0].calls[0].lines[0].function, "0x7");
+    }
+
+    /// Programs are mapped elsewhere in each run, so a bare address could not be compared, nor looked up.
+    #[test]
+    fn a_place_without_a_name_is_one_in_its_file() {
+        let mut files = Elsewhere::new("7000-9000 r-xp 00001000 00:00 0 /nowhere/stripped\n");
+        assert_eq!(files.lines(0x7235)[0].function, "stripped+0x1235");
     }
 }
