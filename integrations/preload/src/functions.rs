@@ -1,19 +1,19 @@
-//! The functions that programs call, by the names in [`exports`](crate::exports). A request below the threshold costs
-//! one comparison before it goes to glibc. Freed memory belongs to the arena if it lies in the arena's address space,
-//! and to glibc otherwise.
+//! The functions that programs call, by the names at the end of this file. A request below the threshold costs one
+//! comparison before it goes to glibc. Freed memory belongs to the arena if it lies in the arena's address space, and to
+//! glibc otherwise.
 //!
 //! Nothing here unwinds: a panic in such a function ends the process. glibc sets `errno`: if the arena has no memory,
 //! the request goes to glibc, which reports why it has none either.
 #![allow(unsafe_code, reason = "the C library's functions")]
 
-use std::arch::asm;
+use std::arch::{asm, naked_asm};
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
 use std::ptr::{copy_nonoverlapping, null_mut};
 
 use arena::c_api::{self, Cached, Freed, MIN_ALIGN, NotFreeable, Resized, Unserved};
 
-use crate::names::named;
+use crate::names::{jumps, named};
 use crate::{glibc, start};
 
 /// Memory of the arena: null with `errno`, if the request fails. `None` if glibc serves it.
@@ -261,4 +261,56 @@ pub(crate) unsafe extern "C" fn malloc_usable_size(at: *mut c_void) -> usize {
 pub(crate) extern "C" fn malloc_trim(pad: usize) -> c_int {
     let gone = c_api::trim() > 0;
     c_int::from(glibc::trim(pad) || gone)
+}
+
+/// Defines the C names by which programs reach the functions above: the usual ones, and glibc's second names. Wrappers of `malloc` call
+/// these with memory that other code allocated. If the program defines a function of one of these names, everyone gets the program's. So
+/// nothing else in this library calls these.
+macro_rules! exports {
+    ($($name:literal => $function:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)?;)*) => {$(
+        const _: () = {
+            #[unsafe(export_name = $name)]
+            unsafe extern "C" fn export($($argument: $kind),*) $(-> $answer)? {
+                #[allow(unused_unsafe, reason = "some have no requirements")]
+                // SAFETY: upheld by the caller, as for the function.
+                unsafe {
+                    $function($($argument),*)
+                }
+            }
+        };
+    )*};
+}
+
+exports! {
+    "malloc" => malloc(size: usize) -> *mut c_void;
+    "free" => free(at: *mut c_void);
+    "calloc" => calloc(count: usize, size: usize) -> *mut c_void;
+    "realloc" => realloc(at: *mut c_void, size: usize) -> *mut c_void;
+    "reallocarray" => reallocarray(at: *mut c_void, count: usize, size: usize) -> *mut c_void;
+    "memalign" => memalign(align: usize, size: usize) -> *mut c_void;
+    "aligned_alloc" => aligned_alloc(align: usize, size: usize) -> *mut c_void;
+    "posix_memalign" => posix_memalign(place: *mut *mut c_void, align: usize, size: usize) -> c_int;
+    "valloc" => valloc(size: usize) -> *mut c_void;
+    "pvalloc" => pvalloc(size: usize) -> *mut c_void;
+    "malloc_usable_size" => malloc_usable_size(at: *mut c_void) -> usize;
+    "malloc_trim" => malloc_trim(pad: usize) -> c_int;
+
+    // For old programs.
+    "cfree" => free(at: *mut c_void);
+
+    "__libc_malloc" => malloc(size: usize) -> *mut c_void;
+    "__libc_free" => free(at: *mut c_void);
+    "__libc_calloc" => calloc(count: usize, size: usize) -> *mut c_void;
+    "__libc_realloc" => realloc(at: *mut c_void, size: usize) -> *mut c_void;
+    "__libc_memalign" => memalign(align: usize, size: usize) -> *mut c_void;
+    "__libc_valloc" => valloc(size: usize) -> *mut c_void;
+    "__libc_pvalloc" => pvalloc(size: usize) -> *mut c_void;
+}
+
+// C23: calls the process's `free`, which finds the sizes itself.
+jumps! {
+    /// `free_sized(at, size)`.
+    free_sized = "free_sized" -> "free";
+    /// `free_aligned_sized(at, align, size)`.
+    free_aligned_sized = "free_aligned_sized" -> "free";
 }

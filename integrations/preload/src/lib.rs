@@ -1,27 +1,22 @@
 //! `libzk_alloc.so`: the C library's allocation functions over zk-alloc's arena, for `LD_PRELOAD`. See the README next
 //! to this package's Cargo.toml and docs/preload.md.
 //!
-//! Programs call the names in `exports` (for C) and `operators` (for C++), which call `functions`. It asks `start`
-//! whether the library is in use and from which size on, and passes a request to the arena or to `glibc`. `glibc` finds
-//! glibc's functions with `symbols`. `names` calls functions that the program may have replaced. `dlopen` drops a flag
-//! that would divide the process between two allocators. `sandbox` notices that the program is about to give up system
-//! calls. `header` has the functions of zk_alloc.h. `report` prints the line at exit, and `procfs` reads the files for
-//! it. `profile` samples call sites.
+//! Programs call the names in `functions` (for C) and `operators` (for C++). They ask `start` whether the library is in
+//! use and from which size on, and pass a request to the arena or to `glibc`, which finds glibc's own functions. `names`
+//! calls functions that the program may have replaced. `watched` drops a flag of `dlopen` that would divide the process
+//! between two allocators, and notices that the program is about to give up system calls. `header` has the functions of
+//! zk_alloc.h. `report` prints the line at exit, and `profile` samples call sites.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
-mod dlopen;
-mod exports;
 mod functions;
 mod glibc;
 mod header;
 mod names;
 mod operators;
-mod procfs;
 mod profile;
 mod report;
-mod sandbox;
 mod start;
-mod symbols;
+mod watched;
 
 /// The standard library's allocations in this library come from glibc: an allocator must not serve itself.
 #[global_allocator]

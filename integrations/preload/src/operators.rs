@@ -15,9 +15,9 @@ use std::ptr::null_mut;
 
 use arena::c_api;
 
-use crate::dlopen;
+use crate::glibc::Symbols;
 use crate::names::{is_ours, jumps, named};
-use crate::symbols::Symbols;
+use crate::watched;
 
 // The target finds the arguments in the same registers, and ignores those that it has no parameter for.
 jumps! {
@@ -174,7 +174,7 @@ fn thrower() -> *mut c_void {
     for file in [c"libstdc++.so.6", c"libc++.so.1"] {
         // SAFETY: NUL-terminated names. Nothing is loaded, and the libraries that are there stay.
         let found = unsafe {
-            let library = dlopen::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            let library = watched::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
             if library.is_null() { null_mut() } else { libc::dlsym(library, name.as_ptr()) }
         };
         if !found.is_null() {

@@ -1,23 +1,26 @@
 //! With `ZK_ALLOC_REPORT=1` the process prints one line on standard error when it exits. With `ZK_ALLOC_REPORT=/a/file` it appends the line
-//! to that file. Nothing here allocates.
+//! to that file. The memory that this takes is glibc's.
 #![allow(unsafe_code, reason = "is called by the loader, reads the C library's variables, and writes to a file")]
 
-use std::ffi::{CStr, c_char};
-use std::fmt;
+use std::ffi::{CStr, CString, OsStr, c_char};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Display, Path};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{fmt, fs};
 
 use arena::c_api;
 
 use crate::start::{self, State};
-use crate::{dlopen, glibc, procfs};
+use crate::{glibc, watched};
 
 /// The id of the process that reports; 0 if none does. Its forked children do not report, because they have their
 /// parent's counters.
 static REPORTS: AtomicU32 = AtomicU32::new(0);
 
-/// The path of the file that gets the report, with a zero at its end; empty for standard error. Programs may change their environment.
-static FILE: [AtomicU8; 256] = [const { AtomicU8::new(0) }; 256];
+/// The path of the file that gets the report; none for standard error. Programs may change their environment.
+static FILE: OnceLock<CString> = OnceLock::new();
 
 /// The variable that turns the report on.
 pub(crate) const VARIABLE: &str = "ZK_ALLOC_REPORT";
@@ -28,8 +31,8 @@ pub(crate) fn configure(value: Option<&[u8]>, is_said: impl FnOnce() -> bool) {
     match value.map(<[u8]>::trim_ascii) {
         Some(b"1") => REPORTS.store(std::process::id(), Ordering::Relaxed),
         None | Some(b"" | b"0") => {}
-        Some(path) if path[0] == b'/' && path.len() < FILE.len() => {
-            FILE.iter().zip(path).for_each(|(place, &byte)| place.store(byte, Ordering::Relaxed));
+        Some(path) if path[0] == b'/' => {
+            let _ = CString::new(path).map(|path| FILE.set(path));
             REPORTS.store(std::process::id(), Ordering::Relaxed);
         }
         Some(_) if is_said() => {}
@@ -46,15 +49,12 @@ static AT_EXIT: extern "C" fn() = at_exit;
 
 /// Writes one line to where the report goes; to standard error if the file can't be opened.
 fn say(message: fmt::Arguments<'_>) {
-    let path = FILE.each_ref().map(|byte| byte.load(Ordering::Relaxed));
-    if path[0] == 0 {
-        return c_api::print_line(message);
-    }
+    let Some(path) = FILE.get() else { return c_api::print_line(message) };
     c_api::write_line(message, |line| {
         let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
         // SAFETY: a path that ends with a zero, a buffer that is valid for its length, and a file that is opened here.
         unsafe {
-            let file = libc::open(path.as_ptr().cast(), flags, 0o644);
+            let file = libc::open(path.as_ptr(), flags, 0o644);
             if file < 0 {
                 return c_api::print_line(message);
             }
@@ -89,47 +89,47 @@ extern "C" fn at_exit() {
                 "report of {name} ({own}): not in use, a tool such as valgrind has put its malloc in place of this one"
             ));
         }
-        return say(format_args!("report of {name} ({own}): not in use, malloc is that of {}", Text(owner.to_bytes())));
+        return say(format_args!("report of {name} ({own}): not in use, malloc is that of {}", text(owner)));
     }
     let stats = arena::stats();
     // Skips the many small programs of a build or a script: their parent reports that the library was loaded.
-    if stats.arena_allocations == 0 && procfs::parent_has_library() {
+    if stats.arena_allocations == 0 && start::parent_has_library() {
         return;
     }
     let huge_pages: &dyn fmt::Display = stats.huge_pages.as_ref().map_or(&"no arena", |chosen| chosen);
-    let (parts, mib) = (arena::resident_parts(), |bytes: usize| Mib(bytes as u64));
-    let left_out = if dlopen::left_deepbind_out() { "; RTLD_DEEPBIND left out" } else { "" };
+    let (parts, of) = (arena::resident_parts(), |bytes: usize| mib(bytes as u64));
+    let left_out = if watched::left_deepbind_out() { "; RTLD_DEEPBIND left out" } else { "" };
     say(format_args!(
         "report of {name} ({own}): served {} requests from {} bytes on with {}, at most {} alive; {} held at exit \
          ({} live, {} in thread caches, {} free in slabs, {} in free page runs, {} prefaulted), {} of it in memory; \
          {} by glibc because memory was short; the process: peak {}, {} minor faults, {} in huge pages ({huge_pages}){left_out}",
         stats.arena_allocations,
         start::min_bytes(),
-        Mib(stats.arena_bytes),
-        mib(stats.peak_live_bytes),
-        mib(parts.resident_bytes()),
-        mib(parts.live_block_bytes + parts.live_run_bytes),
-        mib(parts.cached_bytes),
-        mib(parts.free_slab_bytes),
-        mib(parts.free_run_bytes),
-        mib(parts.prefaulted_bytes),
-        mib(parts.kernel_bytes.unwrap_or(parts.resident_bytes())),
+        mib(stats.arena_bytes),
+        of(stats.peak_live_bytes),
+        of(parts.resident_bytes()),
+        of(parts.live_block_bytes + parts.live_run_bytes),
+        of(parts.cached_bytes),
+        of(parts.free_slab_bytes),
+        of(parts.free_run_bytes),
+        of(parts.prefaulted_bytes),
+        of(parts.kernel_bytes.unwrap_or(parts.resident_bytes())),
         stats.overflow_allocations,
-        Mib(peak_rss_bytes()),
+        mib(peak_rss_bytes()),
         c_api::minor_faults(),
-        Mib(procfs::huge_bytes()),
+        mib(huge_bytes()),
     ));
 }
 
 /// The program's name without its path.
-fn program() -> Text<'static> {
+fn program() -> Display<'static> {
     unsafe extern "C" {
         static program_invocation_short_name: *const c_char;
     }
     // SAFETY: a variable of glibc, which a program may set to another string, or to null.
     let name = unsafe { program_invocation_short_name };
     // SAFETY: as above.
-    Text(if name.is_null() { b"?" } else { unsafe { CStr::from_ptr(name) }.to_bytes() })
+    text(if name.is_null() { c"?" } else { unsafe { CStr::from_ptr(name) } })
 }
 
 /// The peak resident size of the process, in bytes.
@@ -143,20 +143,19 @@ fn peak_rss_bytes() -> u64 {
     u64::try_from(kib).unwrap_or(0) << 10
 }
 
-/// Bytes that may not be valid text.
-struct Text<'a>(&'a [u8]);
-
-impl fmt::Display for Text<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.utf8_chunks().try_for_each(|chunk| f.write_str(chunk.valid()))
-    }
+/// Text that may not be valid UTF-8.
+fn text(bytes: &CStr) -> Display<'_> {
+    Path::new(OsStr::from_bytes(bytes.to_bytes())).display()
 }
 
 /// A number of bytes, shown in MiB.
-struct Mib(u64);
+fn mib(bytes: u64) -> impl fmt::Display {
+    fmt::from_fn(move |f| write!(f, "{:.1} MiB", bytes as f64 / f64::from(1 << 20)))
+}
 
-impl fmt::Display for Mib {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.1} MiB", self.0 as f64 / f64::from(1 << 20))
-    }
+/// The bytes of the process's private memory that lie in huge pages now. The memory for the file's text is glibc's.
+fn huge_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
+    line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or(0) << 10
 }

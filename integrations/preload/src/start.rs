@@ -3,13 +3,16 @@
 //! Until then glibc serves every request, also those of the loader and of other libraries' constructors.
 #![allow(unsafe_code, reason = "is called by the loader, and asks it")]
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, OsStr, OsString, c_void};
+use std::fs;
 use std::mem::{MaybeUninit, transmute};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::parent_id;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use arena::c_api;
 
-use crate::{dlopen, glibc, procfs, profile, report, sandbox};
+use crate::{glibc, profile, report, watched};
 
 /// The first request of this size opens the arena, unless `ZK_ALLOC_MIN_BYTES` is set. The many small programs that
 /// inherit the environment never make such a request, and pay nothing.
@@ -81,12 +84,12 @@ static BEFORE_MAIN: extern "C" fn() = begin;
 
 extern "C" fn begin() {
     c_api::postpone_asking_host();
-    // SAFETY: the C library's list of variables, before the program runs.
-    let entry = |name: &str| unsafe { entry(libc::environ.cast_const().cast(), name) };
     // One process of a tree warns of a value: the first that has the library and was started with that value.
-    let is_said = |name: &str| procfs::parent_has_library() && entry(name).is_some_and(procfs::parent_was_started_with);
-    let value = |name: &'static str| entry(name).map(|entry| &entry[name.len() + 1..]);
-    report::configure(value(report::VARIABLE), || is_said(report::VARIABLE));
+    let is_said = |name: &str| {
+        parent_has_library() && std::env::var_os(name).is_some_and(|value| parent_was_started_with(name, &value))
+    };
+    let value = |name: &str| std::env::var_os(name).map(OsString::into_vec);
+    report::configure(value(report::VARIABLE).as_deref(), || is_said(report::VARIABLE));
     c_api::warn_of_settings(is_said);
     // Also if the library is not in use, because `malloc_usable_size` passes through here.
     let knows_libc = glibc::look_up();
@@ -97,18 +100,17 @@ extern "C" fn begin() {
     } else if !arrives_here() {
         say_if_late();
         State::NotInUse
-    } else if !knows_libc || !dlopen::look_up() {
+    } else if !knows_libc || !watched::look_up() {
         c_api::print_line(format_args!("libzk_alloc.so does not know this C library, and does nothing"));
         State::NotInUse
     } else {
-        sandbox::look_up();
         State::InUse
     };
     STATE.store(state as u8, Ordering::Relaxed);
     if state != State::InUse {
         return;
     }
-    profile::configure(value(profile::VARIABLE), is_said);
+    profile::configure(value(profile::VARIABLE).as_deref(), is_said);
     match c_api::min_bytes_setting() {
         Some(bytes) => MIN_BYTES.store(bytes, Ordering::Relaxed),
         None => {
@@ -129,25 +131,6 @@ pub(crate) fn arena_opened(is_glibc_free: bool) {
     if c_api::min_bytes_setting().is_none() {
         MIN_BYTES.store(SERVING_BYTES, Ordering::Relaxed);
     }
-}
-
-/// The entry of a variable: its name, `=`, and its value.
-///
-/// # Safety
-/// `list` is null or a list of strings that ends with null, and nothing changes it.
-unsafe fn entry<'a>(list: *const *const c_char, name: &str) -> Option<&'a [u8]> {
-    let mut at = list;
-    // SAFETY: upheld by the caller: the list ends with null, and the loop stops there.
-    while !at.is_null() && !unsafe { *at }.is_null() {
-        // SAFETY: as above.
-        let entry = unsafe { CStr::from_ptr(*at) }.to_bytes();
-        if entry.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"=")) {
-            return Some(entry);
-        }
-        // SAFETY: as above.
-        at = unsafe { at.add(1) };
-    }
-    None
 }
 
 /// Whether a probe request is under way, and whether it arrived here. If it did, so do the program's requests.
@@ -224,17 +207,37 @@ fn file_of(address: *const c_void) -> Option<&'static CStr> {
     (!info.dli_fname.is_null()).then(|| unsafe { CStr::from_ptr(info.dli_fname) })
 }
 
+/// A file's name without its path.
+fn file_name(file: &CStr) -> &[u8] {
+    file.to_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default()
+}
+
 /// Prints nothing for a program with its own `malloc`, which may be one of many that inherit the environment. Loading
 /// this library late is a mistake, and is reported.
 fn say_if_late() {
-    let is_libc = owner_of_malloc().is_some_and(|file| {
-        let name = file.to_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-        name.starts_with(b"libc.so") || name.starts_with(b"libc-")
-    });
+    let name = owner_of_malloc().map_or(&b""[..], file_name);
+    let is_libc = name.starts_with(b"libc.so") || name.starts_with(b"libc-");
     if is_libc {
         c_api::print_line(format_args!(
             "libzk_alloc.so was loaded too late, and does nothing: the program has the C library's malloc already. \
              Start it with LD_PRELOAD"
         ));
     }
+}
+
+/// Whether the parent process has the library, too. `false` if that cannot be determined.
+pub(crate) fn parent_has_library() -> bool {
+    let name = own_file().map_or(&b""[..], file_name);
+    !name.is_empty() && of_parent("maps").windows(name.len()).any(|window| window == name)
+}
+
+/// Whether the parent process was started with this variable and value. `false` if that cannot be determined.
+fn parent_was_started_with(name: &str, value: &OsStr) -> bool {
+    let entry = [name.as_bytes(), b"=", value.as_bytes()].concat();
+    of_parent("environ").split(|&byte| byte == 0).any(|known| known == entry)
+}
+
+/// One of the parent's files in `/proc`, if it may be read.
+fn of_parent(file: &str) -> Vec<u8> {
+    fs::read(format!("/proc/{}/{file}", parent_id())).unwrap_or_default()
 }

@@ -1,0 +1,171 @@
+//! Functions of the C library that this library replaces to see their arguments. Each then jumps to the C library's own, or calls it.
+//!
+//! `dlopen` drops `RTLD_DEEPBIND`. A library that is loaded with this flag looks for `malloc` and `free` in its own dependencies
+//! first, and finds the C library's. It would free memory there that other code allocated here. The loader chooses its search
+//! folders by the return address of `dlopen`. So this function jumps to the loader's, and does not call it.
+//!
+//! `prctl` and `syscall` notice that the program is about to enter a sandbox (seccomp). The arena then asks the host at once for
+//! everything that it still needs to know. From then on it makes only the calls that glibc's own malloc makes, because any other
+//! may kill the program. glibc has no function for it: programs call prctl(2) or, as libseccomp does, syscall(2). These look only
+//! at the first arguments.
+#![allow(unsafe_code, reason = "replaces functions of the C library")]
+
+use std::arch::naked_asm;
+use std::ffi::{c_char, c_int, c_long, c_void};
+use std::mem::transmute;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use arena::c_api;
+
+use crate::glibc::{look_up_behind, looked_up};
+use crate::start::{self, State};
+
+looked_up! {
+    { if !look_up_behind(&NEXT_DLOPEN, c"dlopen") { return null_mut(); } }
+    /// The loader's own. If the library is not in use, or a constructor comes before ours, the first call looks it up, and
+    /// the loader then ignores the folders of the library that called.
+    NEXT_DLOPEN: fn next_dlopen(file: *const c_char, flags: c_int) -> *mut c_void;
+}
+
+/// Whether to drop the flag.
+static IS_IN_USE: AtomicBool = AtomicBool::new(false);
+/// Whether the flag was dropped.
+static WAS_LEFT_OUT: AtomicBool = AtomicBool::new(false);
+
+/// Looks up the own functions of the loader and of the C library. Returns `false` if there is no `dlopen`.
+pub(crate) fn look_up() -> bool {
+    let is_there = look_up_behind(&NEXT_DLOPEN, c"dlopen");
+    IS_IN_USE.store(is_there, Ordering::Relaxed);
+    look_up_behind(&NEXT_PRCTL, c"prctl");
+    look_up_behind(&NEXT_SYSCALL, c"syscall");
+    is_there
+}
+
+/// Whether a library was requested with `RTLD_DEEPBIND`.
+pub(crate) fn left_deepbind_out() -> bool {
+    WAS_LEFT_OUT.load(Ordering::Relaxed)
+}
+
+/// dlopen(3).
+///
+/// # Safety
+/// As dlopen(3) requires.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
+    naked_asm!(
+        #[cfg(target_arch = "x86_64")]
+        "endbr64
+        test esi, {deepbind}
+        jz 2f
+        cmp byte ptr [rip + {is_in_use}], 0
+        je 2f
+        and esi, {others}
+        mov byte ptr [rip + {was_left_out}], 1
+        2:
+        jmp qword ptr [rip + {next}]",
+        #[cfg(target_arch = "aarch64")]
+        "hint #34 // bti c
+        tst w1, #{deepbind}
+        b.eq 2f
+        adrp x9, {is_in_use}
+        ldrb w9, [x9, :lo12:{is_in_use}]
+        cbz w9, 2f
+        and w1, w1, #{others}
+        adrp x9, {was_left_out}
+        mov w10, #1
+        strb w10, [x9, :lo12:{was_left_out}]
+        2:
+        adrp x16, {next}
+        ldr x16, [x16, :lo12:{next}]
+        br x16",
+        deepbind = const libc::RTLD_DEEPBIND,
+        others = const !libc::RTLD_DEEPBIND,
+        is_in_use = sym IS_IN_USE,
+        was_left_out = sym WAS_LEFT_OUT,
+        next = sym NEXT_DLOPEN,
+    )
+}
+
+looked_up! {
+    { if !look_up_behind(&NEXT_PRCTL, c"prctl") { return -1; } }
+    /// prctl(2) of the C library.
+    NEXT_PRCTL: fn next_prctl(option: c_int, a: c_long, b: c_long, c: c_long, d: c_long) -> c_int;
+}
+looked_up! {
+    { if !look_up_behind(&NEXT_SYSCALL, c"syscall") { return -1; } }
+    /// syscall(2) of the C library.
+    NEXT_SYSCALL: fn next_syscall(n: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
+}
+
+fn enters() {
+    if start::state() == State::InUse {
+        c_api::enter_sandbox();
+    }
+}
+
+/// prctl(2). The arguments arrive in registers. Those that the caller leaves out are passed on as they are.
+///
+/// # Safety
+/// As prctl(2) requires.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn prctl(option: c_int, a: c_long, b: c_long, c: c_long, d: c_long) -> c_int {
+    if option == libc::PR_SET_SECCOMP {
+        enters();
+    }
+    // SAFETY: upheld by the caller.
+    unsafe { next_prctl(option, a, b, c, d) }
+}
+
+/// [`syscall`] for the calls that enter a sandbox.
+///
+/// # Safety
+/// As syscall(2) requires.
+unsafe extern "C" fn enter(n: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long {
+    enters();
+    // SAFETY: upheld by the caller.
+    unsafe { next_syscall(n, a, b, c, d, e, f) }
+}
+
+/// syscall(2). It jumps to the C library's: the call may be a `vfork`, whose child returns first, on the same stack.
+///
+/// # Safety
+/// As syscall(2) requires.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn syscall() {
+    naked_asm!(
+        #[cfg(target_arch = "x86_64")]
+        "endbr64
+        cmp edi, {seccomp}
+        je 2f
+        cmp edi, {prctl}
+        jne 3f
+        cmp esi, {set_seccomp}
+        jne 3f
+        2:
+        jmp {enter}
+        3:
+        jmp qword ptr [rip + {next}]",
+        #[cfg(target_arch = "aarch64")]
+        "hint #34 // bti c
+        cmp w0, #{seccomp}
+        b.eq 2f
+        cmp w0, #{prctl}
+        b.ne 3f
+        cmp w1, #{set_seccomp}
+        b.ne 3f
+        2:
+        b {enter}
+        3:
+        adrp x16, {next}
+        ldr x16, [x16, :lo12:{next}]
+        br x16",
+        seccomp = const libc::SYS_seccomp,
+        prctl = const libc::SYS_prctl,
+        set_seccomp = const libc::PR_SET_SECCOMP,
+        enter = sym enter,
+        next = sym NEXT_SYSCALL,
+    )
+}
