@@ -1,4 +1,5 @@
-//! The number of the library's messages, and the file that receives them.
+//! What the library writes: its messages, their number, and the file that receives them; the report; and with `ZK_ALLOC_PROFILE`, the call
+//! sites of a process, whose names are looked up afterwards.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod support;
@@ -7,7 +8,8 @@ use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
-use support::{Arm, assert_ok, compiled, empty_folder, errors_of, has, outcome_of, report_of};
+use support::{Arm, assert_ok, compiled, empty_folder, errors_of, has, library_of, outcome_of, program, report_of};
+use zk_alloc_profile::{Profile, Value};
 
 /// The contents of standard error, which is a separate file, and of the program's data file.
 fn written(program: &Path, how: &str, retain: &str, more: &[&str]) -> (String, String) {
@@ -34,7 +36,7 @@ fn written(program: &Path, how: &str, retain: &str, more: &[&str]) -> (String, S
 /// If a program closes descriptor 2, or is started without it, the next file that it opens gets that number.
 #[test]
 fn no_message_lands_in_a_file_that_is_not_standard_error() {
-    let Some(program) = compiled("stderr", "messages.c", &[]) else { return };
+    let program = compiled("stderr", "messages.c", &[]);
     for (more, last) in [(&[][..], "report of stderr"), (&["twice"], "no allocation begins there")] {
         // The library checks the setting when the process begins.
         let at_start = |error: &str| error.starts_with("zk-alloc: ZK_ALLOC_RETAIN_BYTES=\"garbage\" is not");
@@ -53,7 +55,10 @@ fn no_message_lands_in_a_file_that_is_not_standard_error() {
 /// Tools that find errors in the use of memory must see each request, with the off-switch and by themselves.
 #[test]
 fn valgrind_sees_what_the_program_does_with_its_memory() {
-    let (Some(program), true) = (compiled("freed", "messages.c", &["-O0"]), has("valgrind")) else { return };
+    if !has("valgrind") {
+        return;
+    }
+    let program = compiled("freed", "messages.c", &["-O0"]);
     for off in [false, true] {
         let mut command = Arm::Default.command("valgrind");
         command.arg(&program).arg("reads freed").env("ZK_ALLOC_REPORT", "1");
@@ -76,21 +81,18 @@ fn valgrind_sees_what_the_program_does_with_its_memory() {
 
 #[test]
 fn zk_alloc_off_loads_the_library_and_serves_nothing() {
-    let (Some(program), Some(header)) =
-        (compiled("hello", "hello.c", &[]), compiled("header", "header.c", &["-std=c99"]))
-    else {
-        return;
-    };
-    let report = errors_of(Arm::Everything.command(program).env("ZK_ALLOC", "off").env("ZK_ALLOC_REPORT", "1"));
+    let report =
+        errors_of(Arm::Everything.command(program("hello.c")).env("ZK_ALLOC", "off").env("ZK_ALLOC_REPORT", "1"));
     assert!(report.ends_with("): not in use, ZK_ALLOC=off\n") && report.lines().count() == 1, "{report}");
     // As where the library is not there.
+    let header = compiled("header", "header.c", &["-std=c99"]);
     assert_ok(Arm::Default.command(header).arg("off").env("ZK_ALLOC", "off"));
 }
 
 /// A misspelt variable would be without effect and without a word.
 #[test]
 fn a_variable_that_does_not_exist_is_named_with_the_nearest() {
-    let Some(program) = compiled("hello", "hello.c", &[]) else { return };
+    let program = program("hello.c");
     let errors = errors_of(Arm::Default.command(program).env("ZK_ALLOC_RETAINFOR", "60"));
     let why = "is set, but there is no such variable; the nearest is ZK_ALLOC_RETAIN_FOR";
     assert_eq!(errors, format!("zk-alloc: \"ZK_ALLOC_RETAINFOR\" {why}\n"));
@@ -99,7 +101,10 @@ fn a_variable_that_does_not_exist_is_named_with_the_nearest() {
 /// Every process has the same environment, so every process would print the same warning.
 #[test]
 fn of_a_tree_of_processes_one_warns_of_a_setting() {
-    let (Some(program), true) = (compiled("hello", "hello.c", &[]), has("bash")) else { return };
+    if !has("bash") {
+        return;
+    }
+    let program = program("hello.c");
     let bash = |script: &str| {
         let mut command = Arm::Default.command("bash");
         command.args(["--norc", "-c", script]).arg(&program);
@@ -118,7 +123,10 @@ fn of_a_tree_of_processes_one_warns_of_a_setting() {
 /// A parent that was started with another value has not warned of this one.
 #[test]
 fn a_value_that_the_parent_was_not_started_with_is_warned_of() {
-    let (Some(program), true) = (compiled("hello", "hello.c", &[]), has("bash")) else { return };
+    if !has("bash") {
+        return;
+    }
+    let program = program("hello.c");
     let mut command = Arm::Default.command("bash");
     command
         .args(["--norc", "-c", r#""$0"; ZK_ALLOC_MIN_BYTES=garbage+ "$0"; ZK_ALLOC_MIN_BYTES=1 "$0""#])
@@ -132,7 +140,7 @@ fn a_value_that_the_parent_was_not_started_with_is_warned_of() {
 /// A program of small requests gets the arena once they add up. One that makes few pays for nothing.
 #[test]
 fn small_requests_open_the_arena_by_their_sum() {
-    let Some(program) = compiled("small", "small.c", &[]) else { return };
+    let program = program("hello.c");
     for (count, is_served) in [("1000", false), ("200000", true)] {
         let report = report_of(&program, &[count]);
         assert_eq!(!report.contains("served 0 requests"), is_served, "{report}");
@@ -154,4 +162,80 @@ fn report_goes_to_a_file_too() {
     let output =
         outcome_of(Arm::Everything.command("bash").args(["-c", ":"]).env("ZK_ALLOC_REPORT", file.join("file")));
     assert!(output.err.contains("report of bash"), "{}", output.err);
+}
+
+#[test]
+fn a_process_leaves_its_call_sites() {
+    let program = program("profile.c");
+    let folder = empty_folder("profile-of-a-process").join("made");
+    assert_ok(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", &folder));
+    let files: Vec<_> = std::fs::read_dir(&folder).expect("the folder was made").collect();
+    assert_eq!(files.len(), 1);
+    let profile = Profile::read(files[0].as_ref().unwrap().path()).expect("a raw profile");
+    assert_eq!(profile.missed(), 0);
+    let bytes = |value, function: &str| {
+        let folded = profile.folded(value);
+        let lines = folded.lines().filter(|line| line.contains(&format!("main;{function} ")));
+        lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum::<u64>()
+    };
+    let (three, eight) = (3 << 20, 8 << 20);
+    assert_eq!(bytes(Value::InuseSpace, "hold_eight"), eight, "{}", profile.folded(Value::AllocSpace));
+    assert_eq!(bytes(Value::InuseSpace, "hold_three"), 0);
+    assert_eq!((bytes(Value::PeakSpace, "hold_eight"), bytes(Value::PeakSpace, "hold_three")), (eight, three));
+    assert_eq!(bytes(Value::AllocSpace, "hold_three"), three + (1 << 20));
+}
+
+/// A service can be profiled without being stopped.
+#[test]
+fn a_running_process_writes_its_call_sites_at_each_signal() {
+    let program = program("profile.c");
+    let folder = empty_folder("profile-at-a-signal");
+    let mut command = Arm::Default.command(&program);
+    assert_ok(command.arg(&folder).env("ZK_ALLOC_PROFILE", &folder).env("ZK_ALLOC_PROFILE_SIGNAL", "USR2"));
+    let files = std::fs::read_dir(&folder).expect("the folder was made").map(|file| file.unwrap().path());
+    let (at_exit, at_signal): (Vec<_>, Vec<_>) =
+        files.partition(|file| !file.file_stem().unwrap().to_str().unwrap().contains('.'));
+    assert_eq!((at_exit.len(), at_signal.len()), (1, 2));
+    for file in at_signal {
+        let folded = Profile::read(file).expect("a raw profile").folded(Value::InuseSpace);
+        assert!(folded.contains("hold_eight") && !folded.contains("hold_three"), "{folded}");
+    }
+}
+
+/// Without the variable, nothing is sampled and no file is made.
+#[test]
+fn a_process_without_the_variable_leaves_nothing() {
+    let program = program("profile.c");
+    let folder = empty_folder("profile-off");
+    for off in ["", "0"] {
+        assert_ok(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", off).current_dir(&folder));
+    }
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+}
+
+/// A walk of the stack within `malloc` that called dlsym(3) would wait for the lock that `dlopen` holds.
+#[test]
+fn a_sample_neither_waits_for_the_loader_nor_changes_its_error() {
+    let library = library_of("dlopen", "dlopen.c");
+    let program = program("dlopen.c");
+    let folder = empty_folder("profile-walk");
+    assert_ok(Arm::Default.command(&program).arg("sample").arg(library).env("ZK_ALLOC_PROFILE", &folder));
+    assert_eq!(std::fs::read_dir(&folder).expect("the folder was made").count(), 1);
+}
+
+/// Without a warning, a typing error would change how exact the profile is.
+#[test]
+fn profile_bytes_takes_units_and_warns_of_bad_values() {
+    let program = program("profile.c");
+    let folder = empty_folder("profile-mean");
+    let errors = |mean: &str| {
+        errors_of(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", &folder).env("ZK_ALLOC_PROFILE_BYTES", mean))
+    };
+    assert_eq!(errors("64K"), "");
+    let file = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+    assert!(std::fs::read_to_string(file).unwrap().contains("\nmean_bytes 65536\n"));
+    for wrong in ["many", "0"] {
+        let errors = errors(wrong);
+        assert!(errors.contains("ZK_ALLOC_PROFILE_BYTES") && errors.contains("524288"), "{errors}");
+    }
 }

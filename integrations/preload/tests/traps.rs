@@ -1,36 +1,34 @@
 //! Known traps for libraries that replace `malloc`. Each trap has hung or crashed such a library. Every program also
-//! runs without the library, to show that it works at all.
+//! runs without the library, to show that it works at all. Some programs bring a second allocator, or parts of one: no
+//! memory crosses from one to the other, at any threshold.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 #[path = "../../../zk-alloc/tests/support/plugin.rs"]
 mod plugin;
 mod support;
 
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::Command;
 
 use support::{
-    ARMS, Arm, assert_ok, compiled, compiled_library, compiled_with_library, errors_of, has, in_all_arms, library,
-    outcome_of, programs, report_of, text,
+    ARMS, Arm, Outcome, assert_ok, compiled, errors_of, has, in_all_arms, library, library_of, outcome_of, program,
+    program_with_library, programs, report_of, text,
 };
 
-/// Also with a threshold in the middle of the size classes, and with one that no request reaches.
-#[test]
-fn each_function_keeps_what_its_manual_page_promises_at_any_threshold() {
-    let Some(program) = compiled("functions", "functions.c", &[]) else { return };
-    in_all_arms(&program, &[]);
-    for threshold in ["1", "1000", "33K", "1M", "8388608T"] {
-        assert_ok(Arm::Default.command(&program).env("ZK_ALLOC_MIN_BYTES", threshold));
+/// Runs a program in each arm, and at other thresholds. One is in the middle of the size classes, and one is reached by no request.
+fn at_each_threshold(program: &Path, arguments: &[&str]) {
+    in_all_arms(program, arguments);
+    for threshold in ["1", "1000", "4096", "33K", "1M", "8388608T"] {
+        assert_ok(Arm::Default.command(program).args(arguments).env("ZK_ALLOC_MIN_BYTES", threshold));
     }
 }
 
 #[test]
 fn operators_of_cpp_arrive_aligned_or_not_throwing_or_not() {
-    let Some(program) = compiled("operators", "operators.cc", &["-std=c++17", "-Wno-mismatched-new-delete"]) else {
-        return;
-    };
+    let program = program("operators.cc");
     in_all_arms(&program, &[]);
-    let report = report_of(&program, &[]);
-    assert!(served(&report) > 300, "{report}");
+    assert!(served(&report_of(&program, &[])) > 300);
 }
 
 /// The number of served requests in a report.
@@ -41,42 +39,47 @@ fn served(report: &str) -> u64 {
 
 #[test]
 fn constructors_atexit_handlers_and_destructors_may_allocate() {
-    let Some((program, _)) = compiled_with_library("early", "early.c", &[]) else { return };
+    let (program, _) = program_with_library("early.c");
     in_all_arms(&program, &[]);
 }
 
 /// Twenty libraries with thread-local memory make glibc enlarge each thread's table of them.
 #[test]
 fn tls_set_up_and_thread_destructors_may_allocate_around_a_threads_first_request() {
-    let libraries: Vec<_> =
-        (0..20).filter_map(|n| compiled_library(&format!("libtls{n}.so"), "tls.cc", &["-std=c++17"])).collect();
-    let Some(program) = compiled("tls", "tls.cc", &["-std=c++17"]) else { return };
+    let libraries: Vec<_> = (0..20).map(|n| library_of(&format!("tls{n}"), "tls.cc")).collect();
+    let program = program("tls.cc");
     let paths: Vec<_> = libraries.iter().map(|path| text(path)).collect();
     in_all_arms(&program, &paths);
 }
 
 programs! {
+    each_function_keeps_what_its_manual_page_promises_at_any_threshold: at_each_threshold("functions.c", &[]);
+    memory_may_be_freed_by_the_second_names_of_glibc: at_each_threshold("functions.c", &["second names"]);
+    /// By the C++ standard, each form of `operator new` and `operator delete` calls the simpler one, which a program may
+    /// define.
+    a_program_with_its_own_operator_new_keeps_it_for_all_forms: at_each_threshold("own_new.cc", &[]);
+    where_memory_is_short_new_calls_the_handler_and_throws: at_each_threshold("no_memory.cc", &[]);
     children_can_allocate_no_matter_what_other_threads_did_at_the_fork: in_all_arms(
-        "threads", "threads.c", &[], &["forks"]);
+        "threads.c", &["forks"]);
     /// A vforked child runs on its parent's memory, in place of the calling thread, with another process id. At the same
     /// time, `malloc_trim` on another thread claims all caches.
     vforked_children_allocate_while_another_thread_takes_what_threads_keep: in_all_arms(
-        "threads", "threads.c", &[], &["vforks", "3"]);
+        "threads.c", &["vforks", "3"]);
     /// The arena's own structures take some kilobytes, and so do the files of the host that it reads. Neither may lie on
     /// the stack.
     the_first_request_may_come_on_a_thread_with_little_stack: in_all_arms(
-        "threads", "threads.c", &[], &["little stack", "thread"]);
+        "threads.c", &["little stack", "thread"]);
     the_first_request_may_come_in_a_handler_with_little_stack: in_all_arms(
-        "threads", "threads.c", &[], &["little stack", "handler"]);
+        "threads.c", &["little stack", "handler"]);
     the_environment_may_change_while_the_settings_are_needed: in_all_arms(
-        "threads", "threads.c", &[], &["environment"]);
-    the_process_ends_with_its_last_thread: in_all_arms("threads", "threads.c", &[], &["last thread"]);
+        "threads.c", &["environment"]);
+    the_process_ends_with_its_last_thread: in_all_arms("threads.c", &["last thread"]);
 }
 
 /// glibc has 32 keys for which a thread needs no memory. For any other key it calls the library's `calloc`.
 #[test]
 fn threads_get_caches_after_a_library_used_up_the_first_32_pthread_keys() {
-    let Some((program, _)) = compiled_with_library("keys", "keys.c", &[]) else { return };
+    let (program, _) = program_with_library("keys.c");
     for arm in [Arm::Default, Arm::Everything] {
         assert_ok(arm.command(&program).arg("threads"));
         // The best of several runs, because the machine may be busy.
@@ -93,7 +96,7 @@ fn threads_get_caches_after_a_library_used_up_the_first_32_pthread_keys() {
 /// The plugin's constructor calls `dlopen` on the plugin itself, and reaches the library's `dlopen`.
 #[test]
 fn a_plugin_with_the_allocator_in_it_is_closed_while_its_threads_live() {
-    let Some(program) = compiled("dlopen", "dlopen.c", &[]) else { return };
+    let program = program("dlopen.c");
     for is_resident in [false, true] {
         in_all_arms(&program, &["unload", text(&plugin::plugin(is_resident))]);
     }
@@ -101,8 +104,8 @@ fn a_plugin_with_the_allocator_in_it_is_closed_while_its_threads_live() {
 
 #[test]
 fn a_library_loaded_with_deepbind_frees_what_the_program_allocated() {
-    let Some(plugin) = compiled_library("libdlopen.so", "dlopen.c", &[]) else { return };
-    let Some(program) = compiled("dlopen", "dlopen.c", &[]) else { return };
+    let plugin = library_of("dlopen", "dlopen.c");
+    let program = program("dlopen.c");
     in_all_arms(&program, &["deepbind", text(&plugin)]);
     let report = report_of(&program, &["deepbind", text(&plugin)]);
     assert!(report.contains("RTLD_DEEPBIND left out"), "{report}");
@@ -111,7 +114,7 @@ fn a_library_loaded_with_deepbind_frees_what_the_program_allocated() {
 /// A small limit leaves no room for the arena's address space; a larger one leaves room for a small arena.
 #[test]
 fn where_the_system_refuses_the_program_goes_on() {
-    let Some(program) = compiled("limits", "limits.c", &[]) else { return };
+    let program = program("limits.c");
     for arm in ARMS {
         for limit_mib in ["64", "200"] {
             let errors = errors_of(arm.command(&program).args(["refusals", limit_mib]));
@@ -123,7 +126,7 @@ fn where_the_system_refuses_the_program_goes_on() {
 
 #[test]
 fn a_small_process_reserves_nothing() {
-    let Some(program) = compiled("limits", "limits.c", &[]) else { return };
+    let program = program("limits.c");
     let mib = |arm: Arm| -> Vec<u64> {
         let output = outcome_of(arm.command(&program).arg("reservation"));
         output.out.lines().map(|line| line.parse().expect("a number")).collect()
@@ -137,10 +140,16 @@ fn a_small_process_reserves_nothing() {
 /// nothing if nothing happened.
 #[test]
 fn processes_that_inherit_the_environment_print_nothing_twice() {
-    let (Some(program), true) = (compiled("hello", "hello.c", &[]), has("bash")) else { return };
+    if !has("bash") {
+        return;
+    }
     let script = r#""$0"; ("$0"; true); echo $(true); "$0"; true"#;
     let mut command = Arm::Default.command("bash");
-    command.args(["--norc", "-c", script]).arg(&program).env("ZK_ALLOC_REPORT", "1").env("ZK_ALLOC_THP", "perhaps");
+    command
+        .args(["--norc", "-c", script])
+        .arg(program("hello.c"))
+        .env("ZK_ALLOC_REPORT", "1")
+        .env("ZK_ALLOC_THP", "perhaps");
     let output = outcome_of(&mut command);
     assert_eq!(output.out, "ok\nok\n\nok\n");
     let of = |what: &str| output.err.lines().filter(|line| line.contains(what)).count();
@@ -152,7 +161,7 @@ fn processes_that_inherit_the_environment_print_nothing_twice() {
 
 #[test]
 fn a_program_with_its_own_allocator_keeps_it_and_the_report_says_so() {
-    let Some(program) = compiled("own_malloc", "own_malloc.c", &["-Wno-unused-result"]) else { return };
+    let program = program("own_malloc.c");
     in_all_arms(&program, &[]);
     let report = report_of(&program, &[]);
     let not_in_use = report.contains("report of own_malloc") && report.contains("not in use, malloc is that of");
@@ -162,7 +171,7 @@ fn a_program_with_its_own_allocator_keeps_it_and_the_report_says_so() {
 #[test]
 fn what_the_header_declares_is_weak_and_works_where_the_library_is() {
     for (output, language) in [("header", "-std=c99"), ("header_cpp", "-std=c++17")] {
-        let Some(program) = compiled(output, "header.c", &[language]) else { return };
+        let program = compiled(output, "header.c", &[language]);
         assert_ok(Arm::Without.command(&program).arg("alone"));
         assert_ok(Arm::Default.command(&program).arg("with"));
         assert_ok(Arm::Everything.command(&program).arg("with"));
@@ -172,15 +181,14 @@ fn what_the_header_declares_is_weak_and_works_where_the_library_is() {
 /// A program that is not position-independent has its own address for `malloc`, which leads to the library's.
 #[test]
 fn a_program_at_a_fixed_address_is_no_allocator() {
-    let Some(program) = compiled("functions_fixed", "functions.c", &["-no-pie", "-fno-pie"]) else { return };
+    let program = compiled("functions_fixed", "functions.c", &["-no-pie", "-fno-pie"]);
     in_all_arms(&program, &[]);
-    let report = report_of(&program, &[]);
-    assert!(served(&report) > 0, "{report}");
+    assert!(served(&report_of(&program, &[])) > 0);
 }
 
 #[test]
 fn a_static_program_runs_without_the_library_and_prints_no_error() {
-    let Some(program) = compiled("hello_static", "hello.c", &["-static"]) else { return };
+    let program = compiled("hello_static", "hello.c", &["-static"]);
     for arm in ARMS {
         assert_ok(arm.command(&program).env("ZK_ALLOC_REPORT", "1"));
     }
@@ -202,7 +210,7 @@ fn a_program_of_musl_runs_as_it_does_without() {
 
 #[test]
 fn loaded_late_the_library_says_that_it_does_nothing() {
-    let Some(program) = compiled("dlopen", "dlopen.c", &[]) else { return };
+    let program = program("dlopen.c");
     let errors = errors_of(Arm::Without.command(program).arg("late").arg(library()));
     assert!(errors.lines().all(|line| line.contains("libzk_alloc.so was loaded too late")), "{errors}");
     assert!(errors.lines().count() >= 1, "nothing was output");
@@ -210,7 +218,7 @@ fn loaded_late_the_library_says_that_it_does_nothing() {
 
 #[test]
 fn what_is_freed_twice_or_was_never_handed_out_ends_the_program() {
-    let Some(program) = compiled("messages", "messages.c", &[]) else { return };
+    let program = program("messages.c");
     for (how, line) in [
         ("twice", "free(0x*): no allocation begins there, or it was freed before"),
         ("inside", "free(0x*): no allocation begins there, or it was freed before"),
@@ -231,4 +239,66 @@ fn what_is_freed_twice_or_was_never_handed_out_ends_the_program() {
     }
     let output = outcome_of(Arm::Default.command(&program).args(["invalid", "usable"]));
     assert!(output.ok && output.out == "went on\n" && output.err.is_empty(), "{}", output.err);
+}
+
+/// The loader finds the other library's functions before glibc's: `malloc_usable_size`, `__libc_malloc`,
+/// `operator new`.
+#[test]
+fn a_program_linked_with_another_allocator_gets_nothing_of_its_memory() {
+    let (program, other) = program_with_library("other_allocator.cc");
+    at_each_threshold(&program, &[]);
+    // Without the library, the other allocator's own `malloc_trim` ends the program. With it, the call trims glibc's
+    // heap and the arena.
+    assert_eq!(outcome_of(Arm::Without.command(&program).arg("trim")).out, "");
+    assert_ok(Arm::Default.command(&program).arg("trim"));
+    assert_ok(Arm::Everything.command(&program).arg("trim"));
+    // If both are preloaded, the first one serves.
+    for (first, second) in [(other.as_path(), library()), (library(), &other)] {
+        let preload = format!("{} {}", first.display(), second.display());
+        assert_ok(Arm::Everything.command(&program).env("LD_PRELOAD", preload));
+    }
+}
+
+/// dig takes most of its memory through jemalloc's own functions, and the rest through `malloc`.
+#[test]
+fn what_jemalloc_handed_out_by_its_own_functions_is_never_freed_by_ours() {
+    let crossing = library_of("crossing", "jemalloc_crossing.c");
+    if !has("dig") {
+        return;
+    }
+    for threshold in ["65536", "0", "1", "4096"] {
+        let mut command = Arm::Default.command("dig");
+        let preload = format!("{} {}", crossing.display(), library().display());
+        // No server answers. dig prints that after it has made and freed everything.
+        command.args(["-p", "9", "@127.0.0.1", "+time=1", "+tries=1", "name.example"]);
+        let output = outcome_of(command.env("LD_PRELOAD", preload).env("ZK_ALLOC_MIN_BYTES", threshold));
+        assert!(output.out.contains("name.example"), "{threshold}: {} {}", output.out, output.err);
+        assert!(output.err.contains("crossing: used, 0 crossed"), "{threshold}: {}", output.err);
+    }
+}
+
+/// Only the loaded library sees the C++ library: the global scope has no function that throws.
+#[test]
+fn a_program_without_a_cpp_library_loads_one_that_throws() {
+    let library = library_of("no_memory", "no_memory.cc");
+    let program = program("dlopen.c");
+    at_each_threshold(&program, &["no memory", text(&library)]);
+}
+
+#[test]
+fn without_a_cpp_library_new_ends_the_program_and_says_why() {
+    let program = program("messages.c");
+    let output = Arm::Default.command(program).arg("no C++").output().expect("the program starts");
+    let signal = output.status.signal();
+    let output = Outcome::from(output);
+    assert_eq!((output.out.as_str(), signal), ("ok\n", Some(6)), "{}", output.err);
+    assert!(output.err.contains("operator new: no memory for 9223372036854771711 bytes"), "{}", output.err);
+}
+
+/// Our functions must not call each other by names that the program has taken.
+#[test]
+fn a_wrapper_of_malloc_by_the_second_names_is_not_called_by_what_it_calls() {
+    let program = program("wrapped_malloc.c");
+    at_each_threshold(&program, &[]);
+    assert!(served(&report_of(&program, &[])) > 0);
 }

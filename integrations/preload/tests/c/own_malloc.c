@@ -1,4 +1,5 @@
 /* A program that brings its own allocator. */
+#pragma GCC diagnostic ignored "-Wunused-result"
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -102,15 +102,13 @@ pub(crate) fn report_of(program: &Path, arguments: &[&str]) -> String {
     errors_of(Arm::Default.command(program).args(arguments).env("ZK_ALLOC_REPORT", "1"))
 }
 
-/// Makes a test of each program: how it runs, its source with the compiler's flags, and its arguments.
+/// Makes a test of each program: how it runs, its source, and its arguments.
 macro_rules! programs {
-    ($($(#[doc = $what:literal])* $name:ident: $run:ident($program:literal, $source:literal, $flags:expr, $arguments:expr);)*) => {$(
+    ($($(#[doc = $what:literal])* $name:ident: $run:ident($source:literal, $arguments:expr);)*) => {$(
         $(#[doc = $what])*
         #[test]
         fn $name() {
-            if let Some(program) = $crate::support::compiled($program, $source, $flags) {
-                $run(&program, $arguments);
-            }
+            $run(&$crate::support::program($source), $arguments);
         }
     )*};
 }
@@ -126,44 +124,52 @@ pub(crate) fn has(program: &str) -> bool {
     is_there
 }
 
-/// Compiles a source in `tests/c`, once in this process. `None`, with a printed line, if there is no such compiler.
-pub(crate) fn compiled(output: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
+/// Flags for C++: a source may define a part of the operators.
+const CPP: [&str; 3] = ["-std=c++17", "-Wno-mismatched-new-delete", "-Wno-sized-deallocation"];
+
+/// Compiles a source in `tests/c`, once in this process. The name of the output appears in reports.
+pub(crate) fn compiled(output: &str, source: &str, flags: &[&str]) -> PathBuf {
     static COMPILED: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
-    let is_cpp = flags.iter().any(|flag| flag.starts_with("-std=c++"));
-    let compiler = if is_cpp { "g++" } else { "gcc" };
-    if !has(compiler) {
-        return None;
-    }
     let mut known = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(program) = known.get(output) {
-        return Some(program.clone());
+        return program.clone();
     }
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("preload");
     std::fs::create_dir_all(&folder).expect("a folder for programs");
     let program = folder.join(output);
-    let mut command = Command::new(compiler);
+    let is_cpp = source.ends_with(".cc") || flags.iter().any(|flag| flag.starts_with("-std=c++"));
+    let mut command = Command::new(if is_cpp { "g++" } else { "gcc" });
     command.args(["-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Werror", "-fno-builtin", "-o"]).arg(&program);
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source));
-    command.args(flags).arg("-ldl");
+    command.args(CPP.iter().filter(|_| is_cpp)).args(flags).arg("-ldl");
     let compiled = outcome_of(&mut command);
     assert!(compiled.ok, "{command:?}: {}", compiled.err);
     known.insert(output.to_owned(), program.clone());
-    Some(program)
+    program
+}
+
+/// A source's name without its ending.
+fn stem(source: &str) -> &str {
+    source.split_once('.').expect("a source has an ending").0
+}
+
+/// Compiles a program with the name of its source.
+pub(crate) fn program(source: &str) -> PathBuf {
+    compiled(stem(source), source, &[])
 }
 
 /// Compiles the library that a source is with `LIBRARY` defined.
-pub(crate) fn compiled_library(output: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
-    compiled(output, source, &[&["-DLIBRARY", "-shared", "-fPIC"], flags].concat())
+pub(crate) fn library_of(name: &str, source: &str) -> PathBuf {
+    compiled(&format!("lib{name}.so"), source, &["-DLIBRARY", "-shared", "-fPIC"])
 }
 
 /// Compiles a program that is linked with a library of the same source.
-pub(crate) fn compiled_with_library(name: &str, source: &str, flags: &[&str]) -> Option<(PathBuf, PathBuf)> {
-    let library = compiled_library(&format!("lib{name}.so"), source, flags)?;
+pub(crate) fn program_with_library(source: &str) -> (PathBuf, PathBuf) {
+    let name = stem(source);
+    let library = library_of(name, source);
     let folder = library.parent().expect("a folder").display();
-    let linked =
-        [format!("-L{folder}"), "-Wl,--no-as-needed".into(), format!("-l{name}"), format!("-Wl,-rpath,{folder}")];
-    let flags: Vec<&str> = flags.iter().copied().chain(linked.iter().map(String::as_str)).collect();
-    Some((compiled(name, source, &flags)?, library))
+    let linked = [&format!("-L{folder}"), "-Wl,--no-as-needed", &format!("-l{name}"), &format!("-Wl,-rpath,{folder}")];
+    (compiled(name, source, &linked), library)
 }
 
 /// A folder for the files of a test.
