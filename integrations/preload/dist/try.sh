@@ -2,6 +2,32 @@
 # Tries the packages with the programs that this machine can run, and says which it could not try: try.sh ARCHITECTURE...
 source "$(dirname "$0")/common.sh"
 
+# Prints the folder of a small Debian, whose C library is as old as the mirror has: debian_root ARCHITECTURE
+# For another architecture than this machine's, programs are unpacked and no package is set up. Says why if there is none.
+debian_root() (
+    arch=$1
+    mirror=http://deb.debian.org/debian
+    releases=(bullseye bookworm)
+    options=(--variant=minbase "--arch=$(debian "$arch")")
+    [ "$arch" = "$(uname -m)" ] || options+=(--foreign)
+
+    command -v debootstrap >/dev/null || fail "debootstrap is not installed (Debian, Ubuntu: apt-get install debootstrap)"
+    [ "$(id -u)" = 0 ] || fail "debootstrap needs root"
+    for release in "${releases[@]}"; do
+        folder=$work/roots/$release-$arch
+        if [ ! -e "$folder.made" ]; then
+            say "unpacking Debian $release for $arch from $mirror" >&2
+            rm -rf "$folder"
+            mkdir -p "$work/roots"
+            debootstrap "${options[@]}" "$release" "$folder" "$mirror" >"$folder.log" 2>&1 || continue
+            touch "$folder.made"
+        fi
+        echo "$folder"
+        exit
+    done
+    fail "debootstrap could unpack none of ${releases[*]} for $arch ($work/roots/*.log)"
+)
+
 # Unpacks the archive and runs a program with its library.
 archive() (
     arch=$1
@@ -69,7 +95,7 @@ debian_package() (
     rm -rf "$into"
     mkdir -p "$work/try"
     program=(perl -e 'print length("x" x 50_000_000)')
-    if pristine=$("$preload/dist/debian-root.sh" "$arch"); then
+    if pristine=$(debian_root "$arch"); then
         cp -a "$pristine" "$into"
         cp "$dist/$deb" "$into/tmp/"
         chroot "$into" dpkg --install "/tmp/$deb" >"$work/try/deb.log" 2>&1 || fail "dpkg could not install $deb: $(cat "$work/try/deb.log")"
@@ -99,7 +125,7 @@ emulated_package() (
         say "not tried: the packages for $arch. qemu is not installed (Debian, Ubuntu: apt-get install qemu-user-static)"
         exit
     }
-    other=$("$preload/dist/debian-root.sh" "$arch") || {
+    other=$(debian_root "$arch") || {
         say "not tried: the packages for $arch. They need programs of that architecture"
         exit
     }
