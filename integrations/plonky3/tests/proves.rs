@@ -27,28 +27,17 @@ fn prove_and_verify(config: &Config, log_rows: usize) -> Proof<Config> {
     proof
 }
 
-/// The config caches the DFT's twiddle factors by height, inside the phase of the first proof that needs them. Every
-/// later proof of that height reads them. An arena that resets would overwrite them in between, and that proof would
-/// not verify. So the sizes must repeat.
+/// The config caches the DFT's twiddle factors by height, inside the phase of the first proof that needs them. A proof holds buffers of
+/// its phase: with 256 queries, some are large enough for the arena. Both must survive the phases of later proofs, whose requests have
+/// the same sizes in the same order. An arena that resets would overwrite them. So the sizes must repeat.
 #[test]
-fn a_config_reused_for_five_proofs_of_changing_size_keeps_its_caches() {
+fn a_config_keeps_its_caches_and_five_proofs_of_changing_size_verify_at_the_end() {
     let _turn = alone();
     let config = config();
-    for log_rows in [12, 15, 12, 10, 15] {
-        prove_and_verify(&config, log_rows);
-    }
-}
-
-/// A proof holds buffers of its phase. With 256 queries, some are large enough for the arena. They must survive the
-/// phases of later proofs, whose requests have the same sizes in the same order.
-#[test]
-fn a_proof_outlives_its_phase_and_still_verifies_after_later_proofs() {
-    let _turn = alone();
-    // Each proof has its own config, because this test is about the proof and not about the config's caches.
-    let proofs = [config(), config(), config()].map(|config| (prove_and_verify(&config, 13), config));
-    let public_values = Fibonacci::public_values(13);
-    for (proof, config) in &proofs {
-        verify(config, &Fibonacci, proof, &public_values).expect("it verified when it was made");
+    let sizes = [12, 15, 12, 10, 15];
+    let proofs = sizes.map(|log_rows| prove_and_verify(&config, log_rows));
+    for (proof, log_rows) in proofs.iter().zip(sizes) {
+        verify(&config, &Fibonacci, proof, &Fibonacci::public_values(log_rows)).expect("it verified when it was made");
     }
 }
 
