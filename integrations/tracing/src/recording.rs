@@ -445,7 +445,7 @@ counters!(ThreadTotals: wall_ns cpu_ns minor_faults requests allocated_bytes);
 impl AddAssign<&Self> for Totals {
     fn add_assign(&mut self, more: &Self) {
         self.add(more);
-        self.is_served |= more.is_served;
+        self.is_served = self.is_served || more.is_served;
         self.peak_live_bytes = self.peak_live_bytes.max(more.peak_live_bytes);
     }
 }

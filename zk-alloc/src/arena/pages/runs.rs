@@ -250,6 +250,11 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
+    /// How far a free run is measured for this request.
+    fn reach(self) -> usize {
+        if cfg!(loom) { LONG.max(self.n + self.align) } else { usize::MAX }
+    }
+
     /// `n` pages anywhere.
     pub(crate) const fn anywhere(n: usize) -> Self {
         Self { n, align: 1, skew: 0 }
@@ -494,7 +499,7 @@ impl FreeRunIndex {
         if self.is_off {
             return None;
         }
-        let reach = REACH.max(wanted.n + wanted.align);
+        let reach = wanted.reach();
         if let Some(place) = self.across(from, reach).and_then(|(start, end)| wanted.place_in(start, end)) {
             return Some(place);
         }
@@ -530,7 +535,7 @@ impl FreeRunIndex {
         if self.is_off {
             return None;
         }
-        let reach = REACH.max(wanted.n + wanted.align);
+        let reach = wanted.reach();
         let probed = PROBED_PAGES.max(wanted.n + wanted.align) + beyond;
         let place_in = |start: usize, end: usize| place_in(start, end.min(start + probed));
         let mut left = max_visits;
