@@ -272,7 +272,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     })
 }
 
-/// What the links of a text lead to: `](target)`, `]: target`, `src="target"`, `srcset="target"`.
+/// The targets of the links of a text: `](target)`, `]: target`, `src="target"`, `srcset="target"`.
 fn targets(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line, _) in lines(text).filter(|line| !line.2) {
@@ -322,7 +322,7 @@ fn plain(path: &Path) -> Option<PathBuf> {
     Some(plain)
 }
 
-/// What the headings of a text are called in links: as GitHub does, in small letters, dashes for spaces, other signs left out.
+/// The names of the headings of a text in links, as GitHub forms them: in small letters, dashes for spaces, other signs left out.
 fn headings(text: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for (_, line, _) in lines(text).filter(|line| !line.2 && line.1.starts_with('#')) {

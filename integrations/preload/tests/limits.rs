@@ -280,7 +280,7 @@ fn what_is_kept_for_ever_stays() {
     let program = program("idle.c");
     let stages = stages(&program, Arm::Default, "ever", "1", "trickle", false);
     assert!(stages.iter().all(|stage| stage.tasks == 1), "{stages:#?}");
-    // What is free is not inherited by a child.
+    // A child does not inherit free memory.
     let (own, inherited): (Vec<_>, Vec<_>) = stages.iter().partition(|stage| stage.name != "forked");
     assert!(own.iter().all(|stage| stage.resident_mib > MAX_MIB), "{stages:#?}");
     assert!(inherited.iter().all(|stage| stage.resident_mib < MAX_MIB), "{stages:#?}");

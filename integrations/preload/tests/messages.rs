@@ -1,4 +1,4 @@
-//! What the library writes: its messages, their number, and the file that receives them; the report; and with `ZK_ALLOC_PROFILE`, the call
+//! The output of the library: its messages, their number, and the file that receives them; the report; and with `ZK_ALLOC_PROFILE`, the call
 //! sites of a process, whose names are looked up afterwards.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 

@@ -327,7 +327,7 @@ impl Chart {
         const ROWS: [f64; 7] = [0.0, -13.0, 13.0, -26.0, 26.0, -39.0, 39.0];
         let points = || self.series.iter().flat_map(|series| &series.points);
         let dots = points().map(|point| (x.at(point.x), y.at(point.y)));
-        // What is drawn already: its left end, its right end, and its height.
+        // The dots and names so far: left end, right end, and height.
         let mut taken: Vec<[f64; 3]> = dots.map(|(x, y)| [x - 3.0, x + 3.0, y]).collect();
         let mut names = Vec::new();
         for (point, name) in points().filter_map(|point| Some((point, point.name.as_deref()?))) {

@@ -1,9 +1,10 @@
-//! What surrounds the process when it starts: its variables, its standard error, and the host. Functions before `main` note all three,
+//! The environment of the process when it starts: its variables, its standard error, and the host. Functions before `main` note all three,
 //! because later the answers may be others, or may not be had.
 //!
-//! The variables are read without the standard library's lock. `std::env` guards the environment with a lock. Another thread may hold it while it sets a variable. After a fork, it may stay
-//! locked forever. The first allocation may come at such a moment, and must not wait. So a function before `main` copies the values,
-//! while the process has one thread. All later reads use that copy. Variables that the program sets later are not seen.
+//! The variables are read without the standard library's lock. `std::env` guards the environment with a lock. Another thread may hold it while it
+//! sets a variable. After a fork, it may stay locked forever. The first allocation may come at such a moment, and must not wait. So a function
+//! before `main` copies the values, while the process has one thread. All later reads use that copy. Variables that the program sets later are not
+//! seen.
 //!
 //! Standard error is the file that the process was started with, and no other. A program may close descriptor 2, or be started without
 //! one. The next file that it opens takes that number, and a message would land in its data. So each message compares the file with the

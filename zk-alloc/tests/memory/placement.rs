@@ -196,7 +196,7 @@ fn grown_vectors(count: usize) -> Vec<Vec<u8>> {
     vectors.iter_mut().zip(1u8..).for_each(|(vector, value)| vector.extend([value; 100]));
     for _ in 0..2 {
         for vector in &mut vectors {
-            // The length says how much is copied, and all of it is moved.
+            // The vector copies as much as its length says, and the arena moves all pages.
             vector.reserve_exact(2 * vector.capacity() - vector.len());
             black_box(vector.as_ptr());
         }

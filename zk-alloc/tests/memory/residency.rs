@@ -290,7 +290,7 @@ fn resized(kept: usize, from: usize, to: usize, count: usize) {
     let before = rss_bytes();
     let mut buffers: Vec<Vec<u8>> = phase(|| {
         let buffer = |index: usize| {
-            // All of the length belongs to the program, so that all of it has to be there afterwards.
+            // The whole length belongs to the program, so every byte has to be there afterwards.
             let mut buffer = black_box(vec![0u8; from]);
             buffer[0] = index as u8;
             buffer[kept - 1] = !index as u8;

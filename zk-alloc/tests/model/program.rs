@@ -10,9 +10,9 @@ use crate::heap::{Block, Heap};
 /// The most bytes that are alive: above it, a program allocates nothing.
 pub(crate) const MAX_LIVE_BYTES: usize = 1 << 30;
 
-/// One step of a [`run`]. The number of a block is taken modulo the number of live blocks, and that of a phase modulo the number of open phases: any of them ends, not
-/// only the newest. An absurd request is for the largest size that a layout may have: it is refused, and has no other effect. `Elsewhere`
-/// is another thread, which ends at once.
+/// One step of a [`run`]. The number of a block is taken modulo the number of live blocks, and that of a phase modulo the number of open phases:
+/// any of them ends, not only the newest. An absurd request is for the largest size that a layout may have: it is refused, and has no other effect.
+/// `Elsewhere` is another thread, which ends at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Op {
     Alloc { size: usize, align_log2: u32, zeroed: bool },

@@ -37,7 +37,7 @@ fn a_node_proves_and_stops() {
     assert_eq!(threads_of_a_node(), Vec::<String>::new());
 }
 
-/// A prover that opens a phase and allocates nothing in it. Its proof is the number of requests that the arena served meanwhile.
+/// A prover that opens a phase and allocates nothing in it. Its proof is the number of requests that the arena served while the phase was open.
 struct Idle;
 
 impl Workload for Idle {

@@ -266,7 +266,7 @@ impl Inputs {
         Ok(())
     }
 
-    /// A file that each run writes anew beside its proof, always with the same content.
+    /// The file that each run writes next to its proof, always with the same content.
     fn public_inputs(&self) -> PathBuf {
         from_here(self.path("public_inputs"))
     }

@@ -155,7 +155,7 @@ fn moves_stop_before_the_process_runs_out_of_mappings() {
     assert!(purged <= before + 12, "{before} mappings, {purged} after all was purged");
 }
 
-/// What a request costs while many threads live, and after they ended. The cost is counted in caches that a walk visits.
+/// The cost of a request while many threads live, and after they ended. The cost is counted in caches that a walk visits.
 #[cfg(target_os = "linux")]
 mod threads {
     use std::alloc::{GlobalAlloc, Layout};

@@ -1,8 +1,8 @@
 //! Purging by time: resident memory follows the peak live size of the last seconds. `window` says how much may stay; this module decides
 //! which thread state, and when.
 //!
-//! The program's own threads run the decay ticks, on the allocator's slow paths ([`gate::tick`]). While the process has a background thread, that thread ticks
-//! instead. A process that is idle and has no such thread keeps its memory.
+//! The program's own threads run the decay ticks, on the allocator's slow paths ([`gate::tick`]). While the process has a background thread, that
+//! thread ticks instead. A process that is idle and has no such thread keeps its memory.
 //!
 //! One thread ticks at a time. A second thread skips its tick, and so does a signal handler that interrupted one. The word that guards
 //! this holds the [generation](os::process_generation) of the process, so that a forked child ignores a thread that it does not have.
@@ -199,7 +199,7 @@ impl DecayState {
         self.unfinished.filter(|_| now_ns.saturating_sub(self.at_ns) < tick_ns())
     }
 
-    /// Leaves a purge down to so many bytes to the next requests, or ends the purge that the last tick began.
+    /// The next requests go on with the purge until `keep_bytes` are resident. `None` ends the purge that the last tick began.
     pub(crate) fn set_unfinished(&mut self, keep_bytes: Option<usize>) {
         self.unfinished = keep_bytes;
         IS_UNFINISHED.store(keep_bytes.is_some(), Ordering::Relaxed);

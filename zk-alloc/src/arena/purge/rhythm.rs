@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::tuning;
 
-/// The times are those of [`coarse_ns`](crate::os::coarse_ns); 0 if there was none yet. Threads that begin and end phases at once may mix up two pauses. This
-/// costs page faults, or memory over one pause.
+/// The times are those of [`coarse_ns`](crate::os::coarse_ns); 0 if there was none yet. Threads that begin and end phases at once may mix up two
+/// pauses. This costs page faults, or memory over one pause.
 pub(crate) struct Rhythm {
     /// When no phase was open any more.
     ended_ns: AtomicU64,
