@@ -2,7 +2,7 @@
 
 mod guest;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use guest::{FACTOR, INPUT, Input, LEFT, Op, Operand, ROUND, STATE, SUM, TABLE, WORDS, ZERO};
 use provers_bench::{Prover, Workload, WorkloadSpec};
 use sp1_core_executor::syscalls::SyscallCode;
