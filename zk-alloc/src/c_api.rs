@@ -74,7 +74,7 @@ pub fn profile_on_signal(write: fn()) {
     profile::on_signal(write);
 }
 
-// The profile is told of what follows. The tracing of what outlives its phase is not: there are no phases.
+// The functions below report to the profile only. Their callers have no phases, so there is nothing to trace past the end of one.
 
 /// Memory of the arena. `first` runs before the first request of the process is served. Its argument says
 /// whether that request comes outside of signal handlers, so that `first` may call the backing allocator.
@@ -204,7 +204,7 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeabl
         // SAFETY: the caller's, as above.
         unsafe { arena.measured_anew(at, new_size) };
         accounts::check_memory_limit();
-        resized(at, new_size);
+        observe::profile_resized(at, new_size);
         return Ok(Resized::To(at));
     }
     // SAFETY: as above; if the memory moved, nobody uses its old address.
@@ -216,12 +216,6 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeabl
     accounts::check_memory_limit();
     observe::profile_allocated(moved, new_size);
     Ok(Resized::To(moved))
-}
-
-/// Tells the profile that an allocation has a new length.
-fn resized(at: NonNull<u8>, size: usize) {
-    observe::profile_freed(at.as_ptr());
-    observe::profile_allocated(at, size);
 }
 
 /// Copies the first `bytes` of memory that [`alloc`] returned to another place. Pages that the program never touched are not copied if the
@@ -248,7 +242,7 @@ pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
             arena.shrink_in_place(at, old_size, new_size.max(1));
             arena.measured_anew(at, new_size.max(1));
         }
-        resized(at, new_size.max(1));
+        observe::profile_resized(at, new_size.max(1));
     }
 }
 

@@ -63,6 +63,14 @@ pub(crate) fn profile_freed(at: *mut u8) {
     }
 }
 
+/// As [`resized`], for the profile alone.
+#[cfg(feature = "c-api")]
+#[inline(always)]
+pub(crate) fn profile_resized(at: NonNull<u8>, size: usize) {
+    profile_freed(at.as_ptr());
+    profile_allocated(at, size);
+}
+
 /// Whether an observer may want to be told that the memory at `at` is freed. Called if there is one.
 #[inline(always)]
 pub(crate) fn may_concern(at: *mut u8) -> bool {

@@ -191,7 +191,8 @@ pub(crate) fn live_bytes() -> usize {
 
 /// Adds the arena's counters.
 fn add(stats: &mut Stats, arena: &arena::Arena) {
-    let (blocks, runs) = (arena.size_classes.totals(), arena::sums().runs);
+    let sums = arena::sums();
+    let (blocks, runs) = (sums.blocks, sums.runs);
     (stats.slab_allocations, stats.slab_bytes) = (blocks.allocations, blocks.bytes);
     (stats.run_allocations, stats.run_bytes) = (runs.allocations, runs.bytes);
     (stats.slabs, stats.slabs_in_use_bytes) = arena.size_classes.slabs.in_use();

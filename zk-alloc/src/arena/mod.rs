@@ -10,7 +10,7 @@ mod checks {
     mod alone;
     mod oracle;
 }
-/// As above, in every interleaving of small models.
+/// The loom models: every interleaving of small programs.
 #[cfg(all(test, loom))]
 mod checks {
     mod loom_bits;
@@ -226,7 +226,7 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
     if let Some(arena) = get() {
         let empty = |cache: &Cache| {
             arena.size_classes.empty(arena.slab_zone(), cache);
-            arena.slab_zone().release_runs(cache.take_runs());
+            arena.region.zone(layout::CACHED).release_runs(cache.take_runs());
         };
         // SAFETY: the caller's.
         unsafe { front::leave(cache, empty) };
@@ -600,7 +600,7 @@ impl Arena {
 
     /// Frees the runs in thread caches.
     pub(crate) fn release_cached(&self) {
-        self.slab_zone().release_runs(front::take_all_runs());
+        self.region.zone(layout::CACHED).release_runs(front::take_all_runs());
     }
 }
 

@@ -29,7 +29,7 @@ macro_rules! refuse {
 }
 use refuse;
 
-/// Questions that a system does not answer, and calls that it lacks: each with its one answer.
+/// Functions that return a constant, on systems that lack the call.
 macro_rules! answer {
     ($($(#[$doc:meta])+ $name:ident($($parameter:ty),*) -> $type:ty = $answer:expr;)+) => {$(
         $(#[$doc])+
@@ -88,44 +88,32 @@ pub(crate) unsafe fn count_resident(_at: *const u8, _len: usize) -> Option<usize
     None
 }
 
-/// A place where one thread sleeps until another wakes it, or until a time has passed. A wake takes no lock and allocates nothing.
-pub(crate) struct Parking {
-    /// The number of wakes so far.
-    wakes: AtomicU32,
-    /// The thread that sleeps here; null until its first sleep. The handle is leaked, because a wake may use it at any time.
-    sleeper: AtomicPtr<Thread>,
-}
+/// How a thread sleeps in a [`Parking`](super::Parking), whose wakes are counted in `wakes`: the thread that sleeps there; null until its
+/// first sleep. The handle is leaked, because a wake may use it at any time.
+pub(super) struct Sleeper(AtomicPtr<Thread>);
 
-impl Parking {
-    pub(crate) const fn new() -> Self {
-        Self { wakes: AtomicU32::new(0), sleeper: AtomicPtr::new(null_mut()) }
+impl Sleeper {
+    pub(super) const fn new() -> Self {
+        Self(AtomicPtr::new(null_mut()))
     }
 
-    /// A ticket for [`sleep`](Self::sleep). Take it before you look for work: if a wake comes in between, the sleep ends at once.
-    pub(crate) fn ticket(&self) -> u32 {
-        self.wakes.load(SeqCst)
-    }
-
-    /// Wakes the thread that sleeps here.
-    pub(crate) fn wake(&self) {
-        self.wakes.fetch_add(1, SeqCst);
+    pub(super) fn wake(&self, _wakes: &AtomicU32) {
         self.known().inspect(|sleeper| sleeper.unpark());
     }
 
-    /// Sleeps until the first wake after `ticket` was taken, or until `at_most` has passed. May return earlier.
-    pub(crate) fn sleep(&self, ticket: u32, at_most: Option<Duration>) {
+    pub(super) fn sleep(&self, wakes: &AtomicU32, ticket: u32, at_most: Option<Duration>) {
         let own = thread::current();
         if self.known().is_none_or(|known| known.id() != own.id()) {
-            self.sleeper.store(Box::leak(Box::new(own)), SeqCst);
+            self.0.store(Box::leak(Box::new(own)), SeqCst);
         }
-        if self.ticket() == ticket {
+        if wakes.load(SeqCst) == ticket {
             at_most.map_or_else(thread::park, thread::park_timeout);
         }
     }
 
     fn known(&self) -> Option<&Thread> {
         // SAFETY: null, or a handle that was leaked.
-        unsafe { self.sleeper.load(SeqCst).as_ref() }
+        unsafe { self.0.load(SeqCst).as_ref() }
     }
 }
 
@@ -328,7 +316,7 @@ mod without_arena {
     );
 
     super::answer! {
-        /// There is no memory to check.
+        /// Refused: there is no arena.
         try_place(*mut u8, usize) -> Result<(), Errno> = Err(UNSUPPORTED);
         /// Only the standard library tells when a thread ends.
         thread_exit_key(unsafe extern "C" fn(*mut c_void)) -> Option<u32> = None;

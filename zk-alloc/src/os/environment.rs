@@ -1,5 +1,6 @@
 //! The environment of the process when it starts: its variables, its standard error, and the host. Functions before `main` note all three,
-//! because later the answers may be others, or may not be had.
+//! because later the answers may differ, or the process may not be allowed to ask. Here are also the messages for people, and the flag of a
+//! process in a sandbox.
 //!
 //! The variables are read without the standard library's lock. `std::env` guards the environment with a lock. Another thread may hold it while it
 //! sets a variable. After a fork, it may stay locked forever. The first allocation may come at such a moment, and must not wait. So a function
@@ -21,7 +22,6 @@
 )]
 
 use std::fmt::{self, Write as _};
-use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 #[cfg(not(unix))]
@@ -206,17 +206,30 @@ pub(crate) fn warn(message: fmt::Arguments<'_>) {
 
 /// Hands one line of a message to `write`; none in a sandbox, which may end the process for the call.
 pub(crate) fn write_line(message: fmt::Arguments<'_>, write: impl FnOnce(&[u8])) {
-    const MAX_BYTES: usize = 512;
     if is_in_sandbox() {
         return;
     }
-    let mut line = [0; MAX_BYTES];
-    // A byte is left for the end of the line. Text that does not fit is cut off.
-    let mut rest = &mut line[..MAX_BYTES - 1];
-    let _ = write!(rest, "zk-alloc: {message}");
-    let len = MAX_BYTES - 1 - rest.len();
-    line[len] = b'\n';
-    write(&line[..=len]);
+    let mut line = Line { bytes: [0; 512], len: 0 };
+    let _ = write!(line, "zk-alloc: {message}");
+    line.bytes[line.len] = b'\n';
+    write(&line.bytes[..=line.len]);
+}
+
+/// A line of text on the stack. Text that does not fit is cut off.
+struct Line {
+    bytes: [u8; 512],
+    len: usize,
+}
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // A byte is left for the end of the line.
+        let room = self.bytes.len() - 1 - self.len;
+        let taken = &text.as_bytes()[..text.len().min(room)];
+        self.bytes[self.len..self.len + taken.len()].copy_from_slice(taken);
+        self.len += taken.len();
+        Ok(())
+    }
 }
 
 /// Writes one line to standard error, and ends the process as abort(3) does.
@@ -398,7 +411,7 @@ mod hook {
     #[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
     static BEFORE_MAIN: extern "C" fn() = note;
 
-    /// Notes all for a caller that runs before [`BEFORE_MAIN`], such as a library's constructor. The call goes through that static, so
+    /// Notes the variables and standard error for a caller that runs before [`BEFORE_MAIN`], such as a library's constructor. The call goes through that static, so
     /// that the linker keeps it.
     pub(super) fn begin() {
         std::hint::black_box(&BEFORE_MAIN)();

@@ -1,4 +1,4 @@
-//! Memory mapped from the kernel, and unmapped when its owner is dropped.
+//! Memory mapped from the kernel, and unmapped when its owner is dropped; locks on it, and the size of its pages.
 #![allow(unsafe_code, reason = "unmaps memory, and calls the C library")]
 
 use std::ptr::{NonNull, null_mut};
@@ -330,7 +330,7 @@ pub(super) fn real_page_bytes() -> usize {
 /// As the kernel's, if `at` is not on a page boundary.
 #[inline]
 #[cfg_attr(not(unix), allow(dead_code, reason = "no such calls there"))]
-pub(crate) fn covered(at: *const u8, len: usize) -> Result<usize, Errno> {
+pub(super) fn covered(at: *const u8, len: usize) -> Result<usize, Errno> {
     const EINVAL: i32 = 22;
     if !cfg!(debug_assertions) {
         return Ok(len);

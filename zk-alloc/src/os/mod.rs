@@ -1,7 +1,11 @@
-//! The arena's interface to the kernel. This file alone picks the platform.
+//! The arena's interface to the kernel. `imp` is Linux, or `elsewhere` for all other systems. The other files hold what several systems
+//! share.
 //!
 //! Addresses and lengths are multiples of the page size. Nothing here allocates, locks, panics or aborts. A refused call returns an
 //! [`Errno`], and the caller decides what that means.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 #[cfg_attr(target_os = "linux", path = "linux/mod.rs")]
 #[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
@@ -73,5 +77,61 @@ pub(crate) enum HostHugePages {
 /// virtual machine cover the code for bare metal.
 pub(crate) const TEST_BARE_METAL: &str = "ZK_ALLOC_TEST_BARE_METAL";
 
+/// A place where one thread sleeps until another wakes it, or until a time has passed. A wake takes no lock and allocates nothing.
+pub(crate) struct Parking {
+    /// The number of wakes so far.
+    wakes: AtomicU32,
+    sleeper: imp::Sleeper,
+}
+
+impl Parking {
+    pub(crate) const fn new() -> Self {
+        Self { wakes: AtomicU32::new(0), sleeper: imp::Sleeper::new() }
+    }
+
+    /// A ticket for [`sleep`](Self::sleep). Take it before you look for work: if a wake comes in between, the sleep ends at once.
+    pub(crate) fn ticket(&self) -> u32 {
+        self.wakes.load(Ordering::SeqCst)
+    }
+
+    /// Wakes the thread that sleeps here.
+    pub(crate) fn wake(&self) {
+        self.wakes.fetch_add(1, Ordering::SeqCst);
+        self.sleeper.wake(&self.wakes);
+    }
+
+    /// Sleeps until the first wake after `ticket` was taken, or until `at_most` has passed. May return earlier.
+    pub(crate) fn sleep(&self, ticket: u32, at_most: Option<Duration>) {
+        self.sleeper.sleep(&self.wakes, ticket, at_most);
+    }
+}
+
 /// The size of a huge page on the platforms that have them, in bytes.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn sleep_ends_when_woken_and_when_its_time_is_up_and_never_begins_with_an_old_ticket() {
+        static PLACE: Parking = Parking::new();
+        let old = PLACE.ticket();
+        PLACE.wake();
+        PLACE.sleep(old, None);
+        let began = Instant::now();
+        PLACE.sleep(PLACE.ticket(), Some(Duration::from_micros(300)));
+        assert!(began.elapsed() >= Duration::from_micros(300));
+        let ticket = PLACE.ticket();
+        let sleeper = std::thread::spawn(move || {
+            while PLACE.ticket() == ticket {
+                PLACE.sleep(ticket, None);
+            }
+        });
+        std::thread::sleep(Duration::from_millis(5));
+        PLACE.wake();
+        sleeper.join().unwrap();
+    }
+}

@@ -158,8 +158,8 @@ impl Signals {
     }
 }
 
-/// A thread for the allocator: an ordinary thread of the C library with a name, a small stack, and all signals blocked. Dropping this
-/// leaves it running.
+/// A thread for the allocator: an ordinary thread of the C library with a name, and all signals blocked. Dropping this leaves it
+/// running.
 ///
 /// pthread_create(3) makes it, because the standard library would allocate for it, with the allocator that the thread serves. The C
 /// library knows the thread, so that setuid(2) reaches it.
@@ -180,7 +180,7 @@ impl OwnThread {
         let before = Signals::block();
         let started = match create(stack_bytes, run) {
             // A program with much thread-local memory needs a larger stack: that memory lies at its end.
-            Err(Errno(libc::EINVAL)) => create(None, run),
+            Err(Errno(libc::EINVAL)) if stack_bytes.is_some() => create(None, run),
             other => other,
         };
         before.restore();
@@ -367,7 +367,7 @@ mod membarrier {
     #[unsafe(link_section = ".init_array.00103")]
     static BEFORE_MAIN: extern "C" fn() = register;
 
-    /// Registers, and fences once, as [`rehearse`](crate::os::host) does with other calls. A second registration does no harm.
+    /// Registers, and fences once, as [`rehearse`](crate::os::imp::rehearse) does with other calls. A second registration does no harm.
     extern "C" fn register() {
         let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
             && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
@@ -392,32 +392,10 @@ mod membarrier {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
-    use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::os::Parking;
 
     static ENDED: AtomicUsize = AtomicUsize::new(0);
-
-    #[test]
-    fn sleep_ends_when_woken_and_when_its_time_is_up_and_never_begins_with_an_old_ticket() {
-        static PLACE: Parking = Parking::new();
-        let old = PLACE.ticket();
-        PLACE.wake();
-        PLACE.sleep(old, None);
-        let began = Instant::now();
-        PLACE.sleep(PLACE.ticket(), Some(Duration::from_micros(300)));
-        assert!(began.elapsed() >= Duration::from_micros(300));
-        let ticket = PLACE.ticket();
-        let sleeper = std::thread::spawn(move || {
-            while PLACE.ticket() == ticket {
-                PLACE.sleep(ticket, None);
-            }
-        });
-        std::thread::sleep(Duration::from_millis(5));
-        PLACE.wake();
-        sleeper.join().unwrap();
-    }
 
     unsafe extern "C" fn on_end(value: *mut c_void) {
         ENDED.fetch_add(value.addr(), Ordering::SeqCst);

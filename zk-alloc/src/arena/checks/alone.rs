@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 
 use crate::arena::pages::layout::RunKind;
-use crate::arena::{self, Arena, Contents, Purge, front, purge};
+use crate::arena::{self, Arena, Contents, front};
 use crate::config::{self, Settings};
 use crate::os;
 
@@ -150,7 +150,7 @@ fn moves_stop_before_the_process_runs_out_of_mappings() {
     }
     let freed = mappings();
     assert!(freed <= before + LIMIT / 8 + 10, "{before} mappings, {freed} after all was freed");
-    purge::trim(arena, 0, Purge::Now);
+    arena::purge::trim(arena, 0, arena::Purge::Now);
     let purged = mappings();
     assert!(purged <= before + 12, "{before} mappings, {purged} after all was purged");
 }

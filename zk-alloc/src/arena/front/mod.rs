@@ -276,16 +276,17 @@ impl Claiming {
 /// Bytes and calls of all threads since the process started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
-    /// Runs that threads with a cache were handed.
+    /// Runs handed to threads with a cache.
     pub(crate) runs: Totals,
-    /// Blocks that they took for themselves.
+    /// Blocks handed out, from a cache or past it.
     pub(crate) blocks: Totals,
-    /// The bytes of the blocks that they took back into their caches.
+    /// The bytes of the blocks that were freed, into a cache or past it.
     pub(crate) returned_bytes: u64,
 }
 
-/// The counts of threads that ended, and of blocks that no cache counts: returned bytes, runs, their bytes, blocks, their bytes.
-static FORMER: [atomic::AtomicU64; 5] = [const { atomic::AtomicU64::new(0) }; 5];
+/// The counts that no living cache has, of threads that ended and of blocks past the caches: returned bytes, runs, their bytes, blocks, their
+/// bytes. The functions below take them in this order.
+static NOT_IN_CACHES: [atomic::AtomicU64; 5] = [const { atomic::AtomicU64::new(0) }; 5];
 /// How many threads began, and how many ended, to add to these.
 static BEGUN: atomic::AtomicU64 = atomic::AtomicU64::new(0);
 static ENDED: atomic::AtomicU64 = atomic::AtomicU64::new(0);
@@ -299,7 +300,7 @@ pub(crate) fn add_to_former(cache: &Cache) {
     let (runs, blocks) = (cache.run_totals(), cache.block_totals());
     let counts = [cache.returned_bytes(), runs.allocations, runs.bytes, blocks.allocations, blocks.bytes];
     BEGUN.fetch_add(1, Ordering::SeqCst);
-    for (former, count) in FORMER.iter().zip(counts) {
+    for (former, count) in NOT_IN_CACHES.iter().zip(counts) {
         former.fetch_add(count, Ordering::SeqCst);
     }
     cache.forget_counts();
@@ -308,7 +309,7 @@ pub(crate) fn add_to_former(cache: &Cache) {
 
 /// Counts a block that this thread took, and that no cache counts.
 pub(crate) fn count_block_past_cache(bytes: usize) {
-    let [.., blocks, block_bytes] = &FORMER;
+    let [.., blocks, block_bytes] = &NOT_IN_CACHES;
     blocks.fetch_add(1, Ordering::Relaxed);
     block_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     count_past_cache(bytes);
@@ -316,7 +317,7 @@ pub(crate) fn count_block_past_cache(bytes: usize) {
 
 /// Counts a block that came back past the caches.
 pub(crate) fn count_returned_past_cache(bytes: usize) {
-    let [returned_bytes, ..] = &FORMER;
+    let [returned_bytes, ..] = &NOT_IN_CACHES;
     returned_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 
@@ -335,11 +336,11 @@ pub(crate) fn sums() -> Sums {
 
 fn walk() -> Sums {
     // First what came back. A block that is handed out and comes back between the walks must not count as back only.
-    let [returned_bytes, ..] = &FORMER;
+    let [returned_bytes, ..] = &NOT_IN_CACHES;
     let returned_bytes = returned_bytes.load(Ordering::SeqCst);
     let returned_bytes = returned_bytes + registry::all().map(Cache::returned_bytes).sum::<u64>();
     let [_, run_allocations, run_bytes, block_allocations, block_bytes] =
-        FORMER.each_ref().map(|former| former.load(Ordering::SeqCst));
+        NOT_IN_CACHES.each_ref().map(|former| former.load(Ordering::SeqCst));
     let former = Sums {
         runs: Totals { allocations: run_allocations, bytes: run_bytes },
         blocks: Totals { allocations: block_allocations, bytes: block_bytes },

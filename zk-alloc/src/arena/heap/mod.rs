@@ -8,7 +8,7 @@ use std::fmt;
 use std::ptr::NonNull;
 
 use crate::accounts::Limit;
-use crate::arena::front::{self, Cache, Totals};
+use crate::arena::front::{self, Cache};
 use crate::arena::heap::slab::SlabTable;
 use crate::arena::pages::zone::{Shortage, Zone};
 use crate::arena::purge::decay;
@@ -220,11 +220,6 @@ impl SizeClasses {
     /// After how many calls of [`empty_some_caches`](Self::empty_some_caches) all caches were emptied.
     pub(crate) fn calls_to_empty(&self, request_bytes: usize) -> usize {
         front::visited().div_ceil(caches_of_request(request_bytes)).max(1)
-    }
-
-    /// Blocks handed out, and their bytes, since the process started.
-    pub(crate) fn totals(&self) -> Totals {
-        front::sums().blocks
     }
 
     /// Bytes of live blocks. Approximate while threads allocate.

@@ -34,6 +34,8 @@ pub(crate) enum RunKind {
 
 /// Slabs lie in the zone of these runs, so that slabs and runs can reuse each other's memory.
 pub(crate) const SLABS: RunKind = RunKind::Mid;
+/// The runs that thread caches keep. Aligned runs are rare, and a cached huge run would be lost to the other threads.
+pub(crate) const CACHED: RunKind = RunKind::Mid;
 /// The path of a request that the arena serves.
 #[inline(always)]
 pub(crate) fn path(size: usize, align: usize) -> Path {
@@ -135,8 +137,7 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
             small_pages_bytes,
             lazy_zero_bytes,
             growth_room: if runs == RunKind::Huge { tuning::huge_run_growth_room() } else { 1 },
-            // Only mid runs are cached: aligned runs are rare, and a cached huge run would be lost to the other threads.
-            is_cached: runs == RunKind::Mid && tuning::caches_runs() != 0,
+            is_cached: runs == CACHED && tuning::caches_runs() != 0,
         }
     })
 }

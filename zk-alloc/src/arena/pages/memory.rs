@@ -351,7 +351,7 @@ impl HugePages {
         let is_filled = |index: usize| pages.start <= index * block && (index + 1) * block <= pages.end;
         let ends = [Some(first), Some(last).filter(|&last| last != first)];
         for index in ends.into_iter().flatten().filter(|&index| !is_filled(index)) {
-            let is_needed = self.are_asked(residency.bytes(index * block)) && self.forbidden.count(index, 1) == 0;
+            let is_needed = self.are_asked(residency.bytes(index * block)) && !self.forbidden.has(index);
             if is_needed && self.forbidden_blocks.load(Ordering::Relaxed) < tuning::max_forbidden() {
                 let all = index * block..committed.min((index + 1) * block);
                 // The bit is set after the call. `allow` skips a block whose bit is clear, so it does not allow this one at the same time.
@@ -423,7 +423,7 @@ fn advise(residency: &Residency, pages: Range<usize>, advise: unsafe fn(*mut u8,
 
 /// How often to look whether memory of one length was used: each time while it is sparse, and ever more rarely once it was dense. Threads
 /// that race here look once too often, or too rarely.
-struct Trust {
+struct DensityPredictor {
     /// Requests that are taken for dense before the next look.
     left: AtomicU16,
     /// As many as that after the last look.
@@ -434,17 +434,17 @@ struct Trust {
 const KINDS: usize = 48;
 
 /// How densely memory of each length was used so far. The last buffers of a length tell what to expect of the next.
-pub(crate) struct Density([Trust; KINDS]);
+pub(crate) struct Density([DensityPredictor; KINDS]);
 
 impl Density {
     pub(crate) const fn new() -> Self {
-        Self([const { Trust { left: AtomicU16::new(0), granted: AtomicU16::new(0) } }; KINDS])
+        Self([const { DensityPredictor { left: AtomicU16::new(0), granted: AtomicU16::new(0) } }; KINDS])
     }
 
     /// Whether the next buffer of `bytes` is sparse. `look` looks at it. At most `most` buffers of a length are taken for dense without a
     /// look.
     pub(crate) fn is_sparse(&self, bytes: usize, most: usize, look: impl FnOnce() -> bool) -> bool {
-        let Trust { left, granted } = &self.0[(bytes.ilog2() as usize).min(KINDS - 1)];
+        let DensityPredictor { left, granted } = &self.0[(bytes.ilog2() as usize).min(KINDS - 1)];
         let before = left.load(Ordering::Relaxed);
         left.store(before.saturating_sub(1), Ordering::Relaxed);
         if before > 0 {

@@ -163,7 +163,7 @@ impl Failures {
         Self { watch: AtomicU64::new(0), failed: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Announces a search, makes it, and remembers if it finds nothing. Makes none that would find nothing.
+    /// Runs `search`, unless one like it is known to fail. Remembers a search that fails.
     pub(crate) fn search<T>(&self, from: usize, wanted: Wanted, search: impl FnOnce() -> Option<T>) -> Option<T> {
         let length = (wanted.n as u64).min(LENGTH);
         let mut watch = self.watch.load(Ordering::SeqCst);
@@ -218,8 +218,14 @@ const PER_DOUBLING: usize = 4;
 const COARSE: usize = 36;
 const COARSE_LEN: usize = 1024;
 
-/// How far a free run is measured. The models measure no further than their last class, so that a search takes few loads.
-const REACH: usize = if cfg!(loom) { LONG } else { usize::MAX };
+/// How far a free run is measured for `pages` pages. The models measure no further than their last class, so that a search takes few loads.
+const fn reach(pages: usize) -> usize {
+    match pages {
+        _ if !cfg!(loom) => usize::MAX,
+        0..LONG => LONG,
+        _ => pages,
+    }
+}
 
 /// A search for resident memory looks at no more of a free run than this, or what the request needs.
 const PROBED_PAGES: usize = 1024;
@@ -250,11 +256,6 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// How far a free run is measured for this request.
-    fn reach(self) -> usize {
-        if cfg!(loom) { LONG.max(self.n + self.align) } else { usize::MAX }
-    }
-
     /// `n` pages anywhere.
     pub(crate) const fn anywhere(n: usize) -> Self {
         Self { n, align: 1, skew: 0 }
@@ -386,9 +387,9 @@ impl FreeRunIndex {
         let mut longest = 0;
         while let Some(clear) = self.used.next_clear_within(at, last) {
             // A free run that begins further below is in the last class already.
-            let lowest = clear.saturating_sub(REACH);
+            let lowest = clear.saturating_sub(reach(0));
             let begin = if clear == at { self.begin_of(lowest, clear) } else { clear };
-            let end = self.end_of(clear, REACH);
+            let end = self.end_of(clear, reach(0));
             if begin > lowest || lowest == 0 {
                 self.note(begin, end);
             }
@@ -499,7 +500,7 @@ impl FreeRunIndex {
         if self.is_off {
             return None;
         }
-        let reach = wanted.reach();
+        let reach = reach(wanted.n + wanted.align);
         if let Some(place) = self.across(from, reach).and_then(|(start, end)| wanted.place_in(start, end)) {
             return Some(place);
         }
@@ -535,7 +536,7 @@ impl FreeRunIndex {
         if self.is_off {
             return None;
         }
-        let reach = wanted.reach();
+        let reach = reach(wanted.n + wanted.align);
         let probed = PROBED_PAGES.max(wanted.n + wanted.align) + beyond;
         let place_in = |start: usize, end: usize| place_in(start, end.min(start + probed));
         let mut left = max_visits;

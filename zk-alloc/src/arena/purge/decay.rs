@@ -1,5 +1,5 @@
-//! Purging by time: resident memory follows the peak live size of the last seconds. `window` says how much may stay; this module decides
-//! which thread state, and when.
+//! Purging by time: resident memory follows the peak live size of the last seconds. [`Window`] says how much may stay; [`DecayState`] decides
+//! which thread purges, and when.
 //!
 //! The program's own threads run the decay ticks, on the allocator's slow paths ([`gate::tick`]). While the process has a background thread, that
 //! thread ticks instead. A process that is idle and has no such thread keeps its memory.
@@ -286,13 +286,13 @@ pub(crate) enum Caller {
 /// How much may stay resident: the peak live size during the *window*, as seen at a few ticks.
 ///
 /// A process that allocates the same memory again and again, as a prover does, keeps its peak of that time, and neither faults nor purges.
-/// When it needs less, or idles, the surplus may be purged. `decay` decides which thread ticks, and when.
+/// When it needs less, or idles, the surplus may be purged.
 #[derive(Debug)]
 pub(crate) struct Window {
     ticks: [Seen; TICKS],
     /// The peaks of the windows before.
     before: [usize; WINDOWS],
-    /// The place of the next tick, among those of all these windows.
+    /// The next tick: `next % TICKS` is its place in `ticks`, and `next / TICKS` that of its window in `before`.
     next: usize,
     /// Ticks that were missed in the pause before the last tick, and are not counted yet.
     missed: usize,

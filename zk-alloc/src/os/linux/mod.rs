@@ -58,7 +58,7 @@ const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
 
 fn map(len: usize, protection: ProtFlags) -> Result<NonNull<u8>, Errno> {
     let len = covered(null_mut(), len)?;
-    // A test may make pages larger (see `pages`). The kernel does not align mappings to such a size.
+    // A test may make pages larger ([`page_bytes`]). The kernel does not align mappings to such a size.
     let spare = page_bytes() - real_page_bytes();
     // SAFETY: a new private mapping at an address of the kernel's choice overlaps nothing.
     let whole = unsafe { mmap_anonymous(null_mut(), len.saturating_add(spare), protection, PRIVATE) }?.cast::<u8>();
@@ -529,33 +529,22 @@ impl Pagemap {
     }
 }
 
-/// A place where one thread sleeps until another wakes it, or until a time has passed. A wake takes no lock and allocates nothing.
-pub(crate) struct Parking {
-    /// The number of wakes so far.
-    wakes: AtomicU32,
-}
+/// How a thread sleeps in a [`Parking`](super::Parking), whose wakes are counted in `wakes`.
+pub(super) struct Sleeper;
 
-impl Parking {
-    pub(crate) const fn new() -> Self {
-        Self { wakes: AtomicU32::new(0) }
+impl Sleeper {
+    pub(super) const fn new() -> Self {
+        Self
     }
 
-    /// A ticket for [`sleep`](Self::sleep). Take it before you look for work: if a wake comes in between, the sleep ends at once.
-    pub(crate) fn ticket(&self) -> u32 {
-        self.wakes.load(Ordering::SeqCst)
+    pub(super) fn wake(&self, wakes: &AtomicU32) {
+        let _ = futex::wake(wakes, futex::Flags::PRIVATE, 1);
     }
 
-    /// Wakes the thread that sleeps here.
-    pub(crate) fn wake(&self) {
-        self.wakes.fetch_add(1, Ordering::SeqCst);
-        let _ = futex::wake(&self.wakes, futex::Flags::PRIVATE, 1);
-    }
-
-    /// Sleeps until the first wake after `ticket` was taken, or until `at_most` has passed. May return earlier.
-    pub(crate) fn sleep(&self, ticket: u32, at_most: Option<Duration>) {
+    pub(super) fn sleep(&self, wakes: &AtomicU32, ticket: u32, at_most: Option<Duration>) {
         // A time that the kernel's type cannot hold is centuries: as good as no limit.
         let timeout = at_most.and_then(|time| futex::Timespec::try_from(time).ok());
-        let _ = futex::wait(&self.wakes, futex::Flags::PRIVATE, ticket, timeout.as_ref());
+        let _ = futex::wait(wakes, futex::Flags::PRIVATE, ticket, timeout.as_ref());
     }
 }
 
