@@ -23,7 +23,7 @@
 //! - `child`: the other end of the pipe: proves, records, replays; injects faults on request
 //! - `plan`: from options to the runs, checked
 //! - `results`: from proofs to figures: columns, samples.csv, result.json
-//! - `protocol`: the messages between driver and child
+//! - `protocol`: the messages and files between driver and child
 //! - `workloads`: provers and their workloads, and several proofs at once
 //! - `arms`: the allocators
 //! - `sample`, `stack`: the measurement of one proof, and where its stacks begin

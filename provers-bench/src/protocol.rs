@@ -162,7 +162,7 @@ impl Header {
     }
 }
 
-/// Facts that the replaying process needs before it reads the records.
+/// Facts about a script that are needed before its records are read.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Shape {
     pub(crate) records: usize,

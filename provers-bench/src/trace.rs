@@ -9,7 +9,9 @@ use crate::child::traces::{HEADER, PATH};
 use crate::machine::host;
 use crate::measure::{Failure, Interrupt, binaries, process};
 use crate::plan::{self, Contestant, Size, bytes};
-use crate::protocol::{self, Header, Op, REPLAY, RSS_AT_LIVE_PEAK, RSS_RELEASED, Reader, Record, Shape, Trace};
+use crate::protocol::{
+    self, Header, Op, RECORD_WORDS, REPLAY, RSS_AT_LIVE_PEAK, RSS_RELEASED, Reader, Record, Shape, Trace,
+};
 use crate::report::{self, Style};
 use crate::results::{format, stats};
 use crate::sample::Sample;
@@ -144,7 +146,9 @@ pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
 fn check_script(path: &Path, script: &Trace, shape: Shape) -> anyhow::Result<()> {
     let (named, min_bytes) = (path.display(), script.header.min_bytes);
     ensure!(shape.records > 0, "{named} holds no block of {min_bytes} bytes or more: there is nothing to replay");
-    let needed = shape.live_peak_bytes + size_of_val(&script.records[..]) as u64;
+    // The child's table, and the file that it reads, which lies in memory.
+    let script_bytes = size_of_val(&script.records[..]) + shape.records * RECORD_WORDS * size_of::<u64>();
+    let needed = shape.live_peak_bytes + script_bytes as u64;
     let available = host::available_bytes().unwrap_or(u64::MAX);
     let [needs, has] = [needed, available].map(format::bytes);
     ensure!(needed <= available, "{named} needs {needs} of memory at the least, and {has} are available: not replayed");
@@ -360,6 +364,27 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample;
+
+    /// An arm that failed after some rounds must show no figures.
+    #[test]
+    fn an_arm_shows_medians_and_a_failed_one_only_why() {
+        let replayed = |peak_rss_bytes| {
+            let counters = [("system_calls".to_owned(), 7)].into();
+            Sample { peak_rss_bytes, ..sample::tests::sample(1, counters) }
+        };
+        let (shape, script) = script(&phase(&[(Op::Alloc, 1, 1, 4 << 20)]), 64).unwrap();
+        let contestants = plan::contestants(&["glibc".to_owned(), "zk-alloc".to_owned()]).unwrap();
+        let mut rows: Vec<_> = contestants.iter().map(Row::new).collect();
+        rows[0].replays = [8, 80, 6].map(|mib| replayed(mib << 20)).into();
+        rows[1].replays = vec![replayed(1)];
+        rows[1].failure = Some("died of SIGSEGV".into());
+        let text = table(&script.header, shape, &rows);
+        let line = |begin: &str| text.lines().find(|line| line.starts_with(begin)).unwrap();
+        assert!(line("| glibc ").contains(" 2.000 |") && line("| glibc ").contains("8.0 |"), "{text}");
+        assert!(!line("| zk-alloc ").contains("7"), "{text}");
+        assert!(line("zk-alloc: FAILED").ends_with("died of SIGSEGV"), "{text}");
+    }
 
     /// A record from `(operation, thread, address, size)` in the phase of a proof; phase 0 is outside any phase.
     fn record((op, thread, address, size_bytes): (Op, u16, u64, u64), phase: u32) -> Record {

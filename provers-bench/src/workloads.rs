@@ -111,16 +111,14 @@ pub struct Prover {
     pub name: &'static str,
     /// The proving system, in one line.
     pub about: &'static str,
-    /// Initialises the proving system, as a program does first in its `main`. A child calls it once, before any set-up.
-    pub init: fn(),
     /// Its workloads, in the order in which they run.
     pub workloads: &'static [WorkloadSpec],
 }
 
 impl Prover {
-    /// A prover on Rayon's pool. The pool starts outside any phase, so that its permanent allocations do not lie in the arena.
+    /// A prover on Rayon's pool, which exists before its first set-up.
     pub const fn new(name: &'static str, about: &'static str, workloads: &'static [WorkloadSpec]) -> Self {
-        Self { name, about, init: || _ = zk_alloc::pool::build_global(), workloads }
+        Self { name, about, workloads }
     }
 }
 
@@ -246,7 +244,6 @@ pub(crate) mod tests {
     pub(crate) static PROVERS: &[Prover] = &[Prover {
         name: "plonky3",
         about: "a name",
-        init: || (),
         workloads: &[
             named("poseidon2", 15).checked_at(13),
             named("keccak", 14).checked_at(12),

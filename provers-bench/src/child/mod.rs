@@ -109,9 +109,10 @@ fn set_up(provers: &[Prover], prover: &str, workload: &str, log_rows: u32, place
     }
     let prover = provers.iter().find(|known| known.name == prover).context("unknown prover")?;
     let spec = prover.workloads.iter().find(|known| known.name == workload).context("unknown workload")?;
-    // The pool must exist before the adapter builds one.
+    // The pool must exist before the next call, which would build one, and starts the background thread if it is set. It starts outside of
+    // phases, so that its permanent allocations do not lie in the arena.
     place.build_pool()?;
-    (prover.init)();
+    let _ = zk_alloc::pool::build_global();
     spec.setup(log_rows).context("setup failed")
 }
 

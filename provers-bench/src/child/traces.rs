@@ -244,7 +244,7 @@ fn table<T>(len: usize, mut next: impl FnMut() -> anyhow::Result<T>) -> anyhow::
     Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) })
 }
 
-/// A thread of the script: the steps of its next turn, and how it ended. Both channels have room for one, so that no message is allocated.
+/// A thread of the script: the steps of its next turn, and how it ended. Both channels have room for one, so that a message itself allocates nothing.
 struct Player {
     turns: SyncSender<Range<usize>>,
     ended: Receiver<anyhow::Result<()>>,
@@ -323,7 +323,8 @@ fn direct<'a>(
     Ok(sample)
 }
 
-/// The state that the acting thread works on. The measured allocator serves none of this memory.
+/// The state that the acting thread works on. Of the replay's own memory, the measured allocator serves only the channels' lists of waiting
+/// threads.
 struct Play {
     records: &'static [Record],
     blocks: &'static mut [Option<Block>],
@@ -488,6 +489,18 @@ fn places(size_bytes: usize) -> impl Iterator<Item = usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_holds_what_it_was_given_and_an_error_ends_it() {
+        let mut count = 0_u64;
+        let mut next = || {
+            count += 1;
+            anyhow::Ok(count)
+        };
+        assert_eq!(table(3, &mut next).unwrap(), [1, 2, 3]);
+        assert!(table(0, next).unwrap().is_empty());
+        assert!(table::<u64>(3, || anyhow::bail!("no more")).is_err());
+    }
 
     fn block(size_bytes: usize, is_zeroed: bool) -> Block {
         Block::new(Layout::from_size_align(size_bytes, 16).unwrap(), is_zeroed, 3).unwrap()

@@ -1,5 +1,5 @@
-//! The libraries to preload, and the programs that they are preloaded into. The allocators that `exec` starts a program with: the library on
-//! this machine, its package, its settings. And the program of a command: where it is, and whether a library can be preloaded into it.
+//! The libraries that `exec` preloads: their files, packages and settings. And the command's program: where it lies, and whether a library can
+//! be preloaded into it.
 
 use crate::arms::{self, ARMS, Library, OURS, Preload};
 use crate::plan::{self, UsageError};

@@ -258,8 +258,8 @@ pub(crate) type Curve = Vec<(u32, u64)>;
 /// Samples the resident memory of the process `pid` until it ends or the sampler is ended.
 pub(crate) fn watch_rss(pid: u32) -> Sampler<Curve> {
     let since = Instant::now();
-    Sampler::begin(Vec::new(), move |seen: &mut Curve, is_last| {
-        let resident = Resident::of(pid).filter(|_| !is_last)?;
+    Sampler::begin(Vec::new(), move |seen: &mut Curve, _| {
+        let resident = Resident::of(pid)?;
         seen.push((since.elapsed().as_millis() as u32, resident.bytes()));
         Some(EVERY)
     })

@@ -199,7 +199,7 @@ impl Drop for ChildProcess {
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Makes `proofs` proofs outside of a run, in a child of its own: `arm`, whose binary lies in `folder`, with `more` variables than its own.
-/// Tells the user of each. A workload is named by its prover, its name and its size.
+/// Prints a line for each. A workload is named by its prover, its name and its size.
 pub(crate) fn prove(
     (folder, arm): (&Path, &Arm),
     more: &Variables,

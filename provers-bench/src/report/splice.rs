@@ -68,8 +68,11 @@ pub(super) fn differing(repository: &Path) -> anyhow::Result<Vec<(PathBuf, Strin
         let old = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         blocks += old.matches(BEGIN).count();
         let (text, picture) = filled(&old, &saved).with_context(|| path.display().to_string())?;
-        files.extend(picture.map(|picture| (repository.join(PICTURE), picture)));
-        files.push((path, text));
+        let is_new = |picture: &String| fs::read_to_string(repository.join(PICTURE)).unwrap_or_default() != *picture;
+        files.extend(picture.filter(is_new).map(|picture| (repository.join(PICTURE), picture)));
+        if text != old {
+            files.push((path, text));
+        }
     }
     if blocks == 0 {
         bail!(
@@ -77,7 +80,6 @@ pub(super) fn differing(repository: &Path) -> anyhow::Result<Vec<(PathBuf, Strin
             repository.display()
         );
     }
-    files.retain(|(path, text)| fs::read_to_string(path).unwrap_or_default() != *text);
     Ok(files)
 }
 

@@ -2,24 +2,23 @@
 //!
 //! `bb` is a program in C++ from an npm package, so no allocator can be linked into it. This program prepares what `bb prove` reads,
 //! once, and has `prove-bench exec` run it with each allocator preloaded. docs/benchmarking.md says how to get the package.
+//!
+//! - `main`: the command line, and the runs
+//! - `inputs`: the files that `bb` reads
 
+use std::env;
 use std::ffi::OsString;
-use std::fs::{self, Permissions};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::fs;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
-use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{self, Command, ExitCode};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::{env, iter};
+use std::process::{Command, ExitCode};
 
-use anyhow::{Context, bail, ensure};
-use ark_bn254::{Fq, Fr, G1Projective, G2Projective};
-use ark_ec::scalar_mul::ScalarMul;
-use ark_ec::{CurveGroup, PrimeGroup};
-use ark_ff::{BigInteger, PrimeField};
+use anyhow::{Context, bail};
+use inputs::Inputs;
 use pico_args::Arguments;
+
+mod inputs;
 
 /// The folder of this package.
 const FOLDER: &str = env!("CARGO_MANIFEST_DIR");
@@ -46,9 +45,6 @@ of a profile, the last.
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 const INTERRUPTED: u8 = 130;
-
-/// Whether `exec` runs, and deals with Ctrl-C.
-static IS_MEASURING: AtomicBool = AtomicBool::new(false);
 
 fn main() -> ExitCode {
     let complain = |error: anyhow::Error| eprintln!("prove-bench: {error:#}");
@@ -117,24 +113,20 @@ impl Job {
             );
             return Ok(0);
         };
-        let on_interrupt = || {
-            // `exec` writes what it has measured, and its exit code says so.
-            if !IS_MEASURING.load(Relaxed) {
-                process::exit(INTERRUPTED.into());
-            }
-        };
-        ctrlc::set_handler(on_interrupt).context("cannot wait for Ctrl-C")?;
-        let mut worst = 0;
+        let mut prepared = Vec::new();
         for &size in &self.sizes {
             let needed = MEMORY_BYTES_PER_GATE << size;
             if available_bytes().is_some_and(|available| available < needed) {
                 eprintln!("prove-bench: bb-{size} is skipped, because less than {} MB are free", needed / 1_000_000);
                 continue;
             }
-            let inputs = Inputs::prepare(&bb, size).with_context(|| format!("cannot prepare bb-{size}"))?;
-            IS_MEASURING.store(true, Relaxed);
-            let code = self.exec(&inputs)?;
-            IS_MEASURING.store(false, Relaxed);
+            prepared.push(Inputs::prepare(&bb, size).with_context(|| format!("cannot prepare bb-{size}"))?);
+        }
+        // After Ctrl-C `exec` writes what it has measured, and its exit code says so.
+        ctrlc::set_handler(|| ()).context("cannot wait for Ctrl-C")?;
+        let mut worst = 0;
+        for inputs in &prepared {
+            let code = self.exec(inputs)?;
             worst = worst.max(code);
             if [USAGE, INTERRUPTED].contains(&code) {
                 break;
@@ -170,7 +162,7 @@ impl Job {
         self.others.iter().for_each(|word| started_as += &format!("\n{}", word.display()));
         let status = bench.env("PROVE_BENCH_STARTED_AS", started_as).status().context("cannot run cargo")?;
         if self.is_profile && status.success() {
-            succeed(Command::new("sh").args(["-c", &verify]))?;
+            inputs::succeed(Command::new("sh").args(["-c", &verify]))?;
         }
         Ok(status.code().and_then(|code| code.try_into().ok()).unwrap_or(INTERRUPTED))
     }
@@ -188,136 +180,4 @@ fn available_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib * 1024)
-}
-
-/// The secret of our reference string. Everyone knows it, so a proof over this string convinces nobody.
-const SECRET: u64 = 0x5eed;
-/// The start of the ceremony's point in G2, as `bb` carries it: the real part of x, big-endian.
-const CEREMONY_POINT: [u8; 8] = [0x01, 0x18, 0xc4, 0xd5, 0xb8, 0x37, 0xbc, 0xc2];
-/// Verifies the proof in the script's folder, and takes it away before. So no earlier proof, right or wrong, passes for that of a later
-/// run.
-const VERIFY: &str = "#!/bin/sh
-cd \"${0%/*}\" && mv proof verified && ./verifier verify -c . -k vk -p verified -i public_inputs
-";
-
-/// The files that `bb` reads for a circuit of 2^`size` gates. They are made once, in a folder of their own.
-struct Inputs {
-    size: u32,
-    folder: PathBuf,
-}
-
-impl Inputs {
-    /// Makes the files, unless they are there.
-    fn prepare(bb: &Path, size: u32) -> anyhow::Result<Self> {
-        let inputs = Self { size, folder: cache()?.join(size.to_string()) };
-        // The key is made last.
-        if !inputs.path("vk").is_file() {
-            eprintln!("prove-bench: preparing bb-{size}: circuit, witness, reference string and verification key");
-            fs::create_dir_all(inputs.path("key"))?;
-            inputs.make(bb)?;
-        }
-        let _ = fs::remove_file(inputs.program());
-        let _ = fs::remove_file(inputs.path("proof"));
-        symlink(bb, inputs.program())?;
-        Ok(inputs)
-    }
-
-    fn make(&self, bb: &Path) -> anyhow::Result<()> {
-        // A round takes 113 gates, and the tables of XOR take up to 4,096.
-        let rounds = ((1 << self.size) - 4096) / 114;
-        let script = Path::new(FOLDER).join("inputs.mjs");
-        succeed(Command::new("node").arg(script).arg(&self.folder).arg(rounds.to_string()))?;
-        self.write_verifier(bb, &self.write_reference_string()?)?;
-        let key = self.path("key/vk");
-        let options = [("-c", ""), ("-b", "circuit.json"), ("-o", "key")];
-        succeed(Command::new(bb).arg("write_vk").args(self.options(&options)))?;
-        // It begins with a field element, log2 of the gates.
-        let log_gates = fs::read(&key)?.get(31).copied().unwrap_or_default();
-        ensure!(u32::from(log_gates) == self.size, "the circuit has 2^{log_gates} gates");
-        Ok(fs::rename(key, self.path("vk"))?)
-    }
-
-    /// Writes the powers of [`SECRET`] in G1, as many as the circuit has gates. Returns the secret in G2.
-    fn write_reference_string(&self) -> anyhow::Result<Vec<u8>> {
-        let secret = Fr::from(SECRET);
-        let powers = iter::successors(Some(Fr::from(1_u64)), |power| Some(*power * secret));
-        let powers: Vec<_> = powers.take(1 << self.size).collect();
-        let bytes = |coordinate: Fq| coordinate.into_bigint().to_bytes_be();
-        let points = G1Projective::generator().batch_mul(&powers);
-        let string: Vec<u8> = points.into_iter().flat_map(|point| [point.x, point.y]).flat_map(bytes).collect();
-        fs::write(self.path("bn254_g1.dat"), string)?;
-        let point = (G2Projective::generator() * secret).into_affine();
-        Ok([point.x.c0, point.x.c1, point.y.c0, point.y.c1].into_iter().flat_map(bytes).collect())
-    }
-
-    /// Writes a copy of `bb` that verifies over our reference string. `bb` itself has the ceremony's point in G2, so it would refuse
-    /// every proof at the pairing.
-    fn write_verifier(&self, bb: &Path, point: &[u8]) -> anyhow::Result<()> {
-        let mut program = fs::read(bb)?;
-        let mut found = (0..program.len()).filter(|&at| program[at..].starts_with(&CEREMONY_POINT));
-        let (Some(at), None) = (found.next(), found.next()) else {
-            bail!("{} does not have the ceremony's point once", bb.display())
-        };
-        program[at..at + point.len()].copy_from_slice(point);
-        for (file, bytes) in [("verifier", &program[..]), ("verify", VERIFY.as_bytes())] {
-            fs::write(self.path(file), bytes)?;
-            fs::set_permissions(self.path(file), Permissions::from_mode(0o755))?;
-        }
-        Ok(())
-    }
-
-    /// The file that each run writes next to its proof, always with the same content.
-    fn public_inputs(&self) -> PathBuf {
-        from_here(self.path("public_inputs"))
-    }
-
-    /// The command that proves.
-    fn command(&self) -> impl Iterator<Item = OsString> {
-        let options = [("-c", ""), ("-b", "circuit.json"), ("-w", "witness.gz"), ("-k", "vk"), ("-o", "")];
-        [from_here(self.program()).into(), "prove".into()].into_iter().chain(self.options(&options))
-    }
-
-    /// The command line that verifies the proof, for a shell.
-    fn verification(&self) -> String {
-        format!("'{}'", from_here(self.path("verify")).to_string_lossy().replace('\'', r"'\''"))
-    }
-
-    /// Each option with the path of its file.
-    fn options(&self, options: &[(&str, &str)]) -> Vec<OsString> {
-        options.iter().flat_map(|(option, file)| [option.into(), from_here(self.path(file)).into()]).collect()
-    }
-
-    /// A link to `bb`. `exec` calls a command by its file's name, so each size has a row of its own.
-    fn program(&self) -> PathBuf {
-        self.path(&format!("bb-{}", self.size))
-    }
-
-    fn path(&self, file: &str) -> PathBuf {
-        if file.is_empty() { self.folder.clone() } else { self.folder.join(file) }
-    }
-}
-
-/// The path relative to the current folder, if it lies below. Tables show the command, and absolute paths differ between machines.
-fn from_here(path: PathBuf) -> PathBuf {
-    let here = env::current_dir().unwrap_or_default();
-    path.strip_prefix(here).map(Path::to_owned).unwrap_or(path)
-}
-
-/// The folder of all inputs, in this package's target folder. Other inputs have another one.
-fn cache() -> anyhow::Result<PathBuf> {
-    let mut hasher = DefaultHasher::new();
-    [include_str!("main.rs"), include_str!("../inputs.mjs")].hash(&mut hasher);
-    // npm writes this file when it installs a package.
-    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("node_modules/.package-lock.json")).ok().hash(&mut hasher);
-    let program = env::current_exe()?;
-    let target = program.ancestors().nth(2).context("this program lies in no target folder")?;
-    Ok(target.join("inputs").join(format!("{:016x}", hasher.finish())))
-}
-
-/// Runs a program that must succeed, and hides its output.
-fn succeed(command: &mut Command) -> anyhow::Result<()> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("cannot run {program}"))?;
-    ensure!(output.status.success(), "{program}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
-    Ok(())
 }

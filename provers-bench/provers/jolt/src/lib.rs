@@ -92,9 +92,8 @@ impl Workload for Dory {
     }
 
     fn verify(&self, (commitment, evaluation, proof): &Self::Proof) -> anyhow::Result<()> {
-        let (rows, columns) = (proof.nu, proof.sigma);
-        let is_square = (rows, columns) == self.log_rows_and_columns();
-        ensure!(is_square, "the opening is of a matrix of 2^{rows} rows and 2^{columns} columns");
+        let (found, asked) = ((proof.nu, proof.sigma), self.log_rows_and_columns());
+        ensure!(found == asked, "the opening is of a matrix of log2 rows and columns {found:?}, not {asked:?}");
         let (point, mut transcript) = self.point(commitment);
         Ok(dory_pcs::verify::<_, BN254, G1Routines, G2Routines, _>(
             *commitment,
