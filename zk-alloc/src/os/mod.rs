@@ -20,7 +20,7 @@ mod mapping;
 mod process;
 #[cfg(all(test, target_os = "linux"))]
 #[path = "../../tests/support/seccomp.rs"]
-mod seccomp;
+pub(crate) mod seccomp;
 #[cfg(thread_blocks)]
 mod thread_block;
 #[cfg(unix)]

@@ -2,6 +2,8 @@
 #![allow(unsafe_code, reason = "asks for memory, writes to it, and frees it")]
 
 use std::ptr::NonNull;
+use std::sync::Barrier;
+use std::thread;
 
 use crate::arena::pages::layout::RunKind;
 use crate::arena::{self, Arena, Contents, front};
@@ -13,7 +15,7 @@ use crate::os;
 fn alone() -> Option<&'static Arena> {
     const ALONE: &str = "ZK_ALLOC_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
-        let name = std::thread::current().name().expect("a test's thread").to_owned();
+        let name = thread::current().name().expect("a test's thread").to_owned();
         let mut command = std::process::Command::new(std::env::current_exe().unwrap());
         let output = command.args([&name, "--exact"]).env(ALONE, "1").output().unwrap();
         let stdout = String::from_utf8_lossy(&output.stdout);
@@ -84,6 +86,43 @@ fn blocks_that_could_not_be_reached_for_a_moment_are_used_before_others_are_fetc
     assert!(arena::cached_bytes() < cached, "{cached} bytes were cached, now {}", arena::cached_bytes());
     free(arena, block);
     assert_eq!(arena::cached_bytes(), cached);
+}
+
+/// Without a fence, no thread can know that another is not using its cache.
+#[cfg(target_os = "linux")]
+#[test]
+fn another_threads_cache_is_emptied_only_behind_a_fence() {
+    use crate::os::seccomp::{self, Answer};
+
+    let Some(arena) = alone() else { return };
+    let (filled, done) = (Barrier::new(2), Barrier::new(2));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..2 {
+                let blocks: Vec<_> = (0..64).map(|_| alloc(arena)).collect();
+                blocks.into_iter().for_each(|block| free(arena, block));
+                filled.wait();
+                done.wait();
+            }
+        });
+        // The cached bytes before a trim and after it, with the other thread idle.
+        let trimmed = || {
+            filled.wait();
+            let before = arena::cached_bytes();
+            arena::purge::trim(arena, 0, arena::Purge::Now);
+            let after = arena::cached_bytes();
+            done.wait();
+            (before, after)
+        };
+        let (fenced, before) = (os::fence_other_threads(), trimmed());
+        let is_refused = seccomp::refuse(&[libc::SYS_membarrier], Answer::Errno(libc::EPERM));
+        let after = trimmed();
+        assert!(
+            before.0 >= SIZE && (before.1 == 0) == fenced,
+            "a fence: {fenced}, cached before and after: {before:?}"
+        );
+        assert!(is_refused && after.0 >= SIZE && after.0 == after.1, "no fence, cached before and after: {after:?}");
+    });
 }
 
 // The place that pages move to.
