@@ -6,6 +6,7 @@
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
 use std::ptr::null_mut;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -13,8 +14,8 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use support::blocks::MIB;
 use support::process::{give_up_root, in_a_fork, limited, lockable_bytes};
 use support::{
-    alone, assert_patterned, in_its_own_process, kernel_bytes, patterned, peak_rss_bytes, skip, with_one_warning,
-    without_warnings,
+    address_space_bytes, alone, assert_patterned, in_its_own_process, patterned, peak_rss_bytes, skip,
+    with_one_warning, without_warnings,
 };
 use zk_alloc::{ZkAllocator, overflow_stats, phase, stats};
 
@@ -72,8 +73,7 @@ fn prove() -> Vec<Vec<u64>> {
 }
 
 /// The kernel counts reserved addresses against the limit, even unused ones. An arena that reserved its whole region
-/// would leave no address space for threads and libraries. If the tables of the preferred region do not fit, the arena uses a smaller one without
-/// a warning.
+/// would leave no address space for threads and libraries.
 #[test]
 fn a_limit_set_before_or_after_the_arena_opens_leaves_room_for_the_program() {
     for is_open in [false, true] {
@@ -81,8 +81,6 @@ fn a_limit_set_before_or_after_the_arena_opens_leaves_room_for_the_program() {
             let before = if is_open { prove() } else { Vec::new() };
             limited(libc::RLIMIT_AS, 4 << 30, || {
                 let alive = if is_open { before } else { prove() };
-                let reserved = stats().address_space_bytes;
-                assert!(is_open || (3_000 * MIB..=80_000 * MIB).contains(&reserved), "{}", stats());
                 goes_on();
                 let more = prove();
                 assert!(stats().arena_bytes >= 600 << 20 && overflow_stats() == (0, 0), "{}", stats());
@@ -90,6 +88,22 @@ fn a_limit_set_before_or_after_the_arena_opens_leaves_room_for_the_program() {
             });
         });
     }
+}
+
+/// If the tables of the preferred region do not fit, the arena uses a smaller region without a warning, which leaves most
+/// of the address space to others.
+#[test]
+fn a_limited_address_space_gets_a_smaller_region() {
+    without_warnings(&[], || {
+        limited(libc::RLIMIT_AS, address_space_bytes() + 3_000 * MIB, || {
+            phase(|| [700, 4_000, 9_000, 50_000, 8 * WORDS].map(|len| assert_patterned(&patterned(len, 1), 1)));
+            let reserved = stats().address_space_bytes;
+            assert!((3_000 * MIB..=80_000 * MIB).contains(&reserved), "{}", stats());
+            assert!(stats().slab_allocations >= 2 && stats().run_allocations >= 3, "{}", stats());
+            let is_left = black_box(Vec::<u8>::new()).try_reserve_exact(1_200 * MIB).is_ok();
+            assert!(is_left, "of {reserved} bytes, others get too few");
+        });
+    });
 }
 
 /// The kernel counts all writable memory as data, including the arena's tables.
@@ -135,7 +149,7 @@ fn huge_runs_that_grow_leave_scarce_addresses_to_the_program() {
     alone!();
     phase(|| drop(patterned(WORDS, 1)));
     // The second vector's room begins 512 MiB further on, more than a quarter of the remaining limit.
-    let limit = kernel_bytes("self/status", "VmSize") + 1900 * MIB;
+    let limit = address_space_bytes() + 1900 * MIB;
     limited(libc::RLIMIT_AS, limit, || {
         let places = phase(|| grow_two(3));
         assert!(places.iter().any(|places| places.len() > 1) && overflow_stats() == (0, 0), "{places:x?} {}", stats());

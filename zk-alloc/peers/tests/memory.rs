@@ -148,10 +148,11 @@ fn memory_between_survivors_is_reused_also_beside_hundreds_of_idle_threads() {
         let sizes = [1_500, 3_000, 4 * KIB, 16 * KIB].repeat(2);
         let work = || drop(sizes.iter().map(|&size| Block::written(allocator, size)).collect::<Vec<_>>());
         let before = restart_peak();
-        beside_idle_threads(375, work, || {
+        let meanwhile = || {
             let _alive = halves(allocator);
             peak_rss_bytes().saturating_sub(before)
-        })
+        };
+        beside_idle_threads(375, work, meanwhile, || ())
     });
 }
 
@@ -204,7 +205,7 @@ fn each_purge_between_survivors_counts_as_a_system_call() {
     drop(old);
 }
 
-/// The model checks that blocks do not overlap, and that their contents stay.
+/// The model checks that blocks do not overlap, and compares the whole contents after each step.
 fn grows_and_shrinks_across_the_border<A: GlobalAlloc>(model: &model::Heap<ZkAllocator<A>>) {
     let layout = Layout::from_size_align(64, 16).expect("a small layout");
     let mut block = model.alloc(layout, true).expect("memory");
@@ -215,13 +216,17 @@ fn grows_and_shrinks_across_the_border<A: GlobalAlloc>(model: &model::Heap<ZkAll
     model.free(block);
 }
 
-fn check_behind<A: GlobalAlloc + Sync>(scoped: ZkAllocator<A>, resident: ZkAllocator<A>) {
-    let [scoped, resident] = &[scoped, resident].map(|allocator| model::Heap::new(allocator, true));
-    grows_and_shrinks_across_the_border(scoped);
+fn check_behind<A: GlobalAlloc + Sync>(scoped: fn() -> ZkAllocator<A>) {
+    let resident = || scoped().mode(Mode::Resident);
+    let [scoped_alone, resident] =
+        &[scoped(), resident()].map(|allocator| model::Heap::new(allocator, true).written_whole());
+    grows_and_shrinks_across_the_border(scoped_alone);
     let before = stats().arena_allocations;
-    phase(|| grows_and_shrinks_across_the_border(scoped));
+    phase(|| grows_and_shrinks_across_the_border(scoped_alone));
     grows_and_shrinks_across_the_border(resident);
     assert!(stats().arena_allocations > before + 4, "the arena took part");
+    // The threads share no lock of the model.
+    let scoped = &model::Heap::new(scoped(), false).written_whole();
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| phase(|| (0..200).for_each(|_| grows_and_shrinks_across_the_border(scoped))));
@@ -235,6 +240,6 @@ fn check_behind<A: GlobalAlloc + Sync>(scoped: ZkAllocator<A>, resident: ZkAlloc
 #[test]
 fn jemalloc_and_mimalloc_stand_behind_the_arena() {
     alone!();
-    check_behind(ZkAllocator::with_backing(Jemalloc), ZkAllocator::with_backing(Jemalloc).mode(Mode::Resident));
-    check_behind(ZkAllocator::with_backing(MiMalloc), ZkAllocator::with_backing(MiMalloc).mode(Mode::Resident));
+    check_behind(|| ZkAllocator::with_backing(Jemalloc));
+    check_behind(|| ZkAllocator::with_backing(MiMalloc));
 }

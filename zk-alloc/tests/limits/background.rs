@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::ALLOC;
 use crate::support::blocks::{Allocator, Block, KIB, MIB, RESIDENT};
 use crate::support::process::{are_ours, first_failure, give_up_root, in_a_fork, limited, ours, soon, tasks};
-use crate::support::{alone, field, in_its_own_process, kernel_bytes, rss_bytes};
+use crate::support::{address_space_bytes, alone, field, in_its_own_process, rss_bytes};
 use zk_alloc::{
     Origin, Participants, Phase, PhaseGuard, Retain, Settings, ZkAllocator, phase, release, reserve, set_retain,
     soften, start_background_thread, stats, stop_background_thread,
@@ -279,7 +279,7 @@ fn the_setting_starts_the_background_thread_at_the_first_phase_and_never_again()
 fn a_refused_thread_is_only_an_error() {
     alone!(&[SHORT]);
     work(&RESIDENT);
-    let refused = limited(libc::RLIMIT_AS, kernel_bytes("self/status", "VmSize") + 16 * KIB, start_background_thread);
+    let refused = limited(libc::RLIMIT_AS, address_space_bytes() + 16 * KIB, start_background_thread);
     assert!(refused.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN)), "{refused:?}");
     assert_eq!(ours().len(), 0);
     start_background_thread().expect("there is address space again");

@@ -12,7 +12,7 @@ use crate::support::blocks::MIB;
 use crate::support::maps::map_of;
 use crate::support::process::{Work, beside, code_of, first_failure, give_up_root, in_a_fork, limited};
 use crate::support::{
-    Numbers, alone, assert_patterned, child, is_patterned, kernel_bytes, patterned, rss_bytes, with_one_warning,
+    Numbers, alone, assert_patterned, child, is_patterned, locked_bytes, patterned, rss_bytes, with_one_warning,
 };
 use zk_alloc::{NotPinned, PhaseGuard, Pinned, Retain, phase, pinned, purge_lazily, release, set_retain, stats};
 
@@ -186,10 +186,7 @@ fn a_range_with_survivors_stays_and_says_so() {
         let range = Pinned::new(8 * MIB, pinned::lock, pinned::unlock).expect("a range");
         let mut kept = phase(|| patterned(2 * WORDS, 1));
         drop(range);
-        assert_eq!(
-            (kernel_bytes("self/status", "VmLck"), stats().pinned_bytes, is_in(&kept)),
-            (8 * MIB, 8 * MIB, true)
-        );
+        assert_eq!((locked_bytes(), stats().pinned_bytes, is_in(&kept)), (8 * MIB, 8 * MIB, true));
         phase(|| {
             assert!(!is_in(&patterned(WORDS, 2)), "it serves no more");
             kept.extend_from_slice(&patterned(3 * WORDS, 1)[2 * WORDS..]);
@@ -208,10 +205,10 @@ fn a_range_without_survivors_is_unregistered_and_becomes_free_memory_of_the_aren
     for round in 0..3 {
         let range = Pinned::new(8 * MIB - 5, pinned::lock, pinned::unlock).expect("a range");
         let at = range.as_ptr();
-        assert_eq!((kernel_bytes("self/status", "VmLck"), range.bytes()), (8 * MIB, 8 * MIB));
+        assert_eq!((locked_bytes(), range.bytes()), (8 * MIB, 8 * MIB));
         phase(|| drop(patterned(7 * WORDS, round)));
         drop(range);
-        assert_eq!((kernel_bytes("self/status", "VmLck"), stats().pinned_bytes, pinned::contains(at)), (0, 0, false));
+        assert_eq!((locked_bytes(), stats().pinned_bytes, pinned::contains(at)), (0, 0, false));
         assert!(!map_of(at.addr()).expect("mapped").has("dc"));
         let usual = phase(|| vec![0u64; 64 * WORDS]);
         assert!(usual.iter().all(|&word| word == 0));
@@ -265,10 +262,5 @@ fn a_range_that_can_not_be_is_refused_with_what_was_found() {
             "4194304 bytes to lock or unlock: Cannot allocate memory (os error 12); RLIMIT_MEMLOCK is 1048576 bytes";
         assert_eq!(said(4), refused(&format!("4194304 bytes could not be registered: {why}")));
     });
-    assert_eq!(
-        (kernel_bytes("self/status", "VmLck"), stats().pinned_bytes, stats().live_bytes),
-        (0, 0, 0),
-        "{}",
-        stats()
-    );
+    assert_eq!((locked_bytes(), stats().pinned_bytes, stats().live_bytes), (0, 0, 0), "{}", stats());
 }

@@ -1,6 +1,6 @@
-//! When memory is short. Near the memory limit of its control group, a process gives up free memory that it would otherwise retain. When the
-//! system refuses memory, requests go to the backing allocator and are counted. The arena writes one warning, and never aborts a program that
-//! would have run without it.
+//! What happens when memory is short. Near the memory limit of its control group, a process purges free memory that it would otherwise
+//! retain. When the system refuses memory, requests go to the backing allocator and are counted. The arena writes one warning, and never
+//! aborts a program that would have run without it.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::CString;
@@ -16,8 +16,8 @@ use crate::ALLOC;
 use crate::support::blocks::MIB;
 use crate::support::process::{limited, soon, without_more_memory};
 use crate::support::{
-    Ended, Settings, assert_patterned, child, child_as, field, is_alone, kernel_bytes, may_change_host, patterned,
-    rss_bytes, skip, with_one_warning,
+    Ended, Settings, address_space_bytes, assert_patterned, child, child_as, field, is_alone, may_change_host,
+    patterned, rss_bytes, skip, with_one_warning,
 };
 use zk_alloc::{Retain, overflow_stats, phase, reset_overflow_stats, set_retain, start_background_thread, stats};
 
@@ -205,7 +205,7 @@ fn zeroed() -> bool {
 #[test]
 fn without_address_space_the_backing_allocator_serves_and_is_counted() {
     with_one_warning(&[], &["address space", "errno 12"], || {
-        limited(libc::RLIMIT_AS, kernel_bytes("self/status", "VmSize") + 8 * MIB, || {
+        limited(libc::RLIMIT_AS, address_space_bytes() + 8 * MIB, || {
             (0..5).for_each(|_| phase(|| prove_with(1 << 17)));
             assert_eq!((stats().address_space_bytes, stats().arena_allocations), (0, 0));
             let (requests, bytes) = overflow_stats();

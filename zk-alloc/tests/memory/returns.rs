@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::support::blocks::{Block, KIB, MIB, RESIDENT, cost, keep_every};
+use crate::support::blocks::{Block, KIB, MIB, RESIDENT, assert_costs_at_most, cost, keep_every};
 use crate::support::process::{soon, without_more_memory};
 use crate::support::{Numbers, alone, assert_patterned, beside_idle_threads, in_its_own_process, patterned, rss_bytes};
 use zk_alloc::{Phase, Retain, Stats, phase, release, set_retain, start_background_thread, stats};
@@ -18,12 +18,6 @@ const PAGE_BYTES: usize = 4 << 10;
 /// The most that may stay when `alive` bytes are alive and everything else was purged.
 fn at_rest(alive: usize) -> usize {
     alive + alive / 100 + 2 * MIB
-}
-
-#[track_caller]
-fn assert_costs_at_most(bound: usize, before: usize, when: &str) {
-    let cost = cost(before);
-    assert!(cost <= bound, "RSS grew by {cost} bytes, more than {bound}, {when}\n{}", stats());
 }
 
 /// Waits until RSS has grown by at most `bound` bytes, for a policy that does not act at once.
@@ -121,10 +115,11 @@ fn release_purges_the_caches_of_a_thousand_threads() {
         all.wait();
         drop(blocks);
     };
-    let after = beside_idle_threads(THREADS, work, || {
+    let meanwhile = || {
         release();
         rss_bytes()
-    });
+    };
+    let after = beside_idle_threads(THREADS, work, meanwhile, || drop(Block::written(&RESIDENT, 3 * KIB)));
     let before = before.into_inner();
     assert!(after <= before + 20 * MIB, "RSS grew from {before} to {after} bytes");
     release();
@@ -245,12 +240,12 @@ fn a_purge_that_requests_go_on_with_ends_when_its_reason_does() {
     }
 }
 
-/// Replaces allocations, of which 60 MiB are alive.
-fn replace_at_the_peak(count: usize, random_bytes: fn(&mut Numbers) -> usize) -> Stats {
+/// Replaces allocations of mixed sizes, of which 60 MiB are alive.
+fn replace_at_the_peak() -> Stats {
     let mut numbers = Numbers::new(7);
     let (mut pieces, mut bytes): (Vec<Block>, usize) = (Vec::new(), 0);
-    for _ in 0..count {
-        let size = random_bytes(&mut numbers);
+    for _ in 0..30_000 {
+        let size = mixed_bytes(&mut numbers);
         while bytes + size > 60 * MIB {
             let index = numbers.below(pieces.len());
             bytes -= pieces.swap_remove(index).size();
@@ -265,21 +260,33 @@ fn replace_at_the_peak(count: usize, random_bytes: fn(&mut Numbers) -> usize) ->
 #[test]
 fn replacing_allocations_at_the_peak_purges_little_and_nothing_below_the_retained_size() {
     in_its_own_process(&[], || {
-        let stats = replace_at_the_peak(30_000, mixed_bytes);
+        let stats = replace_at_the_peak();
         let peak = stats.peak_live_bytes as u64;
         assert!(stats.purged_bytes <= 2 * peak + stats.arena_bytes / 64, "{stats}");
         assert!(stats.resident_bytes as u64 <= peak * 13 / 8, "{stats}");
     });
-    // Of runs alone, what goes back and is used again is bounded by the most that is ever free.
-    in_its_own_process(&[], || {
-        let stats = replace_at_the_peak(5_000, |numbers| 256 * KIB + numbers.below(4 * MIB));
-        assert!(stats.fresh_bytes < 4 * 64 * MIB as u64, "{stats}");
-    });
     for retain in [("ZK_ALLOC_RETAIN_BYTES", "1G"), ("ZK_ALLOC_RETAIN_FOR", "ever")] {
-        in_its_own_process(&[retain], || {
-            assert_eq!(replace_at_the_peak(30_000, mixed_bytes).purged_bytes, 0, "{}", stats())
-        });
+        in_its_own_process(&[retain], || assert_eq!(replace_at_the_peak().purged_bytes, 0, "{}", stats()));
     }
+}
+
+/// Whatever the order of requests, only a bounded amount of memory is purged and faulted in again.
+#[test]
+fn what_goes_back_and_is_used_again_is_bounded_by_the_most_that_is_ever_free() {
+    alone!();
+    let (mut numbers, mut live, mut live_bytes) = (Numbers::new(7), Vec::new(), 0);
+    for _ in 0..5_000 {
+        let size = 256 * KIB + numbers.below(4 * MIB);
+        if live_bytes + size <= 64 * MIB && numbers.below(2) == 0 {
+            live_bytes += size;
+            live.push(Block::written(&RESIDENT, size));
+        } else if !live.is_empty() {
+            let block = live.swap_remove(numbers.below(live.len()));
+            live_bytes -= block.size();
+        }
+    }
+    let fresh = stats().fresh_bytes;
+    assert!(fresh < 4 * 64 * MIB as u64, "{fresh} bytes were faulted in for 64 MiB");
 }
 
 /// A program that is short of memory makes its buffers smaller. That must not need memory first. The buffers of each row are more

@@ -112,25 +112,29 @@ fn the_caches_of_idle_threads_serve_others() {
     // free.
     drop(written(1, KIB));
     let sizes = [KIB, 3 * KIB, 20 * KIB, 100 * KIB, MIB];
-    for bytes in sizes {
-        // All threads have the same amount at once, free it, and keep what fits into their caches. They allocate in turn: threads that compete
-        // begin more slabs than they fill, and the rest of these slabs is untouched.
-        let (all, turn) = (Barrier::new(THREADS), Mutex::new(()));
-        let work = || {
-            let first = turn.lock().expect("no thread panics");
-            let blocks = written((MIB / bytes).max(1), bytes);
-            drop(first);
-            all.wait();
-            drop(blocks);
-        };
-        let [fresh_bytes, cost] = beside_idle_threads(THREADS, work, || {
-            let (before, fresh_bytes) = (rss_bytes(), stats().fresh_bytes);
-            let _others = written(THREADS * (MIB / bytes).max(1), bytes);
-            [(stats().fresh_bytes - fresh_bytes) as usize, cost(before)]
-        });
-        let all_bytes = THREADS * MIB;
-        assert!(fresh_bytes <= all_bytes / 4, "{fresh_bytes} of {all_bytes} bytes in {bytes} were fresh");
-        assert!(cost <= all_bytes / 4, "RSS grew by {cost} bytes for {all_bytes} bytes in {bytes}");
+    // Threads that compete begin more slabs than they fill, and the rest of these slabs is untouched. So more is fresh.
+    for (in_turn, part) in [(true, 4), (false, 2)] {
+        for bytes in sizes {
+            // All threads have the same amount at once, free it, and keep what fits into their caches.
+            let (all, turn) = (Barrier::new(THREADS), Mutex::new(()));
+            let work = || {
+                let first = in_turn.then(|| turn.lock().expect("no thread panics"));
+                let blocks = written((MIB / bytes).max(1), bytes);
+                drop(first);
+                all.wait();
+                drop(blocks);
+            };
+            let meanwhile = || {
+                let (before, fresh_bytes) = (rss_bytes(), stats().fresh_bytes);
+                let _others = written(THREADS * (MIB / bytes).max(1), bytes);
+                [(stats().fresh_bytes - fresh_bytes) as usize, cost(before)]
+            };
+            let [fresh_bytes, cost] = beside_idle_threads(THREADS, work, meanwhile, || ());
+            let (all_bytes, most) = (THREADS * MIB, THREADS * MIB / part);
+            let what = format!("{all_bytes} bytes in {bytes}, in turn: {in_turn}");
+            assert!(fresh_bytes <= most, "{fresh_bytes} of {what} were fresh");
+            assert!(cost <= most, "RSS grew by {cost} bytes for {what}");
+        }
     }
 }
 
@@ -171,10 +175,11 @@ fn free_memory_in_other_threads_makes_room_under_a_cap() {
             all.wait();
             drop(blocks);
         };
-        let over = beside_idle_threads(THREADS, work, || {
+        let meanwhile = || {
             drop(written(1, 112 * MIB));
             overflow_stats()
-        });
+        };
+        let over = beside_idle_threads(THREADS, work, meanwhile, || ());
         assert_eq!(over, (0, 0), "a huge run after {THREADS} threads freed 7 MiB in {sizes:?} each\n{}", stats());
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct Heap<A> {
     /// First address and end of every live block. `None` if threads must not share a lock; then only the contents are
     /// checked.
     intervals: Option<Lock<BTreeMap<usize, usize>>>,
-    /// Whether every byte of a block is written, so that the whole block is resident.
+    /// Whether every byte of a block is written, so that the whole block is resident, and compared when the block is resized.
     written_whole: bool,
     live_bytes: AtomicUsize,
     next_id: AtomicU64,
@@ -58,7 +58,7 @@ impl<A: GlobalAlloc> Heap<A> {
         }
     }
 
-    /// The same, but every byte of a block is written, so that it is all resident.
+    /// The same, but every byte of a block is written and compared, so that it is all resident.
     #[allow(dead_code, reason = "each test binary uses its part")]
     pub(crate) fn written_whole(self) -> Self {
         Self { written_whole: true, ..self }
@@ -87,6 +87,8 @@ impl<A: GlobalAlloc> Heap<A> {
         assert!(new_size > 0);
         let (old_at, old_size) = (block.at.addr().get(), block.size());
         check(&block, old_at, old_size, old_size);
+        let kept = old_size.min(new_size);
+        let before = self.written_whole.then(|| digest(&block, kept));
         self.remove(&block);
         // SAFETY: the block came from this allocator with this layout. `program` and `volume` ensure that the new size
         // is not 0 and fits a layout.
@@ -98,6 +100,8 @@ impl<A: GlobalAlloc> Heap<A> {
         }
         self.insert(&block);
         check(&block, old_at, old_size, old_size.min(block.size()));
+        let after = self.written_whole.then(|| digest(&block, kept));
+        assert_eq!(before, after, "the contents of {:?} changed when it was resized", block.layout);
         self.stamp(&block);
         block
     }
@@ -192,6 +196,16 @@ fn check(block: &Block, base: usize, size: usize, len: usize) {
             block.layout
         );
     }
+}
+
+/// A number that depends on each of the first `len` bytes of a block that was written whole.
+fn digest(block: &Block, len: usize) -> u64 {
+    // SAFETY: the block is alive, owned here, and at least as long.
+    let bytes = unsafe { std::slice::from_raw_parts(block.at.as_ptr(), len) };
+    let mix = |digest: u64, word: u64| (digest.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let words = bytes.chunks_exact(8);
+    let rest = words.remainder().iter().fold(0, |digest, &byte| mix(digest, byte.into()));
+    words.fold(rest, |digest, word| mix(digest, u64::from_le_bytes(word.try_into().expect("eight bytes"))))
 }
 
 fn check_zeroes(block: &Block) {

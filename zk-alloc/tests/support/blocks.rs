@@ -112,6 +112,14 @@ pub(crate) fn cost(before: usize) -> usize {
     super::rss_bytes().saturating_sub(before + tables)
 }
 
+/// Fails if RSS grew by more than `bound` bytes.
+#[cfg(target_os = "linux")]
+#[track_caller]
+pub(crate) fn assert_costs_at_most(bound: usize, before: usize, when: &str) {
+    let cost = cost(before);
+    assert!(cost <= bound, "RSS grew by {cost} bytes, more than {bound}, {when}\n{}", zk_alloc::stats());
+}
+
 /// Frees all of `blocks` but every `nth`.
 pub(crate) fn keep_every<T>(nth: usize, blocks: &mut Vec<T>) {
     let mut number = 1..;

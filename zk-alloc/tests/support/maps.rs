@@ -104,8 +104,8 @@ impl Region {
         panic!("stats() says {said} bytes are resident, the kernel says {found}, after {after}\n{}", stats());
     }
 
-    /// Has the kernel make each block huge that khugepaged would make huge. With the kernel's defaults, these are all
-    /// blocks with any resident page, unless the arena forbade it.
+    /// Makes huge pages of the 2 MiB blocks that khugepaged would collapse. With the kernel's defaults, these are all blocks with a resident
+    /// page, unless the arena forbade it.
     pub(crate) fn make_huge(&self) {
         let maps = self.maps().into_iter().filter(|map| map.resident_bytes > 0);
         let blocks =
@@ -114,10 +114,10 @@ impl Region {
     }
 }
 
-/// A huge page.
+/// The size of a huge page.
 const BLOCK_BYTES: usize = 2 << 20;
 
-/// The number of pages of 4 KiB that are resident, from an address on whose provenance was exposed.
+/// The number of resident pages of 4 KiB in a range that starts at `at`. Its pointer's provenance must be exposed.
 pub(crate) fn resident_pages(at: usize, bytes: usize) -> usize {
     let mut pages = vec![0u8; bytes.div_ceil(4 << 10)];
     let start = std::ptr::with_exposed_provenance_mut(at);

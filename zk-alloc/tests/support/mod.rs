@@ -91,14 +91,20 @@ impl Kept {
     }
 }
 
-/// Has `count` threads with small stacks do `work`, and calls `meanwhile` when all of them have, while they idle. When it returns, the
+/// Has `count` threads with small stacks do `work`, calls `meanwhile` while all of them idle, and has them do `after`. When it returns, the
 /// destructors of the threads' locals have run.
-pub(crate) fn beside_idle_threads<R>(count: usize, work: impl Fn() + Sync, meanwhile: impl FnOnce() -> R) -> R {
+pub(crate) fn beside_idle_threads<R>(
+    count: usize,
+    work: impl Fn() + Sync,
+    meanwhile: impl FnOnce() -> R,
+    after: impl Fn() + Sync,
+) -> R {
     let (worked, done) = (Barrier::new(count + 1), Barrier::new(count + 1));
     let idle = || {
         work();
         worked.wait();
         done.wait();
+        after();
     };
     thread::scope(|scope| {
         let small = || thread::Builder::new().stack_size(64 << 10);
@@ -294,7 +300,7 @@ pub(crate) use figures::*;
 /// Figures of this process in bytes, by the kernel's account.
 #[cfg(target_os = "linux")]
 mod figures {
-    /// A figure in a file of `/proc`: `VmLck` of `self/status`, for example, is what is locked, and `VmSize` the address space.
+    /// A figure in a file of `/proc`, such as `self/status`.
     pub(crate) fn kernel_bytes(file: &str, name: &str) -> usize {
         let kib = super::field(format!("/proc/{file}"), name);
         kib.trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
@@ -315,5 +321,15 @@ mod figures {
     /// The largest resident size, including pages of code.
     pub(crate) fn peak_rss_bytes() -> usize {
         kernel_bytes("self/status", "VmHWM")
+    }
+
+    /// Locked in memory.
+    pub(crate) fn locked_bytes() -> usize {
+        kernel_bytes("self/status", "VmLck")
+    }
+
+    /// Address space.
+    pub(crate) fn address_space_bytes() -> usize {
+        kernel_bytes("self/status", "VmSize")
     }
 }

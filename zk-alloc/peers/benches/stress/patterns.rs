@@ -137,12 +137,10 @@ pub(crate) fn stream(seed: u64, thread: usize) -> Rng {
     Rng::with_seed(seed ^ (thread as u64 + 1).wrapping_mul(0xD6E8_FEB8_6659_FD93))
 }
 
-/// Runs `work` on this number of threads at once, each with its stream.
-fn on_threads(threads: usize, seed: u64, work: impl Fn(usize, Rng) + Sync) {
+/// Runs `work` on this number of threads at once, each with its number.
+fn on_threads(threads: usize, work: impl Fn(usize) + Sync) {
     let work = &work;
-    thread::scope(|scope| {
-        (0..threads).for_each(|thread| drop(scope.spawn(move || work(thread, stream(seed, thread)))))
-    });
+    thread::scope(|scope| (0..threads).for_each(|thread| drop(scope.spawn(move || work(thread)))));
 }
 
 /// Places without blocks.
@@ -234,7 +232,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn mstress(heap: Heap, plan: &Plan) {
     let table: Vec<Mutex<Option<Block>>> = (0..1000).map(|_| Mutex::new(None)).collect();
     for round in 0..5 {
-        on_threads(plan.threads, plan.seed, |thread, _| {
+        on_threads(plan.threads, |thread| {
             exchange(heap, &table, stream(plan.seed, round * plan.threads + thread), plan.work(8000));
         });
         // Half of the blocks that the round left are freed at its end.
@@ -273,7 +271,8 @@ fn rptest(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, loops:
     let loops = plan.work(loops);
     let inboxes: Vec<_> = (0..plan.threads).map(|_| Mutex::new(Vec::with_capacity(BLOCKS))).collect();
     let handed = Barrier::new(plan.threads);
-    on_threads(plan.threads, plan.seed, |thread, mut random| {
+    on_threads(plan.threads, |thread| {
+        let mut random = stream(plan.seed, thread);
         let (inbox, neighbour) = (&inboxes[thread], &inboxes[(thread + 1) % inboxes.len()]);
         let (mut alive, mut foreign) = (empty(BLOCKS), Vec::with_capacity(BLOCKS));
         for turn in 0..loops {
@@ -298,7 +297,7 @@ fn rptest(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, loops:
 /// Each thread frees the block that it allocated four allocations ago. This measures the fast path, where a free does
 /// not simply undo the last allocation.
 fn ago(heap: Heap, plan: &Plan, bytes: usize) {
-    on_threads(plan.threads, plan.seed, |_, _| {
+    on_threads(plan.threads, |_| {
         let mut kept: [Option<Block>; 4] = [const { None }; 4];
         for operation in 0..plan.work(2_000_000) {
             replace(&mut kept[operation % 4], || heap.block(bytes, Touch::Ends));
@@ -557,5 +556,5 @@ fn msm(heap: Heap, plan: &Plan) {
 fn fill_on_threads(heap: Heap, plan: &Plan, threads: usize) {
     let bytes = plan.work(64 * MIB);
     let times = (plan.work(FILLED) / (threads * bytes)).max(2);
-    on_threads(threads, plan.seed, |_, _| (0..times).for_each(|_| drop(heap.block(bytes, Touch::Whole))));
+    on_threads(threads, |_| (0..times).for_each(|_| drop(heap.block(bytes, Touch::Whole))));
 }
