@@ -334,9 +334,10 @@ fn messages_arrive_intact_while_phases_open_and_close_around_them() {
     }
 }
 
-/// Sends messages from one task to another until `stop` is set. Returns the number that arrived.
+/// Sends messages from task to task until `stop` is set. Returns the number that arrived.
 async fn carry(route: u64, stop: Arc<AtomicBool>) -> u64 {
-    let (send, mut receive) = tokio::sync::mpsc::channel::<Message>(2);
+    let (send, mut relay) = tokio::sync::mpsc::channel::<Message>(2);
+    let (forward, mut receive) = tokio::sync::mpsc::unbounded_channel::<Message>();
     let source = tokio::spawn(async move {
         let mut number = route << 32;
         while !stop.load(Ordering::Relaxed) {
@@ -349,6 +350,12 @@ async fn carry(route: u64, stop: Arc<AtomicBool>) -> u64 {
             number += 1;
         }
     });
+    let relayed = tokio::spawn(async move {
+        while let Some((number, body)) = relay.recv().await {
+            forward.send((number, body.clone())).unwrap();
+            assert_patterned(&body, number);
+        }
+    });
     let mut arrived = 0u64;
     while let Some((number, body)) = receive.recv().await {
         assert_eq!((number, body.len()), (route << 32 | arrived, MESSAGE_WORDS), "route {route}");
@@ -356,5 +363,6 @@ async fn carry(route: u64, stop: Arc<AtomicBool>) -> u64 {
         arrived += 1;
     }
     source.await.unwrap();
+    relayed.await.unwrap();
     arrived
 }
