@@ -29,7 +29,7 @@ fn request(allocator: &'static ZkAllocator, size: usize) {
     drop(Block::written(allocator, size));
 }
 
-/// Variables, and their defaults where the host has no part in them.
+/// Variables that get an invalid value, each with its default. `None`: [`report`] prints the default, which may depend on the host.
 const VARIABLES: [(&str, Option<&str>); 6] = [
     ("ZK_ALLOC_SLAB_GB", None),
     ("ZK_ALLOC_MIN_BYTES", None),

@@ -1,5 +1,5 @@
-//! Values of one phase in the next: collections of the standard library, buffers of random phases on many threads, what a panic leaves, and
-//! what threads leave that come and go.
+//! Values that one phase makes and a later one uses: collections of the standard library, buffers of random phases on many threads, and values
+//! left by panics and by short-lived threads.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
