@@ -161,9 +161,6 @@ in_phase! {
 /// The traces were allocated before the call, and so aren't in the arena. The copies that the framework extends and
 /// commits to are. To have both there, open a [`zk_alloc::phase`] around the making of the traces and this call.
 ///
-/// Like the framework's, the bound on `A` depends on debug assertions. If they are on for `p3-batch-stark`, they must
-/// be on for this crate.
-///
 /// # Errors
 ///
 /// The framework's errors, unchanged: the commitment scheme refused the configuration, or its budget is spent.

@@ -28,7 +28,8 @@ fn at_each_threshold(program: &Path, arguments: &[&str]) {
 fn operators_of_cpp_arrive_aligned_or_not_throwing_or_not() {
     let program = program("operators.cc");
     in_all_arms(&program, &[]);
-    assert!(served(&report_of(&program, &[])) > 300);
+    let report = report_of(&program, &[]);
+    assert!(served(&report) > 300, "{report}");
 }
 
 /// The number of served requests in a report.
@@ -183,7 +184,8 @@ fn what_the_header_declares_is_weak_and_works_where_the_library_is() {
 fn a_program_at_a_fixed_address_is_no_allocator() {
     let program = compiled("functions_fixed", "functions.c", &["-no-pie", "-fno-pie"]);
     in_all_arms(&program, &[]);
-    assert!(served(&report_of(&program, &[])) > 0);
+    let report = report_of(&program, &[]);
+    assert!(served(&report) > 0, "{report}");
 }
 
 #[test]
@@ -300,5 +302,6 @@ fn without_a_cpp_library_new_ends_the_program_and_says_why() {
 fn a_wrapper_of_malloc_by_the_second_names_is_not_called_by_what_it_calls() {
     let program = program("wrapped_malloc.c");
     at_each_threshold(&program, &[]);
-    assert!(served(&report_of(&program, &[])) > 0);
+    let report = report_of(&program, &[]);
+    assert!(served(&report) > 0, "{report}");
 }

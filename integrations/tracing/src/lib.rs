@@ -166,7 +166,7 @@ mod tests {
 
     use super::Coverage;
 
-    /// Unit tests run with another global allocator. Phases belong to the process, so no other of them has any.
+    /// The unit tests do not install zk-alloc. No other unit test may open a phase, because phases belong to the process.
     #[test]
     fn with_another_allocator_spans_report_only_time_and_faults() {
         let memory = super::init();

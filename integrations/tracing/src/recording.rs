@@ -96,7 +96,7 @@ impl Recording {
         Self {
             began,
             last,
-            phases_before: zk_alloc::stats().phases,
+            phases_before: last.phases,
             nodes,
             timeline: Timeline::new(),
             threads: list(),
@@ -108,7 +108,8 @@ impl Recording {
         }
     }
 
-    /// A span came to be: under another, under none because the program says so, or else under the span that a worker of rayon works for.
+    /// Records a new span. It lies under its parent; under the whole program if it is a root; otherwise under the span that the
+    /// rayon worker works for.
     pub(crate) fn span_made(&mut self, span: u64, name: &'static str, parent: Option<u64>, is_root: bool) {
         let under = match parent {
             Some(parent) => self.spans.get(&parent).map_or(Some(WHOLE), |parent| parent.node),
@@ -465,12 +466,16 @@ impl ThreadTotals {
     }
 }
 
-/// The process's memory, and its counters since the recording began or, where they are others', since the process did.
+/// The process's memory and counters at one moment. `wall_ns` counts from the start of the recording, the other counters from the
+/// start of the process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     /// The peak is that since the last reading, and `is_served` says whether the arena serves now.
     totals: Totals,
     pub(crate) level: Level,
+    pub(crate) phases: u64,
+    /// Whether the arena has its address space.
+    pub(crate) has_arena: bool,
 }
 
 impl Reading {
@@ -495,6 +500,8 @@ impl Reading {
                 overflow_bytes: stats.overflow_bytes,
                 peak_live_bytes,
             },
+            phases: stats.phases,
+            has_arena: stats.address_space_bytes > 0,
         }
     }
 

@@ -74,11 +74,11 @@ pub struct ThreadReport {
 impl Report {
     pub(crate) fn of(recording: &Recording) -> Self {
         let mut whole = SpanReport::of(recording, WHOLE);
-        whole.at_exit = recording.last.level;
-        let stats = zk_alloc::stats();
+        let last = &recording.last;
+        whole.at_exit = last.level;
         let coverage = if whole.totals.is_served {
             Coverage::Arena
-        } else if stats.phases > recording.phases_before && stats.address_space_bytes == 0 {
+        } else if last.phases > recording.phases_before && !last.has_arena {
             Coverage::NotInstalled
         } else {
             Coverage::NothingServed
