@@ -4,6 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
@@ -202,10 +203,7 @@ fn check(block: &Block, base: usize, size: usize, len: usize) {
 fn digest(block: &Block, len: usize) -> u64 {
     // SAFETY: the block is alive, owned here, and at least as long.
     let bytes = unsafe { std::slice::from_raw_parts(block.at.as_ptr(), len) };
-    let mix = |digest: u64, word: u64| (digest.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let words = bytes.chunks_exact(8);
-    let rest = words.remainder().iter().fold(0, |digest, &byte| mix(digest, byte.into()));
-    words.fold(rest, |digest, word| mix(digest, u64::from_le_bytes(word.try_into().expect("eight bytes"))))
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(bytes)
 }
 
 fn check_zeroes(block: &Block) {
