@@ -1,7 +1,7 @@
 //! Checks the commands in the Markdown files, in Makefile.toml and in the workflows without running them: the tasks, packages, tests,
 //! provers, allocators, options, scripts, variables and files that they name exist. CHANGELOG.md is left out: it names what is gone.
 //! Checks the table of messages against the messages of the code, and the other way round. Checks what the preload library's page says of
-//! its reports in the same way. Follows all links, to files of this repository and to headings within them. Pages of the web are only
+//! its reports in the same way. Checks that the tests and modules exist that the table of mistakes and the scripts' filters name. Follows all links, to files of this repository and to headings within them. Pages of the web are only
 //! checked not to look like ours: the crate `zk-alloc` on crates.io belongs to another project.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,6 +54,7 @@ fn main() -> ExitCode {
     }
     broken.extend(names.message_faults("docs/data/messages.md", "| Message |", ""));
     broken.extend(names.message_faults("docs/preload.md", "| output |", "report of "));
+    broken.extend(names.test_faults());
     broken.iter().for_each(|line| eprintln!("{line}"));
     println!("{} commands, {link_count} links, {} faults", commands.len(), broken.len());
     if commands.is_empty() || link_count == 0 || !broken.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
@@ -169,6 +170,33 @@ impl Names {
             }
         }
         faults
+    }
+
+    /// The names in the last column of the table of mistakes, and the modules by which scripts filter tests, that no file, module or test of
+    /// the allocator or of the preload library's tests has.
+    fn test_faults(&self) -> Vec<String> {
+        let is_test = |file: &str| is_of_allocator(file) || file.contains("/tests/") && file.ends_with(".rs");
+        let is_known = |name: &str| {
+            let is_path = |file: &str| file.trim_end_matches(".rs").split('/').any(|part| part == name);
+            self.0.keys().any(|file| is_test(file) && is_path(file))
+                || [format!("mod {name} {{"), format!("fn {name}(")].iter().any(|item| self.has(is_test, item))
+        };
+        let page = "docs/data/mutations.md";
+        let rows = self.0[page].lines().skip_while(|line| !line.starts_with("|--")).skip(1);
+        let mut named = Vec::new();
+        for cell in rows.filter_map(|row| row.trim_end_matches(" |").rsplit(" | ").next()) {
+            let outside: String = cell.split('(').filter_map(|part| part.rsplit(')').next()).collect();
+            let words = outside.replace(" and ", ", ");
+            // A command stands in backticks.
+            let words = words.split(", ").map(str::trim).filter(|word| !word.starts_with('`'));
+            named.extend(words.map(|word| (page, word.to_owned())));
+        }
+        for (file, text) in self.0.iter().filter(|(file, _)| file.starts_with(".ci/") && !file.ends_with(".rs")) {
+            let filters = text.split([' ', '\n', '(', ')']).filter_map(|word| word.strip_suffix("::"));
+            named.extend(filters.map(|module| (file.as_str(), module.to_owned())));
+        }
+        let unknown = named.iter().filter(|(_, name)| !is_known(name));
+        unknown.map(|(file, name)| format!("{file}: there is no test or module {name}")).collect()
     }
 
     fn faults(&self, command: &str) -> Vec<String> {
