@@ -46,11 +46,11 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use crate::accounts::{self, Limit, resident_bytes};
 use crate::arena::front::Cache;
+pub(crate) use crate::arena::front::alloc as alloc_cached;
 pub(crate) use crate::arena::front::{cached_run_bytes, sums, thread_totals};
 #[cfg(feature = "c-api")]
 pub use crate::arena::heap::NotFreeable;
 use crate::arena::heap::SizeClasses;
-pub(crate) use crate::arena::heap::alloc_cached;
 use crate::arena::pages::bitmap::align_up;
 pub(crate) use crate::arena::pages::bitmap::{Bitmap, Table};
 pub(crate) use crate::arena::pages::layout::HugeAdvice;
@@ -402,7 +402,7 @@ impl Arena {
         // completes, and the entry only confirms it.
         Class::of_usual(size, align).is_some_and(|class| {
             // SAFETY: the caller's; it is of this class.
-            self.size_classes.class_at(at) == Some(class) && unsafe { self.size_classes.put_cached(class, at) }
+            self.size_classes.slabs.class_at(at.addr().get()) == Some(class) && unsafe { front::put(class, at) }
         })
     }
 

@@ -4,7 +4,7 @@
 //! a remote claim. Any thread may take the runs.
 #![allow(
     unsafe_code,
-    reason = "reads a table that outlives all threads, and thread-local memory that lasts as long as its thread"
+    reason = "hands out memory, reads a table that outlives all threads, and thread-local memory that lasts as long as its thread"
 )]
 
 use std::cell::Cell;
@@ -13,6 +13,7 @@ use std::iter::Sum;
 use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
 use std::ops::Deref;
+use std::ptr::NonNull;
 use std::sync::atomic::AtomicPtr;
 
 use crate::classes::{self, Class};
@@ -532,6 +533,45 @@ pub(crate) fn is_joined() -> bool {
 #[inline(always)]
 pub(crate) fn enter() -> Option<Entered<'static>> {
     local()?.cache.get()?.enter()
+}
+
+/// A block from this thread's cache.
+#[inline(always)]
+pub(crate) fn alloc(class: Class) -> Option<NonNull<u8>> {
+    let cache = enter()?;
+    if cache.is_to_tick() { None } else { take(&cache, class) }
+}
+
+/// As [`alloc`], for a thread that has entered the cache.
+#[inline(always)]
+pub(crate) fn take(cache: &Cache, class: Class) -> Option<NonNull<u8>> {
+    let block = cache.pop(class)?;
+    cache.handed_out(class);
+    Some(block_at(block as usize))
+}
+
+/// The pointer to a block. Caches and slabs store addresses.
+#[inline(always)]
+pub(crate) fn block_at(address: usize) -> NonNull<u8> {
+    // The address lies within the region, whose provenance was exposed when it was reserved.
+    let at = std::ptr::with_exposed_provenance_mut(address);
+    // SAFETY: the address is one that `SlabTable::take` found or `Cache::push` was given. It belongs to a block, which lies in a slab of
+    // the region.
+    unsafe { NonNull::new_unchecked(at) }
+}
+
+/// Frees a block into this thread's cache. Returns `false`, and does nothing, if the cache is full or can't be used now.
+///
+/// # Safety
+/// `at` is a block of this class from a slab, and nobody uses it any more.
+#[inline(always)]
+pub(crate) unsafe fn put(class: Class, at: NonNull<u8>) -> bool {
+    let Some(cache) = enter() else { return false };
+    let is_cached = cache.push(class, at.addr().get() as u64);
+    if is_cached {
+        cache.taken_back(class);
+    }
+    is_cached
 }
 
 // The calling thread's runs and requests.

@@ -48,7 +48,8 @@ use std::sync::atomic::{self, AtomicU32, AtomicUsize};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{arena, classes, os, tuning};
 pub(crate) use cache::{
-    Cache, Entered, Run, Totals, count_past_cache, count_run, enter, is_joined, put_run, take_run_if, thread_totals,
+    Cache, Entered, Run, Totals, alloc, block_at, count_past_cache, count_run, enter, is_joined, put, put_run, take,
+    take_run_if, thread_totals,
 };
 use cache::{CacheState, local};
 #[cfg(all(test, not(loom)))]

@@ -82,7 +82,7 @@ impl SizeClasses {
     /// # Errors
     /// See [`Shortage`].
     pub(crate) fn alloc(&self, zone: &Zone, class: Class, limit: Limit) -> Result<NonNull<u8>, Shortage> {
-        alloc_cached(class).map_or_else(|| self.fetch(zone, class, limit), Ok)
+        front::alloc(class).map_or_else(|| self.fetch(zone, class, limit), Ok)
     }
 
     #[cold]
@@ -92,7 +92,7 @@ impl SizeClasses {
         if let Some(cache) = front::join_and_enter() {
             // The cache may hold some even so: it is time to tick, or another thread had claimed the cache at the first look, or a signal
             // handler filled it in between.
-            if let Some(cached) = take_cached(&cache, class) {
+            if let Some(cached) = front::take(&cache, class) {
                 tick_soon(&cache);
                 drop(cache);
                 gate::tick();
@@ -112,24 +112,10 @@ impl SizeClasses {
             front::count_block_past_cache(class.block_bytes());
         }
         gate::tick();
-        Ok(at(found[0]))
+        Ok(front::block_at(found[0]))
     }
 
-    /// Frees a block into this thread's cache. Returns `false`, and does nothing, if the cache is full or can't be used now.
-    ///
-    /// # Safety
-    /// As for [`dealloc`](Self::dealloc).
-    #[inline(always)]
-    pub(crate) unsafe fn put_cached(&self, class: Class, at: NonNull<u8>) -> bool {
-        let Some(cache) = front::enter() else { return false };
-        let is_cached = cache.push(class, at.addr().get() as u64);
-        if is_cached {
-            cache.taken_back(class);
-        }
-        is_cached
-    }
-
-    /// As [`put_cached`](Self::put_cached), for a caller who may free what is no block, or a block twice. Returns `false` also if the address
+    /// As [`front::put`], for a caller who may free what is no block, or a block twice. Returns `false` also if the address
     /// looks as if it were; [`check`](Self::check) tells.
     ///
     /// # Safety
@@ -170,7 +156,7 @@ impl SizeClasses {
     /// `at` came from [`alloc`](Self::alloc) with the same zone, is of this class, and nobody uses it any more.
     pub(crate) unsafe fn dealloc(&self, zone: &Zone, class: Class, at: NonNull<u8>) {
         // SAFETY: the caller's.
-        if !unsafe { self.put_cached(class, at) } {
+        if !unsafe { front::put(class, at) } {
             self.bring_back(zone, class, at.addr().get() as u64);
         }
     }
@@ -233,31 +219,6 @@ impl SizeClasses {
     pub(crate) fn cached_bytes(&self) -> usize {
         self.slabs.taken_bytes().saturating_sub(self.live_bytes())
     }
-}
-
-/// A block from this thread's cache.
-#[inline(always)]
-pub(crate) fn alloc_cached(class: Class) -> Option<NonNull<u8>> {
-    let cache = front::enter()?;
-    if cache.is_to_tick() { None } else { take_cached(&cache, class) }
-}
-
-/// As [`alloc_cached`], for a thread that has entered the cache.
-#[inline(always)]
-fn take_cached(cache: &Cache, class: Class) -> Option<NonNull<u8>> {
-    let block = cache.pop(class)?;
-    cache.handed_out(class);
-    Some(at(block as usize))
-}
-
-/// The pointer to a block. Caches and slabs store addresses.
-#[inline(always)]
-fn at(address: usize) -> NonNull<u8> {
-    // The address lies within the region, whose provenance was exposed when it was reserved.
-    let at = std::ptr::with_exposed_provenance_mut(address);
-    // SAFETY: the address is one that `SlabTable::take` found or `Cache::push` was given. It belongs to a block, which lies in a slab of
-    // the region.
-    unsafe { NonNull::new_unchecked(at) }
 }
 
 /// Has one of the next requests of this cache's thread go on with a purge that is not done. To call after a request is counted: it would
