@@ -219,10 +219,6 @@ pub(crate) fn points(
 pub(crate) fn contestants(names: &[String]) -> Result<Vec<Contestant>, UsageError> {
     let mut arms: Vec<&'static Arm> = Vec::new();
     for given in names {
-        if let Some(set) = tuned::set(given) {
-            arms.extend(set);
-            continue;
-        }
         match SETS.iter().find(|set| set.name == given) {
             Some(set) => {
                 let is_new = |arm: &Arm| {
@@ -231,11 +227,15 @@ pub(crate) fn contestants(names: &[String]) -> Result<Vec<Contestant>, UsageErro
                 let added: Vec<_> = ARMS.iter().filter(|arm| (set.contains)(arm) && is_new(arm)).collect();
                 arms.extend(added);
             }
-            None => arms.push(arms::named(given).ok_or_else(|| {
-                let of_constants = tuned::SETS.into_iter().chain(["zk-alloc:CONSTANT=VALUE"]);
-                let valid = SETS.iter().map(|set| set.name).chain(ARMS.iter().map(|arm| arm.name)).chain(of_constants);
-                UsageError::unknown("allocator", given, valid)
-            })?),
+            None => match tuned::set(given) {
+                Some(set) => arms.extend(set),
+                None => arms.push(arms::named(given).ok_or_else(|| {
+                    let of_constants = tuned::SETS.into_iter().chain(["zk-alloc:CONSTANT=VALUE"]);
+                    let valid =
+                        SETS.iter().map(|set| set.name).chain(ARMS.iter().map(|arm| arm.name)).chain(of_constants);
+                    UsageError::unknown("allocator", given, valid)
+                })?),
+            },
         }
     }
     let labels = labels(arms.iter().map(|arm| arm.name));
