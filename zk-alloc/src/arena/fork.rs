@@ -1,16 +1,16 @@
-//! What a forked child inherits: what is in use, and not the free memory that its parent retains.
+//! Keeps free memory from forked children. A child inherits the memory in use, but not the free memory that its parent retains.
 //!
-//! A fork copies the page tables of all resident memory, and each page is then copied when one of the two processes writes to it. For
-//! free memory all of that is wasted. So before a fork, the forking thread claims the longest free runs and has the kernel withhold them
-//! from the child (`MADV_WIPEONFORK`). It must own them: a run that another thread is handed during the fork would read as zeroes in the
-//! child. After the fork, both processes free the runs. In the child they have no memory any more, and are accounted so.
+//! A fork copies the page tables of all resident memory, and each page is then copied when one of the two processes writes to it. For free
+//! memory all of that is wasted. So before a fork, the forking thread claims the longest free runs and has the kernel withhold them from the
+//! child (`MADV_WIPEONFORK`). It must own them: if another thread got such a run during the fork, the run would read as zeroes in the child.
+//! After the fork, both processes free the runs. In the child the runs have no memory, and the child takes them off its account.
 //!
-//! The kernel splits a mapping around each run, so their number is bounded. After the fork, the parts are one mapping again in the
+//! The kernel splits a mapping around each withheld run, so the number of runs is bounded. After the fork, the kernel merges the parts in the
 //! parent.
 //!
-//! The thread neither waits nor allocates. If another thread forks at the same time, the second one leaves this to the first, and its
-//! child takes over what the first had claimed. Other threads go on: they get the rest of the free memory, or fresh memory.
-#![allow(unsafe_code, reason = "a cell that one thread at a time looks at, and memory that the thread claimed")]
+//! The forking thread neither waits nor allocates. If a second thread forks at the same time, it withholds nothing. Its child frees the runs
+//! that the first thread had claimed. Other threads continue: they get the rest of the free memory, or fresh memory.
+#![allow(unsafe_code, reason = "a cell that one thread at a time accesses, and memory that the thread claimed")]
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -22,7 +22,7 @@ use crate::arena::{self, Arena, front};
 use crate::os::{self, Errno, Signals};
 use crate::{pinned, tuning};
 
-/// The most runs that are withheld at once. Each adds up to two mappings for the time of the fork.
+/// The most runs that are withheld at once. Each adds up to two mappings during the fork.
 const RUNS: usize = 256;
 
 /// A run that is withheld.
@@ -31,27 +31,27 @@ struct Withheld {
     bytes: AtomicUsize,
 }
 
-/// The runs that are claimed; the first [`COUNT`] are valid. A child may find those of a thread that it does not have.
+/// The runs that are claimed; the first [`COUNT`] are valid. A child may inherit the runs of a thread that exists only in its parent.
 static WITHHELD: [Withheld; RUNS] = [const { Withheld { at: AtomicUsize::new(0), bytes: AtomicUsize::new(0) } }; RUNS];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// The generation of the process in which a thread forks, and owns the above; 0 if none does.
+/// The generation of the process in which a thread is forking; 0 if none is. That thread owns the statics above.
 static FORKING: AtomicU64 = AtomicU64::new(0);
-/// That thread.
+/// The forking thread.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether the system can't withhold memory (before Linux 4.14, and in some sandboxes).
 static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// The signals that it blocked before the fork.
+/// The signals that the forking thread had blocked before.
 struct SignalsBefore(UnsafeCell<MaybeUninit<Signals>>);
 
-// SAFETY: only the thread in `THREAD` uses it.
+// SAFETY: only the thread in `THREAD` accesses it.
 unsafe impl Sync for SignalsBefore {}
 
 static SIGNALS: SignalsBefore = SignalsBefore(UnsafeCell::new(MaybeUninit::uninit()));
 
-// Makes the key of exiting threads before the program makes its own, because the C library has few keys that need no allocation. Has
-// forks call the arena.
+// Makes the key for exiting threads before the program makes its own keys, because the C library has few keys that need no allocation. Also has
+// fork(3) call the functions below.
 // SAFETY: the loader calls the functions in this section before `main`, with the C ABI. It may pass arguments, which a function without
 // parameters ignores.
 #[used]
@@ -71,7 +71,7 @@ extern "C" fn before_fork() {
     if free_bytes < tuning::fork_min_bytes() || os::is_in_sandbox() || IS_REFUSED.load(Ordering::Relaxed) {
         return;
     }
-    // A signal handler must not fork in the midst of this.
+    // A signal handler must not fork in the middle of this.
     let signals = Signals::block();
     let own = os::process_generation();
     let before = FORKING.load(Ordering::Relaxed);
@@ -79,20 +79,20 @@ extern "C" fn before_fork() {
         signals.restore();
         return;
     }
-    // By the system call itself, another thread of the parent forked this process while one was here.
+    // A thread of the parent made this process by the raw system call, while another thread of the parent was forking.
     if before != 0 {
         give_all_back(arena, true);
     }
-    // SAFETY: this thread alone moved the word from another generation to this one.
+    // SAFETY: only this thread moved `FORKING` to this generation.
     unsafe { (*SIGNALS.0.get()).write(signals) };
     THREAD.store(os::thread_id(), Ordering::Relaxed);
     withhold_free_runs(arena);
 }
 
-/// Called in the parent after a fork, or after a refused one, by the same thread.
+/// Called in the parent after a fork, even if the fork failed, by the thread that forked.
 extern "C" fn after_fork_in_parent() {
     let Some(arena) = arena::get() else { return };
-    // The generation: in a child of the system call itself, a new thread may have the number of one that the parent has.
+    // The generation is compared too. In a child made by the raw system call, a new thread may have the id of a thread of the parent.
     let is_own = THREAD.load(Ordering::Relaxed) == os::thread_id();
     if is_own && FORKING.load(Ordering::Relaxed) == os::process_generation() {
         end_fork(arena, false);
@@ -103,7 +103,7 @@ extern "C" fn after_fork_in_parent() {
 extern "C" fn after_fork_in_child() {
     let Some(arena) = arena::get() else { return };
     pinned::after_fork_in_child(arena);
-    // The child has one thread. The runs may be those of another thread, which it does not have.
+    // The child has one thread. The withheld runs may be those of a thread that exists only in the parent.
     if FORKING.load(Ordering::Relaxed) != 0 {
         end_fork(arena, true);
     }
@@ -150,7 +150,7 @@ fn withhold_free_runs(arena: &Arena) {
     }
 }
 
-/// The length from which on there are few enough free runs, as a power of two.
+/// The length in bytes from which on there are at most [`RUNS`] free runs.
 fn min_withheld_bytes(arena: &Arena) -> usize {
     let mut runs_by_length = [0usize; usize::BITS as usize];
     for zone in arena.region.zones() {
@@ -172,12 +172,11 @@ fn give_all_back(arena: &Arena, is_in_child: bool) {
     for index in (0..COUNT.load(Ordering::Acquire).min(RUNS)).rev() {
         let Withheld { at, bytes } = &WITHHELD[index];
         let (at, bytes) = (at.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed));
-        // First: a child that another thread forks now must not release the run a second time.
+        // Removed from the list first: a child that another thread forks now must not release the run a second time.
         COUNT.store(index, Ordering::Release);
         if let Some(at) = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(at)) {
             let zone = arena.zone_at(at);
-            // SAFETY: claimed by this thread, or by a thread that this process does not have. The arena exposed the addresses of its
-            // region.
+            // SAFETY: claimed by this thread, or by a thread that exists only in the parent. The arena exposed the addresses of its region.
             unsafe { zone.stop_withholding(at, bytes, is_in_child) };
         }
     }

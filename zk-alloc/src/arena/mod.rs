@@ -4,7 +4,7 @@
 //! hands out page runs from zones, and `purge` decides how much free memory stays resident. All of them use `os`.
 #![allow(unsafe_code, reason = "publishes the one arena, hands out its memory, copies it and frees it")]
 
-/// Checks that the lock-free parts keep their promises.
+/// Tests of the lock-free parts.
 #[cfg(all(test, not(loom)))]
 mod checks {
     mod alone;
@@ -68,7 +68,7 @@ use crate::os::{self, AddressRange, Errno, Mapping};
 use crate::sync::AtomicU64;
 use crate::{escape, gate, pinned, tuning};
 
-/// What becomes of a request that the arena does not serve.
+/// What happens to a request that the arena does not serve.
 #[cfg_attr(not(feature = "c-api"), allow(unreachable_pub, reason = "`c_api` has it"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unserved {
@@ -93,8 +93,8 @@ struct Global {
     len: AtomicUsize,
 }
 
-// SAFETY: `arena` is written once, by the thread that moved `state` from `NONE` to `OPENING`, and read only by threads
-// that saw `OPEN`, which that thread stores afterwards, or `SERVING`, which replaces it.
+// SAFETY: `arena` is written once, by the thread that moved `state` from `NONE` to `OPENING`. Other threads read it only after they saw a
+// later Release store of that thread: a `len` above 0, or the state `OPEN`, which `SERVING` replaces.
 unsafe impl Sync for Global {}
 
 const NONE: u8 = 0;
@@ -102,7 +102,7 @@ const OPENING: u8 = 1;
 const FAILED: u8 = 2;
 /// The arena exists.
 const OPEN: u8 = 3;
-/// An allocator has asked the arena for memory.
+/// The arena has got a request that was not postponed (see [`open_to_serve`]).
 const SERVING: u8 = 4;
 
 static GLOBAL: Global = Global {
@@ -127,19 +127,18 @@ impl Global {
 /// The arena, if it is open.
 #[inline]
 pub(crate) fn get() -> Option<&'static Arena> {
-    // SAFETY: `OPEN` was stored with Release after the arena had been written. `SERVING` was stored by a thread that saw
-    // `OPEN`, with Release too.
+    // SAFETY: `OPEN` was stored with Release after the arena had been written. A thread that saw `OPEN` stored `SERVING`, also with Release.
     (GLOBAL.state.load(Ordering::Acquire) >= OPEN).then(|| unsafe { GLOBAL.opened() })
 }
 
-/// The arena. The first call after [`config::init_settings`] opens it. No call waits: while one thread opens the
-/// arena, all other calls return `None`, also on that thread itself. The backing allocator then serves their requests.
+/// The arena. The first call after [`config::init_settings`] opens it. No call waits: while one thread opens the arena, all other calls return
+/// `None`, even on that thread. The backing allocator then serves their requests.
 #[inline]
 pub(crate) fn open() -> Option<&'static Arena> {
     get().or_else(open_now)
 }
 
-/// As [`open`], for an allocator with its settings. `first` runs once in the process, for the first request that is not postponed
+/// As [`open`], for a request to an allocator with these settings. `first` runs once in the process, for the first request that is not postponed
 /// ([`tuning::max_postponed`]). Its argument says whether that request may come from a signal handler, which may have interrupted any code,
 /// including the backing allocator.
 #[inline]
@@ -176,7 +175,7 @@ fn open_now() -> Option<&'static Arena> {
     let program = config::program().filter(|_| !config::is_off())?;
     GLOBAL.state.compare_exchange(NONE, OPENING, Ordering::Relaxed, Ordering::Relaxed).ok()?;
     let place = GLOBAL.arena.get().cast::<Arena>();
-    // SAFETY: this thread alone moved the state to `OPENING`, and until `OPEN` nobody else reads or writes.
+    // SAFETY: only this thread moved the state to `OPENING`. No other thread reads or writes the arena before `len` is stored.
     match unsafe { Arena::build(place, program) } {
         Ok(()) => {
             // SAFETY: built one line above.
@@ -234,8 +233,8 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
 }
 
 impl Arena {
-    /// Builds the arena in place, part by part, because the stack may be small (that of a thread or a signal handler). On failure, `place`
-    /// holds nothing.
+    /// Builds the arena in place, part by part, because the stack of the thread or signal handler may be small. On failure, `place` holds
+    /// nothing.
     ///
     /// # Errors
     /// The system's error, if it grants no address space, or no memory for the tables.
@@ -243,11 +242,11 @@ impl Arena {
     /// # Safety
     /// `place` is valid for writes, and only the caller reaches it.
     unsafe fn build(place: *mut Self, program: &Settings) -> Result<(), Errno> {
-        // Without a reference, the linker may drop it.
+        // Without a reference to it, the linker may drop `BEFORE_MAIN`.
         #[cfg(unix)]
         black_box(&fork::BEFORE_MAIN);
         os::refer_to_pin();
-        // While there is memory, and no filter of system calls.
+        // Called now, while the process has memory and no filter of system calls.
         os::process_generation();
         // SAFETY: the caller's.
         let config = unsafe {
@@ -269,7 +268,7 @@ impl Arena {
             // SAFETY: the caller's.
             Ok(size_classes) => unsafe { (&raw mut (*place).size_classes).write(size_classes) },
             Err(refused) => {
-                // SAFETY: built above, and only this thread knows it.
+                // SAFETY: built above, and known only to this thread.
                 unsafe { region.drop_in_place() };
                 return Err(refused);
             }
@@ -287,7 +286,7 @@ impl Arena {
         self.region.zone(layout::SLABS)
     }
 
-    /// The zone of the huge runs. One of them may be the [pinned range](crate::pinned).
+    /// The zone of huge runs. One of the runs may be the [pinned range](crate::pinned).
     pub(crate) fn huge_zone(&self) -> &Zone {
         self.region.zone(RunKind::Huge)
     }
@@ -295,7 +294,7 @@ impl Arena {
     /// Allocates memory for a request of at least one byte.
     ///
     /// # Errors
-    /// What the caller does instead: there is no memory, or it would exceed the cap.
+    /// What happens to the request: the zones have no memory for it, or it would exceed the cap.
     #[inline(always)]
     pub(crate) fn alloc(&self, size: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Unserved> {
         match self.try_alloc(size, align, contents, Limit::Peak) {
@@ -311,7 +310,7 @@ impl Arena {
         }
     }
 
-    /// A request found no memory. Where the cap is hard, tries once more to learn whether the cap is the reason.
+    /// Decides what happens to a request that found no memory. With a hard cap, tries once more to learn whether the cap is the reason.
     #[cold]
     fn alloc_at_hard_limit(&self, size: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Unserved> {
         let max_bytes = self.config.settings.max_bytes.value;
@@ -327,8 +326,8 @@ impl Arena {
         }
     }
 
-    /// Serves a run of at least [`tuning::crosses_min_bytes`] from the zone of the huge runs, or a huge run from the zone of the other runs.
-    /// It takes only free resident memory there.
+    /// Serves a mid run of at least [`tuning::crosses_min_bytes`] from the huge zone, or a huge run from the mid zone. Takes only free resident
+    /// memory there.
     fn alloc_in_other_zone(&self, runs: RunKind, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let other = match runs {
             RunKind::Huge => RunKind::Mid,
@@ -338,8 +337,8 @@ impl Arena {
         self.region.zone(other).claim_for_other_zone(size, align, contents)
     }
 
-    /// Serves a run from any other zone, because its own zone has no free addresses. One line on standard error tells of the first request
-    /// for which there are none anywhere.
+    /// Serves a run from any other zone, because its own zone has no free addresses. If no zone has any, the first such request writes a warning
+    /// to standard error.
     #[cold]
     fn alloc_in_any_zone(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let others: &[RunKind] = match layout::path(size, align) {
@@ -357,7 +356,7 @@ impl Arena {
             }
         }
         static WARNED: AtomicBool = AtomicBool::new(false);
-        // Beyond the whole region, a request is no sign of a shortage.
+        // A request larger than the whole region is no sign of a shortage.
         if size <= self.region.len() && !WARNED.swap(true, Ordering::Relaxed) {
             let foreign_bytes: usize = self.region.zones().iter().map(Zone::foreign_bytes).sum();
             os::warn(format_args!(
@@ -381,7 +380,7 @@ impl Arena {
                 Ok(at)
             }
             Path::Run(runs) => {
-                // The paths of blocks join a cache by themselves.
+                // For blocks, `SizeClasses::alloc` does this.
                 if !front::is_joined() {
                     drop(front::join_and_enter());
                 }
@@ -391,17 +390,17 @@ impl Arena {
         }
     }
 
-    /// Frees a block into this thread's cache, if a usual request got it. Returns `false`, and does nothing, if it is no such block, or if
-    /// the cache does not take it.
+    /// Frees a block into this thread's cache, if its layout is [usual](Class::of_usual). Returns `false`, and does nothing, for any other
+    /// memory, or if the cache does not take the block.
     ///
     /// # Safety
     /// As for [`dealloc`](Self::dealloc).
     #[inline(always)]
     pub(crate) unsafe fn put_cached(&self, at: NonNull<u8>, size: usize, align: usize) -> bool {
-        // A block that was never resized has the class that its layout says. That class is known before the load of the table's entry
-        // completes, and the entry only confirms it.
+        // A block that was never resized has the class of its layout. The processor knows that class before the load of the table's entry
+        // completes. The entry only confirms it.
         Class::of_usual(size, align).is_some_and(|class| {
-            // SAFETY: the caller's; it is of this class.
+            // SAFETY: the caller's; the block is of this class.
             self.size_classes.slabs.class_at(at.addr().get()) == Some(class) && unsafe { front::put(class, at) }
         })
     }
@@ -436,9 +435,9 @@ impl Arena {
 
     /// Changes the length of an allocation in place. Returns `false` if there is no room, or if the new length belongs elsewhere:
     /// - a block would be at most half used;
-    /// - a run grows out of the lengths of its zone;
-    /// - a run shrinks out of them, to less than half or below [`layout::min_bytes`];
-    /// - memory of the pinned range shrinks to less than half, or to less than that range serves.
+    /// - a run becomes longer than its zone serves;
+    /// - a run becomes shorter than its zone serves, and shrinks to less than half or below [`layout::min_bytes`];
+    /// - memory of the pinned range shrinks to less than half, or below what that range serves.
     ///
     /// # Safety
     /// `at` came from [`alloc`](Self::alloc), with this `align`, and is `old_size` bytes long by now; nobody uses its bytes beyond
@@ -464,7 +463,7 @@ impl Arena {
         (belongs || may_stay) && unsafe { self.region.zone(runs).resize(at, old_size, new_size) }
     }
 
-    /// Shrinks an allocation in place, even if its new length belongs elsewhere, because there was no memory there.
+    /// Shrinks an allocation in place, even if its new length belongs elsewhere: there was no memory elsewhere.
     ///
     /// # Safety
     /// As for [`resize`](Self::resize); `new_size` is less than `old_size`.
@@ -480,10 +479,10 @@ impl Arena {
 
     /// Moves a large run to a place with room for its new length. Returns `None`, and leaves the run as it is, if that fails.
     ///
-    /// The kernel moves the pages to the new place. If that place is all resident, the contents are copied instead. A move would lose the
-    /// pages there, and leave as many missing at the old place. A copy costs less than these faults.
+    /// The kernel moves the pages to the new place. If that place is fully resident, the contents are copied instead. A move would lose the
+    /// pages of the new place, and leave as many missing at the old one. A copy costs less than the faults for them.
     ///
-    /// `before_release` runs if the run was moved, before its old place is free.
+    /// If the run gets a new place, `before_release` runs before the old one is free.
     ///
     /// # Safety
     /// As for [`resize`](Self::resize); once an address is returned, nobody uses the old one.
@@ -498,7 +497,7 @@ impl Arena {
         if old_size < tuning::move_min_bytes() || new_size < old_size {
             return None;
         }
-        // No pages move out of the pinned range, which is registered, or into it: the caller copies.
+        // No pages move into the pinned range or out of it, because the range is registered: the caller copies.
         if gate::is_pinned(at.as_ptr()) || pinned::has_room(new_size) {
             return None;
         }
@@ -511,7 +510,7 @@ impl Arena {
         let (to, is_copied) = new.claim_to_move(new_size, align, len).ok()?;
         #[cfg(feature = "c-api")]
         if !Lengths::set(new, to, new_size) {
-            // SAFETY: claimed above, and given to nobody.
+            // SAFETY: claimed above, and not passed on.
             unsafe { new.release(to, new_size) };
             return None;
         }
@@ -527,7 +526,7 @@ impl Arena {
                 #[cfg(feature = "c-api")]
                 Lengths::take(new, to);
                 if refused.is_target_whole {
-                    // SAFETY: claimed above, and given to nobody.
+                    // SAFETY: claimed above, and not passed on.
                     unsafe { new.release(to, new_size) };
                 } else {
                     new.abandon(to, new_size);
@@ -550,14 +549,14 @@ impl Arena {
         Some(to)
     }
 
-    /// Copies the first `bytes` of the arena's allocation at `from`. A run of which the program touched only a part takes no more memory at
-    /// its new place: pages that were never touched are not copied.
+    /// Copies the first `bytes` of the arena's allocation at `from`. Between runs of [`tuning::sparse_copy_min_bytes`] or more, leaves out pages
+    /// that were never touched if there are many. Then the copy takes no more memory than the source.
     ///
     /// # Safety
     /// Both allocations are at least `bytes` long, belong to the caller alone, and do not overlap.
     pub(crate) unsafe fn copy(&self, from: NonNull<u8>, to: *mut u8, bytes: usize) {
         let is_sparse = || {
-            // Whole pages: the last one may hold anything behind the allocation.
+            // The kernel counts whole pages, and the last one may hold more than the allocation: so `in_memory` may exceed `bytes`.
             let missing = |in_memory: usize| bytes.saturating_sub(in_memory) >= bytes / tuning::sparse_copy_part();
             // SAFETY: asks about memory of the caller, and changes nothing.
             unsafe { os::count_resident(from.as_ptr(), bytes) }.is_some_and(missing)
@@ -617,15 +616,14 @@ impl Arena {
     ) -> Result<NonNull<u8>, Unserved> {
         let at = self.alloc(size, align, contents)?;
         if matches!(layout::path(size, align), Path::Run(_)) && !Lengths::set(self.zone_at(at), at, size) {
-            // SAFETY: handed out above, and given to nobody.
+            // SAFETY: handed out above, and not passed on.
             unsafe { self.dealloc(at, size) };
             return Err(Unserved::BackingServes);
         }
         Ok(at)
     }
 
-    /// The length in bytes of the allocation at `at`, an address of the region. The memory came from
-    /// [`alloc_measured`](Self::alloc_measured).
+    /// The length in bytes of the allocation at `at`, an address of the region. The memory came from [`alloc_measured`](Self::alloc_measured).
     ///
     /// # Errors
     /// What is wrong, if no allocation begins there.
@@ -637,8 +635,8 @@ impl Arena {
         }
     }
 
-    /// Frees a block into this thread's cache. Returns `false`, and does nothing, if it is no block, if it looks as if it had been freed
-    /// before, or if the cache does not take it.
+    /// Frees a block into this thread's cache. Returns `false`, and does nothing, if `at` is no block, if the block seems to be freed already,
+    /// or if the cache does not take it.
     ///
     /// # Safety
     /// As for [`dealloc_measured`](Self::dealloc_measured).
@@ -651,7 +649,7 @@ impl Arena {
     /// As [`dealloc`](Self::dealloc), for memory from [`alloc_measured`](Self::alloc_measured).
     ///
     /// # Errors
-    /// What is wrong, if no allocation begins at `at`. Nothing was done.
+    /// What is wrong, if no allocation begins at `at`. Then nothing is freed.
     ///
     /// # Safety
     /// `at` lies in the region. If an allocation begins there, it belongs to the caller, and nobody uses it any more.
@@ -673,7 +671,7 @@ impl Arena {
     /// Notes the new length of a run that was resized.
     ///
     /// # Safety
-    /// `at` belongs to the caller, and is `size` bytes long by now.
+    /// The memory at `at` belongs to the caller, and is `size` bytes long by now.
     pub(crate) unsafe fn measured_anew(&self, at: NonNull<u8>, size: usize) {
         if self.size_classes.class_at(at).is_none() {
             // The run's entry has been usable since the run was allocated.
@@ -693,25 +691,25 @@ pub(crate) fn cached_bytes() -> usize {
 ///
 /// The spans are equal powers of two, so one subtraction and one shift find the zone of an address.
 pub(crate) struct Region {
-    /// The address space. Memory that a zone mapped there is never unmapped, because a published region stays.
+    /// The address space. Memory that a zone mapped there is never unmapped, because a published region is never dropped.
     range: AddressRange,
-    /// The words of the zones' bitmaps.
+    /// The words of the zones' bitmaps and block claims.
     _words: Mapping,
     span_shift: u32,
     zones: [Zone; ZONES],
 }
 
-/// One for each [`RunKind`], in its order.
+/// One zone for each [`RunKind`], in the order of its variants.
 const ZONES: usize = 3;
 
-/// The bitmaps of a zone that have a bit for each page.
+/// How many bitmaps of a zone have a bit for each page.
 const BITMAPS: usize = 5;
-/// The bitmaps of a zone that have a bit for each block, the place of a huge page. Each block has a word, too.
+/// How many bitmaps of a zone have a bit for each block, the place of a huge page. Each block also has a word for its claim.
 const BLOCK_BITMAPS: usize = 2;
 
 impl Region {
-    /// Finds address space for `span_bytes` (rounded up to a power of two) for each zone. If the system refuses, as limits leave too little room for
-    /// the tables, tries a half, a quarter, ... Returns the span, its address space, and the memory of the bitmaps.
+    /// Finds address space for `span_bytes` (rounded up to a power of two) for each zone. If the system refuses, because limits leave too little
+    /// room, tries a half, a quarter, ... of the span. Returns the span, the address space of all zones, and the memory of the bitmaps.
     fn largest(span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<(usize, AddressRange, Mapping), Errno> {
         let mut span = span_bytes.clamp(tuning::min_span_bytes(), usize::MAX / 4 / ZONES).next_power_of_two();
         loop {
@@ -724,8 +722,7 @@ impl Region {
     }
 
     fn exactly(span: usize, specs: &[ZoneSpec; ZONES]) -> Result<(AddressRange, Mapping), Errno> {
-        // These trial mappings count on top of the program's memory. They are dropped at once, because the program needs the rest of the
-        // limits.
+        // These trial mappings test whether the limits leave this much to the tables and to the program. They are dropped at once.
         drop(os::reserve(span / tuning::address_part())?);
         drop(os::map_zeroed(span / tuning::data_part())?);
         let range = AddressRange::find(span * ZONES)?;
@@ -748,11 +745,11 @@ impl Region {
     pub(crate) unsafe fn find_at(place: *mut Self, span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<(), Errno> {
         let (span, range, words) = Self::largest(span_bytes, specs)?;
         let (base, mut words_at) = (range.start(), words.start());
-        // Slabs and caches keep their blocks as addresses.
+        // Slabs and caches store blocks as addresses.
         base.as_ptr().expose_provenance();
         let mut take_words = |len: usize| -> &'static [AtomicU64] {
-            // SAFETY: the next `len` words of the mapping, which is large enough for all bitmaps and claims, zeroed, kept as long as
-            // the zones, and reached through nothing else.
+            // SAFETY: the next `len` words of the mapping, which is large enough for all bitmaps and claims, zeroed, kept as long as the zones,
+            // and accessed through nothing else.
             let words = unsafe { std::slice::from_raw_parts(words_at.cast::<AtomicU64>().as_ptr(), len) };
             // SAFETY: still within the mapping, or one past its end.
             words_at = unsafe { words_at.add(len * size_of::<u64>()) };
@@ -773,13 +770,13 @@ impl Region {
                 // SAFETY: within the caller's place.
                 Ok(zone) => unsafe { zones.add(index).write(zone) },
                 Err(refused) => {
-                    // SAFETY: written in earlier iterations, and known to nobody.
+                    // SAFETY: written in earlier iterations, and known only to this thread.
                     (0..index).for_each(|index| unsafe { zones.add(index).drop_in_place() });
                     return Err(refused);
                 }
             }
         }
-        // SAFETY: the caller's. With these all fields are written.
+        // SAFETY: the caller's. These are the last fields to be written.
         unsafe {
             (&raw mut (*place).range).write(range);
             (&raw mut (*place)._words).write(words);
@@ -817,7 +814,7 @@ impl Region {
     }
 }
 
-// Copying an allocation to another place, for a request to change its length.
+// Copies of allocations that a request makes longer or shorter.
 
-/// How densely the runs that were copied had been used.
+/// How densely copied runs were used.
 static COPIES: Density = Density::new();

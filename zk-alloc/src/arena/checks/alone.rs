@@ -26,7 +26,7 @@ fn alone() -> Option<&'static Arena> {
     Some(arena::open().expect("address space"))
 }
 
-// A thread cache that another thread has claimed when its owner comes to use it.
+// A thread cache that another thread claims when its owner tries to use it.
 
 const SIZE: usize = 1000;
 
@@ -39,7 +39,7 @@ fn free(arena: &Arena, block: NonNull<u8>) {
     unsafe { arena.dealloc(block, SIZE) };
 }
 
-/// Puts blocks into this thread's cache, then claims the cache, as a thread of a process with this generation would.
+/// Fills this thread's cache with blocks, then claims the cache, as a thread of a process with this generation would.
 fn fill_and_claim(arena: &Arena, generation: u64) {
     let blocks: Vec<_> = (0..64).map(|_| alloc(arena)).collect();
     blocks.into_iter().for_each(|block| free(arena, block));
@@ -47,10 +47,10 @@ fn fill_and_claim(arena: &Arena, generation: u64) {
     assert!(entered.claim(generation));
 }
 
-/// The claimant does not exist in a forked child, so that nobody there would ever withdraw the claim.
+/// The claimant does not exist in a forked child, so no thread there would ever withdraw the claim.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_forked_child_uses_its_cache_though_it_was_claimed_at_the_fork() {
+fn a_forked_child_uses_its_cache_although_it_was_claimed_at_the_fork() {
     let Some(arena) = alone() else { return };
     fill_and_claim(arena, os::process_generation());
     let cached = arena::cached_bytes();
@@ -63,7 +63,7 @@ fn a_forked_child_uses_its_cache_though_it_was_claimed_at_the_fork() {
     assert_eq!(code, 0);
 }
 
-/// The claimant is emptying the cache. A thread that cancelled the claim would take the same blocks.
+/// The claimant is emptying the cache. An owner that dropped the claim would take the same blocks.
 #[test]
 fn a_claim_of_this_process_stands_until_its_claimant_withdraws_it() {
     let Some(arena) = alone() else { return };
@@ -76,9 +76,9 @@ fn a_claim_of_this_process_stands_until_its_claimant_withdraws_it() {
     assert!(front::enter().is_none());
 }
 
-/// A thread that fetched more blocks while its cache has some would hold both.
+/// A thread that fetched more blocks although its cache has some would hold both.
 #[test]
-fn blocks_that_could_not_be_reached_for_a_moment_are_used_before_others_are_fetched() {
+fn after_a_stale_claim_is_dropped_cached_blocks_are_used_before_others_are_fetched() {
     let Some(arena) = alone() else { return };
     fill_and_claim(arena, u64::MAX);
     let cached = arena::cached_bytes();
@@ -91,7 +91,7 @@ fn blocks_that_could_not_be_reached_for_a_moment_are_used_before_others_are_fetc
 /// Without a fence, no thread can know that another is not using its cache.
 #[cfg(target_os = "linux")]
 #[test]
-fn another_threads_cache_is_emptied_only_behind_a_fence() {
+fn another_threads_cache_is_emptied_only_after_a_fence() {
     use crate::os::seccomp::{self, Answer};
 
     let Some(arena) = alone() else { return };
@@ -127,9 +127,9 @@ fn another_threads_cache_is_emptied_only_behind_a_fence() {
 
 // The place that pages move to.
 
-/// If the kernel moves only a part of the pages, the arena finds that part: it is not zero at the new place.
+/// If the kernel moves only a part of the pages, the arena recognises the moved ones: at the new place, they are not zero.
 #[test]
-fn a_place_for_pages_that_is_resident_in_part_reads_as_zeroes() {
+fn a_partly_resident_place_reads_as_zeroes_before_pages_move_to_it() {
     const BYTES: usize = 8 << 20;
     let Some(arena) = alone() else { return };
     let first = arena.alloc(BYTES / 2, 8, Contents::Any).expect("memory");
@@ -140,7 +140,7 @@ fn a_place_for_pages_that_is_resident_in_part_reads_as_zeroes() {
     }
     let zone = arena.region.zone(RunKind::Mid);
     let (place, is_copied) = zone.claim_to_move(BYTES, 8, BYTES).expect("memory");
-    assert_eq!((place, is_copied), (first, false), "half of the place was resident");
+    assert_eq!((place, is_copied), (first, false), "half of the place is resident");
     // SAFETY: claimed above.
     let held = unsafe { std::slice::from_raw_parts(place.as_ptr(), BYTES) };
     assert!(held.iter().all(|&byte| byte == 0));
@@ -148,10 +148,10 @@ fn a_place_for_pages_that_is_resident_in_part_reads_as_zeroes() {
     unsafe { zone.release(place, BYTES) };
     // Now the whole place is resident.
     let (place, is_copied) = zone.claim_to_move(BYTES / 2, 8, BYTES / 2).expect("memory");
-    assert_eq!((place, is_copied), (first, true), "copied where nothing faults");
+    assert_eq!((place, is_copied), (first, true), "a copy to resident memory takes no faults");
 }
 
-/// Each move splits a mapping, and a process without mappings can't even start a thread.
+/// Each move splits a mapping, and a process that may have no more mappings can't even start a thread.
 #[test]
 #[cfg(target_os = "linux")]
 fn moves_stop_before_the_process_runs_out_of_mappings() {
@@ -194,7 +194,7 @@ fn moves_stop_before_the_process_runs_out_of_mappings() {
     assert!(purged <= before + 12, "{before} mappings, {purged} after all was purged");
 }
 
-/// The cost of a request while many threads live, and after they ended. The cost is counted in caches that a walk visits.
+/// The cost of a request while many threads live, and after they ended. The tests count the caches that walks visit.
 #[cfg(target_os = "linux")]
 mod threads {
     use std::alloc::{GlobalAlloc, Layout};
@@ -216,7 +216,7 @@ mod threads {
         unsafe { RESIDENT.dealloc(RESIDENT.alloc(layout), layout) };
     }
 
-    /// The caches that walks visit during [`REQUESTS`] requests that all take memory which is not resident.
+    /// How many caches walks visit during [`REQUESTS`] requests, all of which take memory that is not resident.
     fn visits_of_growth(bytes: usize) -> usize {
         let layout = Layout::from_size_align(bytes, 8).expect("a small layout");
         let before = VISITS.load(Ordering::Relaxed);
@@ -227,7 +227,7 @@ mod threads {
         VISITS.load(Ordering::Relaxed) - before
     }
 
-    /// Calls `while_they_live` while all of these threads live, each with a cached block and a cached run.
+    /// Calls `while_they_live` while [`THREADS`] threads live, each with a cached block and a cached run.
     fn with_threads(while_they_live: impl FnOnce()) {
         let barrier = Barrier::new(THREADS + 1);
         thread::scope(|scope| {
@@ -262,7 +262,7 @@ mod threads {
     }
 
     #[test]
-    fn a_request_visits_as_many_caches_of_living_threads_as_it_asks_for_pages() {
+    fn a_request_visits_no_more_caches_than_its_pages_pay_for() {
         if alone().is_none() {
             return;
         }

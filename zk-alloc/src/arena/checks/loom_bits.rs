@@ -14,9 +14,9 @@ use crate::sync::{AtomicU64, Ordering};
 
 const BITS: usize = 128;
 
-/// An order of accesses that loom alone skips (`sync::watched`).
+/// Without `sync::watched`, loom skips this order of accesses.
 #[test]
-fn a_change_before_what_another_thread_has_loaded_is_tried() {
+fn loom_tries_a_change_before_a_load_of_another_thread() {
     let seen = std::sync::Arc::new(std::sync::Mutex::new(std::collections::HashSet::new()));
     let seen_by_all = seen.clone();
     loom::model(move || {
@@ -96,7 +96,7 @@ fn three_threads_that_want_the_same_run_own_it_in_turn() {
 }
 
 #[test]
-fn rollback_releases_what_it_claimed_and_nothing_else() {
+fn a_claim_that_fails_releases_only_the_bits_that_it_set() {
     bounded(4, || {
         let run = Run::new(62, 66);
         // The second thread's bit is in the way of the first thread, which must not free it for the third.
@@ -106,7 +106,7 @@ fn rollback_releases_what_it_claimed_and_nothing_else() {
 }
 
 #[test]
-fn first_fit_serves_two_when_there_is_room_for_two() {
+fn two_claims_succeed_if_there_is_room_for_two() {
     loom::model(|| {
         let run = Run::new(60, 64);
         beside(&run, |other| assert!(other.claim_use_release(2, 2)), || assert!(run.claim_use_release(2, 2)));
@@ -115,7 +115,7 @@ fn first_fit_serves_two_when_there_is_room_for_two() {
 }
 
 #[test]
-fn turned_bits_are_counted_once() {
+fn bits_that_two_threads_set_are_counted_once() {
     loom::model(|| {
         let run = Run::new(63, 65);
         let other = run.clone();
@@ -164,7 +164,7 @@ fn a_run_that_is_freed_while_another_thread_passes_over_it_is_found_afterwards()
 }
 
 #[test]
-fn a_part_of_what_is_freed_is_found_afterwards_by_a_search_from_within_it() {
+fn a_search_that_begins_within_a_freed_run_finds_the_rest_of_it() {
     a_freed_run_is_found(4, 64, &[(64, 16)]);
     a_freed_run_is_found(4, 65, &[(64, 16)]);
 }
@@ -186,7 +186,7 @@ fn a_run_of_many_words_that_two_threads_freed_in_parts_is_found_afterwards() {
 }
 
 #[test]
-fn a_search_that_overtakes_another_does_not_hide_what_was_freed_between_them() {
+fn a_search_that_overtakes_another_does_not_hide_a_run_that_was_freed_in_between() {
     bounded(3, || {
         let runs = full_zone(BITS / 64);
         let search = |other: &Runs| _ = other.claim_noted(0, Wanted::anywhere(64));
@@ -195,9 +195,9 @@ fn a_search_that_overtakes_another_does_not_hide_what_was_freed_between_them() {
     });
 }
 
-/// A claim that fails sets bits for an instant, in this word or in the one before. A search takes them for used.
+/// A claim that fails sets bits for an instant, in the word of the used page or in the one before. A search treats these pages as used.
 #[test]
-fn a_claim_that_is_given_up_hides_nothing_that_is_free() {
+fn a_claim_that_fails_hides_no_free_run() {
     for (free, claimed) in [(64..80, (64, 17)), (48..64, (48, 17))] {
         bounded(3, move || {
             let runs = full_zone(BITS / 64);
@@ -211,14 +211,14 @@ fn a_claim_that_is_given_up_hides_nothing_that_is_free() {
     }
 }
 
-/// Places that are full or empty, and hints to those that are full.
+/// Places that are full or empty, and hints to the full ones.
 struct Places {
     hints: HintSet,
     full: &'static [AtomicU64],
 }
 
-/// The indices of the places. Two are in one word of the lowest level. A third is in the same word of the level above, and two are in
-/// another word of that level. None is in a first word: a search looks there whatever the levels above say.
+/// The indices of the places. Two are in one word of the lowest level. A third is in the same word of the level above, and two are in another
+/// word of that level. None is in a first word: a search reads that word whatever the levels above say.
 const INDICES: [usize; 5] = [70, 71, 140, 64 * 64 + 70, 64 * 64 + 140];
 
 impl Places {
@@ -266,7 +266,7 @@ fn pairs() -> impl Iterator<Item = (usize, usize)> {
 }
 
 #[test]
-fn a_hint_that_is_set_while_another_thread_clears_is_not_lost() {
+fn a_hint_that_is_set_while_another_thread_clears_one_is_not_lost() {
     for (filled, cleared) in pairs() {
         bounded(4, move || {
             let places = Places::new(&[cleared]);
@@ -277,7 +277,7 @@ fn a_hint_that_is_set_while_another_thread_clears_is_not_lost() {
 }
 
 #[test]
-fn hints_of_one_word_that_two_clear_and_one_sets_are_not_lost() {
+fn a_hint_that_is_set_while_two_threads_clear_hints_is_not_lost() {
     for (filled, cleared, other) in
         [(0, 0, 0), (0, 1, 0), (1, 0, 2), (2, 0, 1), (2, 0, 2), (3, 0, 2), (4, 3, 3), (4, 0, 3)]
     {
@@ -290,7 +290,7 @@ fn hints_of_one_word_that_two_clear_and_one_sets_are_not_lost() {
 }
 
 #[test]
-fn a_search_among_hints_that_others_clear_comes_to_those_that_stand() {
+fn a_search_finds_the_hints_that_stay_while_another_thread_clears_others() {
     bounded(3, || {
         let places = Places::new(&[0, 1, 2, 4]);
         let mut found = Vec::new();
@@ -301,12 +301,12 @@ fn a_search_among_hints_that_others_clear_comes_to_those_that_stand() {
         };
         beside(&places, |other| [0, 2].into_iter().for_each(|place| other.clear(place)), search);
         found.retain(|index| ![INDICES[0], INDICES[2]].contains(index));
-        assert_eq!(found, [INDICES[1], INDICES[4]], "a hint that nobody took away was not found");
+        assert_eq!(found, [INDICES[1], INDICES[4]], "a hint that no thread cleared was not found");
     });
 }
 
 #[test]
-fn who_sets_a_hint_finds_it_also_where_another_thread_is_about_to_set_it() {
+fn a_thread_that_sets_a_hint_finds_it_while_another_thread_sets_it_too() {
     bounded(4, || {
         let places = Places::new(&[]);
         let own = || {
@@ -317,7 +317,7 @@ fn who_sets_a_hint_finds_it_also_where_another_thread_is_about_to_set_it() {
     });
 }
 
-/// The first thread frees the only used page of a word, and the second claims another of that word.
+/// One thread frees the only used page of a word, while another claims a different page of that word.
 #[test]
 fn a_word_that_is_claimed_while_its_last_page_is_freed_counts_as_used() {
     bounded(4, || {
@@ -337,9 +337,9 @@ fn a_word_that_is_claimed_while_its_last_page_is_freed_counts_as_used() {
     });
 }
 
-/// Two threads search while a third frees a run in two parts.
+/// Two threads search while a third frees a run that both searches would accept.
 #[test]
-fn no_failure_is_remembered_of_a_run_that_was_freed_during_the_search() {
+fn no_failure_is_remembered_if_a_run_was_freed_during_the_search() {
     bounded(3, || {
         let bits = Bitmap::new(words(BITS / 64));
         bits.try_claim(0, BITS).expect("all is free");
@@ -420,23 +420,23 @@ fn threads_that_grow_a_zone_at_once_map_each_block_once() {
         let model = Blocks::new(0);
         beside(&model, |other| other.reach(0, 2, 1), || model.reach(1, 2, 1));
         model.assert_whole();
-        assert!((0..BLOCKS).all(|block| !model.mapped.is_foreign(block)), "a thread's mapping passed for foreign");
+        assert!((0..BLOCKS).all(|block| !model.mapped.is_foreign(block)), "a thread's mapping counts as foreign");
     });
 }
 
 #[test]
-fn threads_that_meet_a_foreign_mapping_pass_it_and_no_mapping_of_a_thread() {
+fn threads_pass_over_a_foreign_mapping_but_over_no_mapping_of_a_thread() {
     bounded(2, || {
         let model = Blocks::new(0b10);
         beside(&model, |other| other.reach(0, 1, 1), || model.reach(0, 2, 1));
         model.assert_whole();
-        assert!(model.mapped.is_ready(0) || !model.mapped.is_foreign(0), "a thread's mapping passed for foreign");
+        assert!(model.mapped.is_ready(0) || !model.mapped.is_foreign(0), "a thread's mapping counts as foreign");
     });
 }
 
-/// The claims are those of a process that forked, with threads that the child has not.
+/// The child inherits claims of threads that exist only in its parent.
 #[test]
-fn threads_of_a_child_that_find_claims_of_its_parent_map_each_block_once() {
+fn threads_of_a_forked_child_map_each_block_once_despite_claims_of_the_parent() {
     bounded(3, || {
         let model = Blocks::new(0);
         model.mapped.claim(0..3, 1);

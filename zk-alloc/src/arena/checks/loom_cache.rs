@@ -15,7 +15,7 @@ fn class() -> Class {
     Class::of(1, 1)
 }
 
-/// Two caches, and the memory of the blocks that come and go in them.
+/// Two caches, and the memory of the blocks that they cache.
 struct Threads {
     caches: [Cache; 2],
     claiming: Claiming,
@@ -25,7 +25,7 @@ struct Threads {
 }
 
 impl Threads {
-    /// The first cache has an owner, and holds block 1.
+    /// Makes the first cache owned, with block 1 in it.
     fn new() -> Arc<Self> {
         let threads = Self {
             caches: [Cache::new(), Cache::new()],
@@ -43,7 +43,7 @@ impl Threads {
         self.gone.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The cache's owner frees a block. It goes elsewhere if the owner may not use the cache.
+    /// Frees a block as the cache's owner. If the owner can't use the cache, the block is gone for good.
     fn put(&self, cache: &Cache, block: usize) {
         self.memory.write(block..block + 1);
         if !cache.enter().is_some_and(|cache| cache.push(class(), block as u64)) {
@@ -51,7 +51,7 @@ impl Threads {
         }
     }
 
-    /// The cache's owner has a request.
+    /// Takes a block as the cache's owner.
     fn take(&self, cache: &Cache) -> Option<usize> {
         let block = cache.enter()?.pop(class())? as usize;
         self.memory.write(block..block + 1);
@@ -62,7 +62,7 @@ impl Threads {
         cache.take_first(class(), 0).for_each(|block| self.use_for_good(block));
     }
 
-    /// Another thread takes the blocks that idle threads keep.
+    /// Takes the blocks that idle threads cache, as another thread.
     fn claim_all(&self) {
         let fence_other_threads = || {
             fence(Ordering::SeqCst);
@@ -71,17 +71,17 @@ impl Threads {
         self.claiming.claim_all(self.caches.iter(), PROCESS, None, fence_other_threads, |cache| self.empty(cache));
     }
 
-    /// The thread exits.
+    /// Releases the cache of an exiting thread.
     fn exit(&self, cache: &Cache) {
         cache.release(|cache| self.empty(cache), || (), Cache::disown);
     }
 
-    /// A thread begins, and looks for a cache.
+    /// Acquires a cache for a new thread.
     fn begin(&self) -> Option<&Cache> {
         self.caches.iter().find(|cache| cache.try_acquire())
     }
 
-    /// Every block is in a cache, or was taken out for good.
+    /// Checks that every block is in a cache, or was taken out for good.
     fn assert_none_lost(&self, blocks: u64) {
         self.claim_all();
         assert_eq!(self.gone.load(Ordering::Relaxed), blocks);
@@ -114,9 +114,9 @@ fn a_cached_block_goes_to_one_of_two_claimants_or_to_its_thread() {
     });
 }
 
-/// A thread without a fence leaves other threads' caches alone, and empties only its own.
+/// Without a fence, a claimant empties only its own cache, and no other thread's.
 #[test]
-fn without_a_fence_only_the_own_cache_is_emptied() {
+fn without_a_fence_a_claimant_empties_only_its_own_cache() {
     bounded(4, || {
         let threads = Threads::new();
         let claimant = |other: &Threads| {
@@ -139,9 +139,9 @@ fn without_a_fence_only_the_own_cache_is_emptied() {
     });
 }
 
-/// A thread exits while another begins, which may get its cache. A third thread claims the cache.
+/// A thread exits while another begins, which may acquire its cache. A third thread claims the cache.
 #[test]
-fn what_an_exiting_thread_leaves_is_had_by_the_next_or_by_a_claimant() {
+fn exiting_thread_cache_is_adopted() {
     bounded(2, || {
         let threads = Threads::new();
         let begins = |next: &Threads| {
@@ -157,12 +157,12 @@ fn what_an_exiting_thread_leaves_is_had_by_the_next_or_by_a_claimant() {
 
 /// The exiting thread takes nothing out, as if a signal had interrupted it in its cache.
 #[test]
-fn what_stayed_in_a_cache_is_the_next_threads() {
+fn blocks_left_in_a_cache_belong_to_its_next_owner() {
     bounded(4, || {
         let threads = Threads::new();
         let begins = |next: &Threads| {
             if next.caches[0].try_acquire() {
-                assert_eq!(next.take(&next.caches[0]), Some(1), "what was left is not there");
+                assert_eq!(next.take(&next.caches[0]), Some(1), "the block that was left is gone");
                 next.use_for_good(1);
             }
         };
@@ -177,7 +177,7 @@ fn what_stayed_in_a_cache_is_the_next_threads() {
 
 /// A signal handler may interrupt an exiting thread before it has forgotten its cache.
 #[test]
-fn until_a_thread_has_forgotten_its_cache_no_other_has_it() {
+fn no_thread_acquires_a_cache_before_its_exiting_owner_forgot_it() {
     bounded(4, || {
         let threads = Threads::new();
         let begins = |next: &Threads| {
@@ -203,7 +203,7 @@ fn run(index: usize) -> Run {
 }
 
 impl Threads {
-    /// The owner of a run writes to its memory.
+    /// Writes to the memory of a run, as its owner.
     fn write(&self, run: Run) {
         let index = run.address() / UNIT_BYTES - 1;
         self.memory.write(100 + index..101 + index);
@@ -211,7 +211,7 @@ impl Threads {
 
     fn put_run(&self, cache: &Cache, run: Run) {
         self.write(run);
-        // Without entering the cache: the fence in `enter` is loom's, and orders more than a compiler fence.
+        // This does not enter the cache: the fence in `enter` is loom's, and orders more than a compiler fence.
         if let Some(out) = cache.put_run(run) {
             self.write(out);
         }
@@ -223,7 +223,7 @@ impl Threads {
         Some(run)
     }
 
-    /// Another thread takes the cached run, and owns it from then on.
+    /// Takes the cached run as another thread, which owns it from then on.
     fn take_run(&self) {
         self.caches[0].take_runs().for_each(|run| self.write(run));
     }
@@ -242,9 +242,9 @@ fn a_cached_run_goes_to_one_thread() {
     });
 }
 
-/// The owner frees one run after the other. Each is cached, replaced, or taken by another thread, and never two of these.
+/// The owner frees one run after the other. Each is cached, displaced, or taken by another thread, and never two of these.
 #[test]
-fn a_run_that_is_put_out_goes_to_one_thread() {
+fn a_displaced_run_goes_to_one_thread() {
     bounded(4, || {
         let threads = Threads::new();
         let cache = &threads.caches[0];
@@ -257,7 +257,7 @@ fn a_run_that_is_put_out_goes_to_one_thread() {
 }
 
 #[test]
-fn a_run_that_an_exiting_thread_keeps_goes_to_the_next_or_to_another() {
+fn a_run_in_the_cache_of_an_exiting_thread_goes_to_one_thread() {
     bounded(3, || {
         let threads = Threads::new();
         let begins = |next: &Threads| {

@@ -37,9 +37,9 @@ struct Slabs {
     table: SlabTable,
     model: Model,
     memory: Uses,
-    /// Slabs that the zone has room for.
+    /// How many slabs the zone has room for.
     room: usize,
-    /// Blocks that were taken and not put back.
+    /// How many blocks were taken and not put back.
     alive: AtomicUsize,
 }
 
@@ -114,7 +114,7 @@ impl Slabs {
         self.table.purge(&self.model.zone, &mut Allowance::unlimited(usize::MAX));
     }
 
-    /// Every block that no thread owns can be taken.
+    /// Checks that every block that no thread owns can be taken.
     fn assert_none_lost(&self, class: Class) {
         let mut rest = Vec::new();
         while let Ok(found) = self.try_take(class, 64) {
@@ -124,7 +124,7 @@ impl Slabs {
         self.put(class, &rest);
     }
 
-    /// All blocks were put back, and their slabs are retired.
+    /// Checks that all blocks were put back, and that their slabs are retired.
     fn assert_all_retired(&self) {
         assert_eq!(self.alive.load(Ordering::Relaxed), 0);
         assert_eq!(self.table.in_use(), (0, 0), "a slab was not freed");
@@ -153,7 +153,7 @@ fn a_block_has_one_owner() {
 }
 
 #[test]
-fn two_that_take_several_blocks_at_once_have_different_ones() {
+fn two_threads_that_take_several_blocks_at_once_get_different_ones() {
     with_slabs(2, 1, |slabs| {
         let kept = slabs.take(short(), 63);
         let pass_two = |slabs: &Slabs| slabs.put(short(), &slabs.take(short(), 2));
@@ -170,9 +170,9 @@ fn a_block_that_one_thread_takes_and_another_puts_back_serves_a_third() {
     });
 }
 
-/// Both threads put back the last block of a word. One of them retires the slab. If they are in each other's way, one tries again.
+/// Each thread puts back the last block of one word. One of them retires the slab. If they get in each other's way, one tries again.
 #[test]
-fn a_slab_is_retired_once_by_one_of_those_who_put_its_last_blocks_back() {
+fn a_slab_is_retired_once_if_two_threads_put_its_last_blocks_back() {
     with_slabs(3, 1, |slabs| {
         let blocks = [slabs.take(short(), 64), slabs.take(short(), 1)].concat();
         let (first, last) = (blocks[0], blocks[64]);
@@ -182,7 +182,7 @@ fn a_slab_is_retired_once_by_one_of_those_who_put_its_last_blocks_back() {
 }
 
 #[test]
-fn what_is_taken_from_a_slab_while_another_thread_retires_it_keeps_it() {
+fn a_block_that_is_taken_while_another_thread_retires_the_slab_keeps_the_slab() {
     with_slabs(2, 2, |slabs| {
         let last = slabs.take(short(), 1);
         beside(slabs, |other| other.put(short(), &other.take(short(), 1)), || slabs.put(short(), &last));
@@ -202,16 +202,16 @@ fn becomes_another_class(interruptions: usize, from: fn() -> Class, to: fn() -> 
 }
 
 #[test]
-fn an_old_hint_leads_to_a_slab_of_a_longer_class() {
+fn a_stale_hint_to_a_slab_of_a_longer_class_does_no_harm() {
     becomes_another_class(3, short, long);
 }
 
 #[test]
-fn an_old_hint_leads_to_a_slab_of_a_shorter_class() {
+fn a_stale_hint_to_a_slab_of_a_shorter_class_does_no_harm() {
     becomes_another_class(3, long, short);
 }
 
-/// A thread checks whether it can retire a slab. The slab is of another class by then, and the thread takes words that look the same.
+/// A thread checks whether it can retire a slab. By then the slab has another class, and the thread takes words that look the same.
 fn retiring_becomes_another_class(interruptions: usize, from: fn() -> Class, to: fn() -> Class) {
     with_slabs(interruptions, 1, move |slabs| {
         let blocks = slabs.take(from(), 64).into_iter().chain(slabs.take(from(), 1)).collect::<Vec<_>>();
@@ -236,8 +236,8 @@ fn retiring_a_slab_that_was_reused_for_the_same_class_loses_no_block() {
     retiring_becomes_another_class(3, short, short);
 }
 
-/// One word holds all blocks of the slab. A thread fills it, and checks whether it can retire the slab. Another thread may have taken
-/// and put back a block since, retired the slab, and so on.
+/// One word holds all blocks of the slab. A thread fills it, and checks whether it can retire the slab. Meanwhile, another thread may take a
+/// block and put it back, retire the slab, and so on.
 #[test]
 fn retiring_a_slab_that_was_reused_for_a_smaller_class_loses_no_block() {
     with_slabs(3, 1, |slabs| {
@@ -269,7 +269,7 @@ fn retiring_spares_a_slab_that_was_reused_for_a_smaller_class_and_has_a_live_blo
 
 /// The only slab is almost full. A block is put back while other threads find nothing, and clear the hint. It is found afterwards.
 #[test]
-fn a_block_that_is_put_back_while_others_take_the_hint_away_is_not_lost() {
+fn a_block_that_is_put_back_while_other_threads_clear_the_hint_is_not_lost() {
     with_slabs(2, 1, |slabs| {
         let mut kept = [slabs.take(short(), 64), slabs.take(short(), 64)].concat();
         let most = short().blocks();
@@ -286,7 +286,7 @@ fn no_page_that_a_block_in_use_touches_is_purged_and_no_block_is_lost() {
     with_slabs(3, 1, |slabs| {
         let blocks = slabs.take(short(), in_a_page(short()) + 2);
         let (kept, free) = blocks.split_at(in_a_page(short()) + 1);
-        // The second page has one block in use, and a free block, which two threads want.
+        // The second page has a block in use and free blocks. One thread takes a free block while the other purges.
         slabs.put(short(), free);
         beside(slabs, Slabs::purge, || slabs.pass(short()));
         slabs.put(short(), &kept[in_a_page(short())..]);
@@ -321,7 +321,7 @@ fn the_page_behind_the_last_block_is_taken_off_the_account_once() {
     });
 }
 
-/// The last block comes back while the slab's other pages are purged. The thread that has all blocks in the end retires the slab.
+/// The last block is freed while the slab's other pages are purged. The thread that owns all blocks in the end retires the slab.
 #[test]
 fn a_slab_that_is_retired_while_it_is_purged_is_accounted_once() {
     with_slabs(3, 1, |slabs| {
@@ -345,7 +345,7 @@ fn a_slab_that_is_retired_while_two_threads_purge_it_is_accounted_once() {
 }
 
 #[test]
-fn what_is_freed_during_a_purge_is_purged_by_the_next() {
+fn a_page_that_becomes_free_during_a_purge_is_purged_by_the_next() {
     with_slabs(2, 1, |slabs| {
         let mut kept = slabs.take(short(), 2 * in_a_page(short()) + 1);
         slabs.put(short(), &kept.split_off(2 * in_a_page(short())));
@@ -359,7 +359,7 @@ fn what_is_freed_during_a_purge_is_purged_by_the_next() {
 
 /// The purging thread follows a hint to a slab that becomes one of the other class, whose blocks lie on other pages.
 #[test]
-fn what_is_purged_by_an_old_hint_belongs_to_a_slab_of_another_class() {
+fn a_purge_that_follows_a_stale_hint_spares_the_blocks_of_another_class() {
     with_slabs(3, 1, |slabs| {
         let last = slabs.take(short(), 1);
         let second_page = beside(slabs, Slabs::purge, || {
@@ -375,9 +375,9 @@ fn what_is_purged_by_an_old_hint_belongs_to_a_slab_of_another_class() {
     });
 }
 
-/// There is budget for one more page, and each of two threads wants one.
+/// The cap has room for one more page, and each of two threads wants one.
 #[test]
-fn what_would_exceed_the_cap_is_purged_and_not_accounted() {
+fn memory_beyond_the_cap_is_neither_accounted_nor_left_resident() {
     with_slabs(2, 1, |slabs| {
         let kept = slabs.take(long(), in_a_page(long()));
         accounts::set_max(accounts::resident_bytes() + PAGE_BYTES);

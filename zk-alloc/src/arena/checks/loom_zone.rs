@@ -54,12 +54,13 @@ impl Model {
         self.zone.trim(&mut Allowance::unlimited(usize::MAX), how);
     }
 
-    /// Accounted memory is resident, and resident memory is accounted.
+    /// Checks that exactly the accounted memory is in memory.
     fn assert_accounted_is_in_memory(&self) {
         assert_eq!(self.accounted_bytes(), self.bytes_in_memory());
     }
 
-    /// Resident memory is accounted. On a system without a huge page to give, a part of a block may be accounted that is not in memory.
+    /// Checks that all memory of the zone that is in memory is accounted. If the system has no huge page left, a part of a block may be
+    /// accounted that is not in memory.
     fn assert_in_memory_is_accounted(&self) {
         assert!(self.accounted_bytes() >= self.bytes_in_memory());
     }
@@ -104,10 +105,10 @@ fn zeroed_memory_is_zero_while_others_dirty_and_purge_pages() {
     });
 }
 
-/// A thread caches a run that it freed, and takes it again. Or another thread takes it out and frees it, so that it serves a third
-/// request.
+/// A thread caches a run that it freed, and takes it again. Or another thread takes the run out of the cache and frees it, so that it serves a
+/// third request.
 #[test]
-fn a_run_that_a_thread_caches_is_its_own_or_free() {
+fn a_cached_run_is_taken_by_its_thread_or_freed_by_another() {
     const UNIT_BYTES: usize = 16 << 10;
     const IN_PAGES: usize = UNIT_BYTES / PAGE_BYTES;
     with_memory(PAGE_BYTES, 2, move |memory| {
@@ -149,7 +150,7 @@ fn with_blocks(blocks: usize, model: impl Fn(&Arc<Model>) + Sync + Send + 'stati
 }
 
 #[test]
-fn edges_that_two_threads_prefault_are_accounted_once_and_resident() {
+fn a_block_that_two_threads_prefault_is_accounted_once() {
     with_blocks(1, |model| {
         // The other thread may have claimed the whole block.
         let at = beside(model, |other| other.pass(1, Contents::Any), || model.claim(1, Contents::Any));
@@ -159,7 +160,7 @@ fn edges_that_two_threads_prefault_are_accounted_once_and_resident() {
 }
 
 #[test]
-fn edges_that_are_prefaulted_while_another_thread_purges_are_accounted_as_long_as_they_are_resident() {
+fn a_block_that_is_prefaulted_during_a_purge_is_accounted_while_it_is_resident() {
     with_blocks(1, |model| {
         let at = beside(model, |other| other.trim(Purge::Now), || model.claim(1, Contents::Any));
         model.assert_in_memory_is_accounted();
@@ -168,16 +169,16 @@ fn edges_that_are_prefaulted_while_another_thread_purges_are_accounted_as_long_a
 }
 
 #[test]
-fn memory_beside_edges_that_are_prefaulted_is_zero_and_its_owners() {
+fn memory_beside_a_prefaulted_run_is_zero_and_belongs_to_its_owner() {
     with_blocks(2, |model| {
         beside(model, |other| other.pass(3, Contents::Zeroed), || model.pass(3, Contents::Any));
         model.assert_in_memory_is_accounted();
     });
 }
 
-/// A slab accounts for its own pages. None of its pages is accounted as an edge of a neighbouring run.
+/// A slab accounts for its own pages. A neighbouring run that prefaults their block accounts for none of them.
 #[test]
-fn a_slab_beside_edges_that_are_prefaulted_is_accounted_once() {
+fn a_slab_beside_a_prefaulted_run_is_accounted_once() {
     with_blocks(1, |model| {
         let take_slab = |other: &Model| {
             let bytes = 2 * other.zone.page_bytes();
@@ -189,13 +190,13 @@ fn a_slab_beside_edges_that_are_prefaulted_is_accounted_once() {
             }
         };
         beside(model, take_slab, || model.pass(1, Contents::Any));
-        // No look at the memory here: while a claim of two pages fails, it holds the first for an instant. Prefaulting passes that by,
-        // though the huge page brings it. The zone accounts for it when it hands it out.
+        // The model does not compare the memory here. A claim of two pages that fails owns the first page for an instant. Prefaulting leaves
+        // this page out, although the huge page brings it. The zone accounts for the page when it hands it out.
     });
 }
 
 #[test]
-fn a_run_that_grows_into_what_others_want_has_it_or_has_it_not() {
+fn growth_in_place_gets_all_pages_that_another_thread_wants_or_none() {
     with_dirty_zone(3, |model| {
         let grow = |at: NonNull<u8>| {
             // SAFETY: claimed below.
@@ -212,9 +213,9 @@ fn a_run_that_grows_into_what_others_want_has_it_or_has_it_not() {
     });
 }
 
-/// A fault of a huge page brings free memory around it. What is purged of that was not accounted meanwhile.
+/// A fault of a huge page also brings the free memory around. This is purged, except for memory that was accounted meanwhile.
 #[test]
-fn memory_that_was_accounted_since_the_look_is_not_purged_as_unaccounted() {
+fn memory_that_is_accounted_meanwhile_is_not_purged_as_unaccounted() {
     with_memory(PAGE_BYTES, 3, move |memory| {
         let model = Arc::new(memory.zone(HugeAdvice::Leave, 2));
         let purge = |other: &Model| _ = other.zone.purge_unaccounted(other.zone.base(), 2 * PAGE_BYTES);

@@ -1,8 +1,8 @@
 //! Shared parts of the loom models.
 //!
-//! Loom runs a model in every interleaving up to a number of interruptions, and with every value that a load may see. A model runs
-//! the real code: only its atomics are loom's (`sync`), and its memory is real. A loom `UnsafeCell` stands for the owners' uses of
-//! memory. If two threads use it without an order between them, loom fails the run, so that a missing Acquire or Release shows.
+//! Loom runs a model in every interleaving with up to a number of interruptions, and with every value that a load may see. A model runs the real
+//! code: only its atomics are loom's (`sync`), and its memory is real. A loom `UnsafeCell` stands for the owners' uses of memory. If two threads
+//! use it without an order between them, loom fails the run, so that a missing Acquire or Release shows.
 #![allow(unsafe_code, reason = "cells stand for memory")]
 
 use std::collections::HashMap;
@@ -22,8 +22,8 @@ use crate::arena::pages::zone::{Contents, Zone};
 use crate::os;
 use crate::sync::AtomicU64;
 
-/// Runs a model in every interleaving with at most `interruptions` switches away from a thread that could go on. Three threads with
-/// retries have too many interleavings to run them all.
+/// Runs a model in every interleaving with at most `interruptions` switches away from a thread that could go on. Three threads that retry have
+/// too many interleavings to run them all.
 pub(super) fn bounded(interruptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(interruptions));
@@ -73,12 +73,12 @@ pub(super) fn beside_two<T: Send + Sync + 'static, R>(
     result
 }
 
-/// As many words of 64 bits, all of them zero.
+/// `len` words of 64 bits, all of them zero.
 pub(super) fn words(len: usize) -> &'static [AtomicU64] {
     Box::leak((0..len).map(|_| AtomicU64::new(0)).collect())
 }
 
-/// The owners' uses of memory. Each piece of memory that has one owner at a time has a number.
+/// The owners' uses of memory. Each part of memory that has one owner at a time has a number.
 #[derive(Default)]
 pub(super) struct Uses(Mutex<HashMap<usize, Arc<UnsafeCell<u64>>>>);
 
@@ -88,7 +88,7 @@ unsafe impl Send for Uses {}
 unsafe impl Sync for Uses {}
 
 impl Uses {
-    /// Writes to the pieces, which belong to the caller.
+    /// Writes to parts of memory, which belong to the caller.
     pub(super) fn write(&self, pieces: Range<usize>) {
         for piece in pieces {
             let mut cells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,10 +100,10 @@ impl Uses {
     }
 }
 
-/// Pages of a zone: each of its bitmaps is one word.
+/// The number of pages of a zone. Each of its bitmaps is one word.
 pub(super) const PAGES: usize = 64;
 
-/// The memory of a zone, which one run of a model uses after the other.
+/// The memory of a zone, which all runs of a model use, one after the other.
 #[derive(Clone, Copy)]
 pub(super) struct Memory {
     base: NonNull<u8>,
@@ -118,7 +118,7 @@ unsafe impl Sync for Memory {}
 /// As [`bounded`], with memory for zones. Runs one model at a time, because there is one account of resident memory.
 pub(super) fn with_memory(page_bytes: usize, interruptions: usize, model: impl Fn(Memory) + Sync + Send + 'static) {
     static ALONE: Mutex<()> = Mutex::new(());
-    // The model does not hold the lock: nobody drops a model that fails.
+    // This function holds the lock, not the model, because a model that fails is never dropped.
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let reserved = os::reserve((PAGES * page_bytes).next_multiple_of(os::HUGE_PAGE_BYTES)).expect("address space");
     // SAFETY: reserved one line above.
@@ -128,7 +128,7 @@ pub(super) fn with_memory(page_bytes: usize, interruptions: usize, model: impl F
 }
 
 impl Memory {
-    /// A new zone over the memory, which is not resident. All pages beyond the first `free` are taken.
+    /// A new zone over the memory, which is not resident. Only the first `free` pages are free.
     pub(super) fn zone(self, huge: HugeAdvice, free: usize) -> Model {
         let spec = ZoneSpec {
             page_bytes: self.page_bytes,

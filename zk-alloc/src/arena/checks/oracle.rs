@@ -1,11 +1,11 @@
-//! Compares the bitmap, and the index of its clear runs, with a vector of booleans, one operation after the other.
+//! Compares the bitmap, and the index of its clear runs, with a vector of booleans, operation by operation.
 use proptest::prelude::*;
 
 use crate::arena::pages::bitmap::{Bitmap, steps};
 use crate::arena::pages::runs::{Runs, Wanted};
 use crate::sync::AtomicU64;
 
-/// Enough bits for searches across several words, and for a free run of the last class.
+/// Enough bits for searches across several words, and for a free run of a coarse class.
 const BITS: usize = 20 * 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -51,13 +51,13 @@ fn free_runs(bits: &[bool]) -> usize {
     runs(&free, 0, free.len()).len()
 }
 
-/// Where a claim fits.
+/// The places where a claim fits.
 fn places(bits: &[bool], from: usize, Wanted { n, align, skew }: Wanted) -> impl Iterator<Item = usize> {
     let fits = move |&start: &usize| (start + skew) % align == 0 && !bits[start..start + n].contains(&true);
     (from..(BITS + 1).saturating_sub(n)).filter(fits)
 }
 
-/// What [`Op::Release`] releases.
+/// Clears the bits that [`Op::Release`] releases, and returns their start and number.
 fn released(bits: &mut [bool], which: usize, n: usize) -> Option<(usize, usize)> {
     let runs = runs(bits, 0, BITS);
     let &(start, len) = runs.get(which % runs.len().max(1))?;
@@ -107,7 +107,7 @@ fn step(bitmap: Bitmap<'_>, bits: &mut [bool], op: Op) {
     }
 }
 
-/// The work of a zone on its runs: it claims a run, or releases part of one. At first, all bits are free, or all are taken.
+/// The operations of a zone on its runs: it claims a run, or releases a part of one.
 fn zone_op() -> impl Strategy<Value = Op> {
     let length = || prop_oneof![2 => 1..70usize, 2 => 1..BITS + 2];
     prop_oneof![
@@ -178,10 +178,10 @@ proptest! {
     }
 }
 
-/// Below the run, more free runs are too short than a search looks at. The run goes to a free run that is sure to be longer. If there is
-/// none, it goes to the lowest free run that fits.
+/// Below the free run that fits, more free runs are too short than a search visits. So the search takes a free run of a longer class. If there
+/// is none, it takes the lowest free run that fits.
 #[test]
-fn above_many_free_runs_a_run_lies_where_it_fits_for_sure() {
+fn after_many_free_runs_that_are_too_short_a_search_takes_one_of_a_longer_class() {
     const RUN_PAGES: usize = 14;
     let len = 64 * 400;
     let zone = full_zone(len);
@@ -210,19 +210,19 @@ fn full_zone(pages: usize) -> Runs {
     zone
 }
 
-/// The words that `work` reads and writes.
+/// How many words `work` reads and writes, and its result.
 fn steps_of<R>(work: impl FnOnce() -> R) -> (usize, R) {
     steps::take();
     let result = work();
     (steps::take(), result)
 }
 
-/// The most words that a search may look at besides the words of the run itself.
+/// The most words that a search may read besides the words of the run itself.
 const MAX_STEPS: usize = 4_000;
 const PAGES: usize = 8 << 20;
 
 #[test]
-fn a_search_visits_a_bounded_number_of_free_runs_of_any_one_length() {
+fn a_search_visits_a_bounded_number_of_free_runs_of_each_length() {
     for (run_pages, n, align) in
         [(1, 2, 1), (9, 10, 1), (67, 68, 1), (1024, 5120, 1), (1024, 1100, 1), (3000, 3001, 1), (1030, 1024, 512)]
     {
@@ -243,7 +243,7 @@ fn a_search_visits_a_bounded_number_of_free_runs_of_any_one_length() {
 }
 
 #[test]
-fn a_search_for_short_aligned_runs_looks_at_a_bounded_number_of_words() {
+fn a_search_for_short_aligned_runs_reads_a_bounded_number_of_words() {
     let zone = full_zone(PAGES);
     zone.release(0, PAGES);
     for (n, align) in [(1, 8), (2, 8), (7, 16), (1, 512)] {
@@ -254,7 +254,7 @@ fn a_search_for_short_aligned_runs_looks_at_a_bounded_number_of_words() {
     }
 }
 
-/// A request purges a few MiB of free memory, however much lies in one run.
+/// A request purges a few MiB of free memory, however long a free run is.
 #[test]
 fn a_part_of_a_free_run_is_found_without_reading_the_rest_of_the_run() {
     let (resident, used) = (bitmap(PAGES, u64::MAX), bitmap(PAGES, 0));
@@ -263,7 +263,7 @@ fn a_part_of_a_free_run_is_found_without_reading_the_rest_of_the_run() {
     assert!(steps <= 1024 / 64 + 1, "{steps} words");
 }
 
-/// The first search that finds nothing looks at all of the zone.
+/// Only the first search that finds nothing reads the whole zone.
 #[test]
 fn a_full_zone_is_not_searched_at_each_request() {
     let zone = full_zone(PAGES);
@@ -285,9 +285,9 @@ fn a_full_zone_is_not_searched_at_each_request() {
     assert_eq!(zone.claim_first_fit(0, Wanted::anywhere(100)), Some(PAGES - 128));
 }
 
-/// Others took these runs, and left hints to them.
+/// Other threads claimed these runs, and left their hints.
 #[test]
-fn a_search_does_not_clear_up_all_superfluous_hints() {
+fn a_search_clears_a_bounded_number_of_superfluous_hints() {
     let zone = full_zone(PAGES);
     let starts = || (0..PAGES / 2).step_by(128);
     starts().for_each(|start| zone.release(start, 20));

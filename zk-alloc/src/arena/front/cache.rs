@@ -1,7 +1,7 @@
 //! One thread's cache.
 //!
-//! Only the owner uses the blocks of its cache, by plain loads and stores behind an asymmetric fence: it sets its flag, then looks for
-//! a remote claim. Any thread may take the runs.
+//! The owner uses the blocks of its cache by plain loads and stores, behind an asymmetric fence: it sets its flag, then looks for a remote
+//! claim. Other threads must claim the cache to take its blocks. Any thread may take the runs.
 #![allow(
     unsafe_code,
     reason = "hands out memory, reads a table that outlives all threads, and thread-local memory that lasts as long as its thread"
@@ -22,7 +22,7 @@ use crate::os;
 use crate::sync::{AtomicU8, AtomicU64, Ordering, compiler_fence};
 use crate::tuning;
 
-/// Where the addresses of a thread's blocks lie, class by class.
+/// The addresses of a thread's cached blocks, class by class.
 pub(crate) type Blocks = [AtomicU64; classes::PLACES];
 
 // A page run that a thread caches, in one word.
@@ -32,11 +32,11 @@ pub(crate) type Blocks = [AtomicU64; classes::PLACES];
 pub(crate) struct Run(NonZeroU64);
 
 const PAGE_SHIFT: u32 = 12;
-/// Leaves 45 bits for the page, which are those of addresses of 57 bits.
+/// Leaves 45 bits for the number of the page, which suffices for addresses of 57 bits.
 const LENGTH_BITS: u32 = 19;
 
 impl Run {
-    /// `None` for what is no whole number of pages, or too long.
+    /// `None` if the run does not consist of whole pages, or is too long.
     pub(crate) fn new(address: usize, bytes: usize) -> Option<Self> {
         const PAGE_BYTES: usize = 1 << PAGE_SHIFT;
         let (page, pages) = (address as u64 >> PAGE_SHIFT, bytes as u64 >> PAGE_SHIFT);
@@ -61,58 +61,58 @@ impl Run {
     }
 }
 
-/// The runs that a thread caches at most: a power of two.
+/// The most runs that a thread caches; a power of two.
 #[cfg(not(loom))]
 const RUNS: usize = 4;
 #[cfg(loom)]
 const RUNS: usize = 1;
 
-/// Those of them that are in use.
+/// How many runs a thread caches.
 #[inline(always)]
 fn places() -> usize {
     tuning::caches_runs().clamp(1, RUNS)
 }
 
-/// Blocks with which one that is freed is compared, to notice that it was freed before.
+/// A freed block is compared with this many of the blocks that were cached last, to detect a double free.
 #[cfg(feature = "c-api")]
 const LAST: usize = 3;
 
-/// The cache of one thread. All zeroes is a cache that never had a thread.
+/// The cache of one thread. All zeroes is a cache that never had an owner.
 #[repr(C, align(128))]
 pub(crate) struct Cache {
-    /// 1 while it belongs to a thread.
+    /// 1 while the cache has an owner.
     owned: AtomicU8,
-    /// 1 while its owner uses it. Written by its owner only.
+    /// 1 while the owner uses the cache. Only the owner writes it.
     owner_flag: AtomicU8,
-    /// Not 0 while another thread claims it.
+    /// While a thread claims the cache, the generation of the claimant's process; 0 otherwise.
     remote_claim: AtomicU64,
     /// Cached blocks, by class.
     counts: [AtomicU8; classes::TABLE],
-    /// The size of the next refill's batch in blocks, by class, less one. It grows with each, so that a thread that needs one block does
+    /// The size of the next refill's batch in blocks, minus one, by class. It grows with each refill, so that a thread that needs one block does
     /// not hold sixteen.
     batch_sizes: [AtomicU8; classes::TABLE],
-    /// Where the addresses of its blocks lie; null before its first thread.
+    /// The addresses of the cached blocks; null before the cache's first owner.
     pub(super) blocks: AtomicPtr<Blocks>,
     /// The cached runs; zero is none.
     runs: [AtomicU64; RUNS],
-    /// The place of the next run: that of the run that was taken last, or the one after the run that was put in last.
+    /// The place for the next run: the place of the run that was taken last, or the one after the run that was put in last.
     next_run: AtomicU8,
-    /// Requests of the cache's thread, and their bytes. Written by that thread only, as what follows.
+    /// The requests of the cache's owner, and their bytes. Only the owner writes these counters.
     run_allocations: AtomicU64,
     run_bytes: AtomicU64,
     block_allocations: AtomicU64,
     block_bytes: AtomicU64,
-    /// Bytes of blocks taken back, which other threads may have handed out.
+    /// Bytes of blocks that the owner freed. Other threads may have allocated them.
     returned_bytes: AtomicU64,
-    /// Its number among all caches.
+    /// The number of this cache among all caches.
     index: AtomicU64,
-    /// What `block_allocations` counts too many.
+    /// How many requests `block_allocations` counts too many (see [`Cache::tick_within`]).
     jumped_allocations: AtomicU64,
-    /// The cache that the same thread claimed before this one. For that thread only.
+    /// The cache that the claimant of this one claimed before it. Only the claimant uses it.
     pub(super) claimed_before: AtomicPtr<Cache>,
 }
 
-/// The cache's own thread is in there until this is dropped.
+/// A cache that its owner has entered. Dropping this value leaves the cache.
 pub(crate) struct Entered<'a>(&'a Cache);
 
 impl Deref for Entered<'_> {
@@ -132,7 +132,7 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// How many, and of how many bytes.
+/// A number of allocations, and their bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) allocations: u64,
@@ -154,7 +154,7 @@ impl Sum for Totals {
     }
 }
 
-/// Only one thread writes, so that a load and a store make an exact sum.
+/// Adds to a sum that only the calling thread writes. So a load and a store are exact.
 #[inline(always)]
 fn add(sum: &AtomicU64, more: u64) {
     sum.store(sum.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
@@ -167,7 +167,7 @@ impl Cache {
         unsafe { MaybeUninit::zeroed().assume_init() }
     }
 
-    /// A cache of a model, which has no thread yet, but room for blocks.
+    /// A cache of a model, which has no owner yet, but room for blocks.
     #[cfg(loom)]
     pub(crate) fn new() -> Self {
         let blocks: Box<Blocks> = Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
@@ -191,9 +191,9 @@ impl Cache {
         }
     }
 
-    /// Makes the calling thread its owner; `false` if another thread is.
+    /// Makes the calling thread the owner; `false` if another thread is.
     pub(crate) fn try_acquire(&self) -> bool {
-        // Acquire pairs with the Release of `disown`: what its last thread left in there is there.
+        // Acquire pairs with the Release of `disown`: this thread sees what the last owner left in the cache.
         self.owned.load(Ordering::Relaxed) == 0
             && self.owned.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
@@ -203,7 +203,8 @@ impl Cache {
         self.owned.load(Ordering::SeqCst) != 0
     }
 
-    /// SeqCst, which includes Release: who then offers the cache, and who clears such a hint and looks, must not miss each other.
+    /// Ends the ownership. SeqCst, which includes Release. One thread disowns a cache, then sets its hint. Another clears that hint, then reads
+    /// whether the cache has an owner. The two must not miss each other.
     pub(crate) fn disown(&self) {
         self.owned.store(0, Ordering::SeqCst);
     }
@@ -217,8 +218,9 @@ impl Cache {
         self.index.load(Ordering::Relaxed) as usize
     }
 
-    /// Leaves the cache to the next thread: hands it to `empty`, has the exiting owner `forget` it, and only then `give_up` makes it another
-    /// thread's. If another thread claims the cache at this moment, or a signal interrupted its owner, the contents stay for the next thread.
+    /// Releases the cache of an exiting owner: calls `empty` with it, then `forget`, and only then `give_up`, after which another thread may
+    /// acquire it. If another thread claims the cache at this moment, or a signal interrupted its owner in it, the contents stay for the next
+    /// owner.
     pub(crate) fn release(&self, empty: impl FnOnce(&Self), forget: impl FnOnce(), give_up: impl FnOnce(&Self)) {
         if let Some(entered) = self.enter() {
             empty(&entered);
@@ -227,8 +229,7 @@ impl Cache {
         give_up(self);
     }
 
-    /// Lets the cache's own thread in; not where a signal interrupted that thread in here, nor while another thread has claimed
-    /// the cache.
+    /// Enters the cache, for its owner. `None` if a signal interrupted the owner in the cache, or while another thread claims the cache.
     #[inline(always)]
     pub(crate) fn enter(&self) -> Option<Entered<'_>> {
         if self.owner_flag.load(Ordering::Relaxed) != 0 {
@@ -238,11 +239,12 @@ impl Cache {
         // The other half of this fence is `os::fence_other_threads`.
         compiler_fence(Ordering::SeqCst);
         let entered = Entered(self);
-        // Acquire pairs with the Release of `unclaim`: what a claimant took is gone.
+        // Acquire pairs with the Release of `unclaim`: the owner sees that the blocks are gone.
         if self.remote_claim.load(Ordering::Acquire) == 0 { Some(entered) } else { None }
     }
 
-    /// Keeps others out, and the cache's own thread from its next entry on. `false` if another thread did so first.
+    /// Keeps other claimants out, and the owner from its next entry on. `false` if another thread claims the cache. `by` is the generation of
+    /// the process.
     pub(crate) fn claim(&self, by: u64) -> bool {
         self.remote_claim.compare_exchange(0, by, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
@@ -251,8 +253,8 @@ impl Cache {
         self.remote_claim.store(0, Ordering::Release);
     }
 
-    /// Drops the claim of a thread that did not come along into this process: it was forked off while the claim was made. A vforked child is of
-    /// its parent's generation, and finds claims of threads that live.
+    /// Drops a claim that was open when this process was forked: the claimant exists only in the parent. A vforked child has its parent's
+    /// generation, so it respects the claims of living threads.
     pub(crate) fn drop_claim_of_parent(&self, generation: impl FnOnce() -> u64) {
         let by = self.remote_claim.load(Ordering::Relaxed);
         if by != 0 && by != generation() {
@@ -260,17 +262,17 @@ impl Cache {
         }
     }
 
-    /// Whether the owner may still be in there, not having seen the claim. Ask after the fence.
+    /// Whether the owner may be using the cache without having seen the claim. Call it after the fence.
     pub(crate) fn is_in_use(&self) -> bool {
         self.owner_flag.load(Ordering::Acquire) != 0
     }
 
     #[inline(always)]
     fn place(&self, class: Class, index: usize) -> &AtomicU64 {
-        // SAFETY: set before the cache got its first thread, to a table that lasts for ever; what enters or claims a cache
-        // knows that it has a thread.
+        // SAFETY: set before the first owner enters the cache, to a table that is never unmapped. Callers have entered the cache, or claimed it
+        // because it holds blocks.
         let blocks = unsafe { &*self.blocks.load(Ordering::Relaxed) };
-        // The remainder saves a check, and changes nothing.
+        // The remainder saves a bounds check. It changes no valid index.
         &blocks[(class.first_place() + index) % classes::PLACES]
     }
 
@@ -279,15 +281,17 @@ impl Cache {
         &self.counts[class.index()]
     }
 
-    /// Whether the next block takes the slow path, which also runs a decay tick if one is due, even if the cache has the block.
+    /// Whether the next request for a block takes the slow path even if the cache has a block. The slow path also runs a decay tick if one is
+    /// due.
     #[inline(always)]
     pub(crate) fn is_to_tick(&self) -> bool {
         let every = tuning::tick_requests().max(1) as u64;
         self.block_allocations.load(Ordering::Relaxed) % every == every - 1
     }
 
-    /// Has one of the next `requests` blocks take the slow path. The count jumps to just before a multiple, and the jump is taken off again
-    /// where it is read: a limit of its own would cost each pair of requests more than a nanosecond.
+    /// Has one of the next `requests` requests for blocks take the slow path. For that, the count of requests jumps to just before a multiple of
+    /// [`tuning::tick_requests`]. [`block_totals`](Self::block_totals) subtracts the jumps again. A separate limit would cost each pair of
+    /// requests more than a nanosecond.
     pub(crate) fn tick_within(&self, requests: usize) {
         let every = tuning::tick_requests().max(1) as u64;
         let last = every.saturating_sub(1 + requests as u64);
@@ -296,7 +300,8 @@ impl Cache {
         add(&self.block_allocations, jump);
     }
 
-    /// Takes out the block that was cached last. This method and all below are only for a thread that entered or claimed the cache.
+    /// Takes out the block that was cached last. Only a thread that entered or claimed the cache may call this or another method that moves
+    /// blocks.
     #[inline(always)]
     pub(crate) fn pop(&self, class: Class) -> Option<u64> {
         let left = self.count(class).load(Ordering::Relaxed).checked_sub(1)?;
@@ -305,7 +310,7 @@ impl Cache {
         Some(block)
     }
 
-    /// Keeps a block; `false` where there is no room.
+    /// Caches a block; `false` if there is no room.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, block: u64) -> bool {
         let count = self.count(class).load(Ordering::Relaxed);
@@ -317,12 +322,12 @@ impl Cache {
         has_room
     }
 
-    /// Keeps a block; `false` where there is no room, or where the block may be among the last that came. That is exact only while that many
-    /// are cached: the places before the first one are those of another class.
+    /// Caches a block; `false` if there is no room, or if the block may be among the last [`LAST`] that were cached. If fewer blocks are cached,
+    /// the comparison also reads places of another class, so that `false` may be wrong.
     #[cfg(feature = "c-api")]
     #[inline(always)]
     pub(crate) fn push_unless_last(&self, class: Class, block: u64) -> bool {
-        // SAFETY: as in `place`. Each place is read through this reference, because the compiler reads an atomic pointer again for each.
+        // SAFETY: as in `place`. One reference serves all places, because the compiler would load an atomic pointer again for each.
         let blocks = unsafe { &*self.blocks.load(Ordering::Relaxed) };
         let count = self.count(class).load(Ordering::Relaxed) as usize;
         let end = class.first_place() + count;
@@ -336,7 +341,7 @@ impl Cache {
         is_kept
     }
 
-    /// Whether a block is among the last that came.
+    /// Whether a block is among the last [`LAST`] that were cached.
     #[cfg(feature = "c-api")]
     pub(crate) fn is_among_last(&self, class: Class, block: u64) -> bool {
         let count = self.count(class).load(Ordering::Relaxed) as usize;
@@ -356,8 +361,8 @@ impl Cache {
         self.count(class).load(Ordering::Relaxed) > 0
     }
 
-    /// Takes out the blocks that came first, all but `keep`. Their addresses stay in the table, behind those that stay, while the caller
-    /// iterates.
+    /// Takes out the oldest blocks, all but the newest `keep`. While the caller iterates, their addresses stay in the table, behind those of the
+    /// kept blocks.
     pub(crate) fn take_first(&self, class: Class, keep: usize) -> impl Iterator<Item = usize> {
         let count = self.count(class).load(Ordering::Relaxed) as usize;
         let left = keep.min(count);
@@ -368,7 +373,8 @@ impl Cache {
             first.store(last.load(Ordering::Relaxed), Ordering::Relaxed);
             last.store(block, Ordering::Relaxed);
         }
-        // Before the caller frees them: a thread that dies halfway, as a vforked child may, must not leave freed blocks here.
+        // The count changes before the caller frees the blocks: a thread that dies halfway, as a vforked child may, must not leave freed blocks
+        // in the cache.
         self.count(class).store(left as u8, Ordering::Relaxed);
         (left..count).map(move |index| self.place(class, index).load(Ordering::Relaxed) as usize)
     }
@@ -398,7 +404,7 @@ impl Cache {
         add(&self.run_bytes, bytes as u64);
     }
 
-    /// The requests of the thread that has the cache.
+    /// The requests of the cache's owner.
     pub(crate) fn thread_totals(&self) -> Totals {
         [self.block_totals(), self.run_totals()].into_iter().sum()
     }
@@ -408,7 +414,7 @@ impl Cache {
     }
 
     pub(crate) fn block_totals(&self) -> Totals {
-        // Read before the count, which is written after it: for a moment, a jump may be counted, and is never taken off too early.
+        // Read before the count, and written before it. So a jump may count as requests for a moment, but is never subtracted too early.
         let jumped = self.jumped_allocations.load(Ordering::Relaxed);
         let Totals { allocations, bytes } = Totals::of(&self.block_allocations, &self.block_bytes);
         Totals { allocations: allocations.saturating_sub(jumped), bytes }
@@ -418,7 +424,7 @@ impl Cache {
         self.returned_bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts nothing any more. For its owner, after others have taken over its counts.
+    /// Sets the counts to zero. For the owner, after its counts were added elsewhere.
     pub(crate) fn forget_counts(&self) {
         let counts =
             [&self.run_allocations, &self.run_bytes, &self.block_allocations, &self.block_bytes, &self.returned_bytes];
@@ -426,7 +432,7 @@ impl Cache {
         counts.into_iter().for_each(|count| count.store(0, Ordering::Relaxed));
     }
 
-    /// Takes out a run of this length that `fits`, and looks first at those that were put in last. Only for the owner.
+    /// Takes out a run of this length that `fits`, the newest first. Only for the owner.
     #[inline(always)]
     pub(crate) fn take_run_if(&self, bytes: usize, fits: impl Fn(Run) -> bool) -> Option<Run> {
         let next = self.next_run.load(Ordering::Relaxed) as usize;
@@ -445,15 +451,15 @@ impl Cache {
         None
     }
 
-    /// Puts a run in, for the cache's thread, and returns the one that was there.
+    /// Caches a run. Returns the run that it displaces. Only for the owner.
     #[inline(always)]
     pub(crate) fn put_run(&self, run: Run) -> Option<Run> {
         let at = self.next_run.load(Ordering::Relaxed) as usize % places();
         self.next_run.store((at + 1) as u8, Ordering::Relaxed);
         let place = &self.runs[at];
         if place.load(Ordering::Relaxed) == 0 {
-            // Stays zero until this thread puts something in. Release pairs with the Acquire of `take_runs`: what this thread
-            // did to the memory is over.
+            // The place stays zero until this thread puts a run in. Release pairs with the Acquire of `take_runs`: this thread's use of the
+            // memory has ended.
             place.store(run.word(), Ordering::Release);
             return None;
         }
@@ -464,7 +470,7 @@ impl Cache {
         self.runs.iter().filter_map(|run| Run::of(run.load(Ordering::Relaxed))).map(Run::bytes).sum()
     }
 
-    /// Takes out the runs. For any thread, claimed or not.
+    /// Takes out all runs. Any thread may call this, without a claim.
     pub(crate) fn take_runs(&self) -> impl Iterator<Item = Run> {
         self.runs.iter().filter_map(|run| match run.load(Ordering::Relaxed) {
             0 => None,
@@ -475,25 +481,25 @@ impl Cache {
 
 // How a thread finds its cache.
 
-/// How this thread stands with its cache. No `Drop`, so that reaching it costs no check and no registration.
+/// A thread's cache, and whether the thread may use it. The type has no `Drop`, so that an access costs no check and no registration.
 pub(crate) struct Local {
     pub(crate) cache: Cell<Option<&'static Cache>>,
     pub(crate) state: Cell<CacheState>,
-    /// Requests since there was no cache to be had.
+    /// Requests since the thread last found all caches taken.
     pub(crate) waited: Cell<u16>,
-    /// Requests that no cache counts: there was none, or another thread had claimed it.
+    /// Requests that no cache counts: the thread had no cache, or could not enter it.
     pub(crate) past_cache: Cell<Totals>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum CacheState {
-    /// It has none yet, or all were taken. Zero, as all of a [`Local`] is when its thread begins.
+    /// The thread has no cache yet, or all were taken. Zero, because a thread begins with a zeroed [`Local`].
     Without = 0,
-    /// It is about to have one, and a signal handler interrupted that.
+    /// The thread is acquiring a cache. Only a signal handler that interrupted it sees this state.
     Joining,
     Joined,
-    /// It is exiting, and its cache was released.
+    /// The thread is exiting, and released its cache.
     Left,
 }
 
@@ -503,23 +509,23 @@ thread_local! {
     static LOCAL: Local = const { unsafe { MaybeUninit::zeroed().assume_init() } };
 }
 
-/// `LOCAL.with(f)` would be a call of its own.
+/// The thread's [`Local`]. Not by `LOCAL.with(f)`, which would not be inlined.
 #[cfg(not(thread_blocks))]
 #[inline(always)]
 pub(crate) fn local() -> Option<&'static Local> {
-    // Always there: a thread local without a destructor lasts as long as its thread.
+    // This never fails: a thread local without a destructor lasts as long as its thread.
     let local = LOCAL.try_with(std::ptr::from_ref).ok()?;
-    // SAFETY: as above, and this is its thread; the reference is not given away.
+    // SAFETY: `LOCAL` lasts as long as this thread, and the reference does not leave the thread.
     Some(unsafe { &*local })
 }
 
-/// The compiler's own thread locals would call `malloc`, which this library may be.
+/// The thread's [`Local`]. A thread local of the compiler's would call `malloc`, which this library may be.
 #[cfg(thread_blocks)]
 #[inline(always)]
 pub(crate) fn local() -> Option<&'static Local> {
     const _: () = assert!(size_of::<Local>() <= os::THREAD_BLOCK_BYTES && align_of::<Local>() <= 16);
-    // SAFETY: this thread's block, which serves nothing else; it is long enough, lasts as long as the thread, and all zeroes is a
-    // `Local` that has no cache yet. The reference is not given away.
+    // SAFETY: this thread's block, which serves nothing else; it is long enough, lasts as long as the thread, and all zeroes is a `Local` that
+    // has no cache yet. The reference does not leave this thread.
     Some(unsafe { os::thread_block().cast::<Local>().as_ref() })
 }
 
@@ -529,7 +535,7 @@ pub(crate) fn is_joined() -> bool {
     local().is_some_and(|local| local.cache.get().is_some())
 }
 
-/// Enters this thread's cache; `None` where it has none, or may not use it now.
+/// Enters this thread's cache; `None` if it has none, or can't use it now.
 #[inline(always)]
 pub(crate) fn enter() -> Option<Entered<'static>> {
     local()?.cache.get()?.enter()
@@ -553,10 +559,9 @@ pub(crate) fn take(cache: &Cache, class: Class) -> Option<NonNull<u8>> {
 /// The pointer to a block. Caches and slabs store addresses.
 #[inline(always)]
 pub(crate) fn block_at(address: usize) -> NonNull<u8> {
-    // The address lies within the region, whose provenance was exposed when it was reserved.
+    // The address lies within the region, whose provenance was exposed by `Region::find_at`.
     let at = std::ptr::with_exposed_provenance_mut(address);
-    // SAFETY: the address is one that `SlabTable::take` found or `Cache::push` was given. It belongs to a block, which lies in a slab of
-    // the region.
+    // SAFETY: `SlabTable::take` found the address, or `Cache::push` got it. It belongs to a block, which lies in a slab of the region.
     unsafe { NonNull::new_unchecked(at) }
 }
 
@@ -576,7 +581,7 @@ pub(crate) unsafe fn put(class: Class, at: NonNull<u8>) -> bool {
 
 // The calling thread's runs and requests.
 
-/// Takes out a run of `run_bytes` that this thread caches, if it is `fits`, to serve a request of `bytes`.
+/// Takes a run of `run_bytes` that `fits` out of this thread's cache, to serve a request of `bytes`.
 #[inline(always)]
 pub(crate) fn take_run_if(run_bytes: usize, bytes: usize, fits: impl Fn(Run) -> bool) -> Option<Run> {
     let cache = enter()?;
@@ -585,8 +590,8 @@ pub(crate) fn take_run_if(run_bytes: usize, bytes: usize, fits: impl Fn(Run) -> 
     Some(run)
 }
 
-/// Counts a run that this thread was handed for a request of `bytes`. Returns `false` if it can't use a cache now: then
-/// [`run_totals`] lacks the request.
+/// Counts a run that this thread was handed for a request of `bytes`. Returns `false` if the thread can't use its cache now: then
+/// [`Cache::run_totals`] lacks the request.
 pub(crate) fn count_run(bytes: usize) -> bool {
     let is_cached = enter().map(|cache| cache.run_handed_out(bytes)).is_some();
     if !is_cached {
@@ -611,7 +616,7 @@ pub(crate) fn thread_totals() -> Totals {
     cached.into_iter().chain([local.past_cache.get()]).sum()
 }
 
-/// Caches a run for this thread. Returns the one that is not cached instead, if there is one.
+/// Caches a run for this thread. Returns the run that it displaces, or `run` itself if the thread can't use its cache.
 #[inline(always)]
 pub(crate) fn put_run(run: Run) -> Option<Run> {
     match enter() {
@@ -624,9 +629,9 @@ pub(crate) fn put_run(run: Run) -> Option<Run> {
 mod tests {
     use super::*;
 
-    /// A block that was freed and is still cached would be handed out twice; one that is neither would be lost.
+    /// A block that is taken out and still cached would be handed out twice. A block that is neither would be lost.
     #[test]
-    fn the_first_blocks_go_and_the_last_stay_in_their_order() {
+    fn the_oldest_blocks_are_taken_out_and_the_newest_stay_in_order() {
         let blocks: Blocks = [const { AtomicU64::new(0) }; classes::PLACES];
         let class = Class::of(100, 8);
         for (count, keep) in [(8, 4), (9, 4), (7, 5), (6, 0), (3, 8), (0, 2)] {

@@ -1,12 +1,12 @@
-//! Thread caches: each thread caches the blocks of each size class and the page runs that it freed last, for its next requests. Then
-//! no bitmap and no counter that threads share is touched.
+//! Thread caches: each thread caches the blocks of each size class and the page runs that it freed last, for its next requests. A request that
+//! the cache serves touches no bitmap and no counter that threads share.
 //!
-//! A cached block or run stays *used* in its slab or zone. The cache that holds its address owns it. All threads know all caches.
+//! A cached block or run stays *used* in its slab or zone. The cache that holds its address owns it. All threads can find all caches.
 //!
-//! An asymmetric fence guards the blocks. The owner of a cache sets its owner flag, then looks for a remote claim. A thread that wants
-//! the blocks of idle threads first claims their caches, then has the kernel put a fence into every thread of the process
-//! ([`os::fence_other_threads`]). It empties each cache whose owner flag is clear: that owner sees the claim before it touches
-//! the cache again. So the fence costs allocating threads nothing, and nobody waits.
+//! An asymmetric fence guards the blocks. The owner of a cache sets its owner flag, then looks for a remote claim. A thread that wants the
+//! blocks of idle threads first claims their caches. Then it has the kernel put a fence into every thread of the process
+//! ([`os::fence_other_threads`]). It empties each claimed cache whose owner flag is clear: that owner sees the claim before it touches the cache
+//! again. So the fence costs allocating threads nothing, and no thread waits.
 #![allow(
     unsafe_code,
     reason = "finds an exiting thread's cache by its address, purges memory, follows a list through the claimed caches"
@@ -55,7 +55,7 @@ use cache::{CacheState, local};
 #[cfg(all(test, not(loom)))]
 pub(crate) use registry::VISITS;
 
-/// As [`enter`], after finding a cache for a thread that has none yet.
+/// As [`enter`], but first finds a cache for a thread that has none.
 #[cold]
 pub(crate) fn join_and_enter() -> Option<Entered<'static>> {
     let local = local()?;
@@ -74,9 +74,9 @@ pub(crate) fn join_and_enter() -> Option<Entered<'static>> {
     cache.enter()
 }
 
-/// A cache without a thread, for this one.
+/// Acquires a cache without an owner for the calling thread.
 fn find() -> Option<&'static Cache> {
-    // Without its destructor a cache would never be released.
+    // Without the key's destructor, an exiting thread would not release its cache.
     let key = exit_key()?;
     let cache = registry::acquire()?;
     if init_storage(cache) && os::arm_thread_exit(key, NonNull::from(cache).cast()) {
@@ -95,11 +95,11 @@ fn give_up(cache: &Cache) {
     registry::mark_vacant(index);
 }
 
-/// An exiting thread leaves its cache to the next one, after `empty` took out all that it can. If another thread claims the cache at
-/// this moment, or a signal interrupted its owner, the contents stay for the next thread.
+/// Releases the cache of an exiting thread to the next one, after `empty` took its contents out. If another thread claims the cache at this
+/// moment, or a signal interrupted its owner in it, the contents stay for the next owner.
 ///
 /// # Safety
-/// `cache` is what the key's destructor was called with.
+/// `cache` is the argument of the key's destructor.
 pub(crate) unsafe fn leave(cache: *mut c_void, empty: impl FnOnce(&Cache)) {
     // SAFETY: the caller's: it is the address of a cache, which is static.
     let cache = unsafe { &*cache.cast::<Cache>() };
@@ -119,7 +119,7 @@ loom::lazy_static! {
     static ref CLAIMING: Claiming = Claiming(AtomicU64::new(0));
 }
 
-/// Takes the blocks out of every cache whose thread is not at it now, and hands each cache to `empty`.
+/// Claims every cache that holds blocks, and calls `empty` with each that its owner is not using now.
 pub(crate) fn claim_all(empty: impl FnMut(&'static Cache)) {
     claim(registry::all(), empty);
 }
@@ -139,18 +139,19 @@ fn claim(caches: impl Iterator<Item = &'static Cache>, empty: impl FnMut(&'stati
     CLAIMING.claim_all(caches, os::process_generation(), own, os::fence_other_threads, empty);
 }
 
-/// Takes out the runs that any thread caches.
+/// Takes the runs out of all caches.
 pub(crate) fn take_all_runs() -> impl Iterator<Item = Run> {
     registry::all().flat_map(Cache::take_runs)
 }
 
-/// Takes out runs that threads cache, for a thread that is about to take memory of `pages` pages that is not resident. Visits all
-/// caches, or at the next ones in turn if there are many.
+/// Takes runs out of caches, for a thread that is about to take `pages` pages that are not resident. Visits all caches, or the next ones in turn
+/// if there are many.
 pub(crate) fn take_some_runs(pages: usize) -> impl Iterator<Item = Run> {
     registry::some(visits_for(pages)).flat_map(Cache::take_runs)
 }
 
-/// The caches that a request may look at. A page costs it some hundred nanoseconds when it is first touched, and a cache one or two.
+/// How many caches a request of `pages` pages may visit. The first touch of a page takes some hundred nanoseconds, and a visit to a cache one or
+/// two.
 fn visits_for(pages: usize) -> usize {
     tuning::visits_a_page().saturating_mul(pages.saturating_add(1))
 }
@@ -161,7 +162,7 @@ pub(crate) fn cached_run_bytes() -> usize {
 }
 
 /// As [`cached_run_bytes`], for a request of `pages` pages. `None` if this request and those since the last walk are too small to pay for
-/// a walk of all caches.
+/// another walk over all caches.
 pub(crate) fn cached_run_bytes_for(pages: usize) -> Option<usize> {
     static PAID: AtomicUsize = AtomicUsize::new(0);
     let (visits, caches) = (visits_for(pages), registry::count());
@@ -175,15 +176,15 @@ pub(crate) fn cached_run_bytes_for(pages: usize) -> Option<usize> {
     Some(cached_run_bytes())
 }
 
-// The key of the C library that tells of exiting threads.
+// The key by which the C library reports exiting threads.
 
-/// The key whose destructor runs when a thread exits, and one; 0 without.
+/// The key whose destructor runs when a thread exits, plus one; 0 without a key.
 static EXIT_KEY: AtomicU32 = AtomicU32::new(0);
 
-/// The key that has [`thread_exits`](arena::thread_exits) called when a thread exits. The first call makes it; `None` where the system has no
-/// key left.
+/// The key that has [`thread_exits`](arena::thread_exits) called when a thread exits. The first call makes it; `None` if the system has no key
+/// left.
 ///
-/// That call should come before the program's: glibc has 32 keys for which it never allocates.
+/// The first call should come before the program makes its own keys: glibc has 32 keys for which it never allocates.
 pub(crate) fn exit_key() -> Option<u32> {
     let known = EXIT_KEY.load(Ordering::Relaxed);
     if known != 0 {
@@ -199,7 +200,7 @@ pub(crate) fn exit_key() -> Option<u32> {
     }
 }
 
-// The memory in which caches keep the addresses of their blocks.
+// The storage of caches: memory for the addresses of their blocks.
 
 /// Bytes of one cache's storage, in whole pages of any kernel.
 const STORAGE_BYTES: usize = (classes::PLACES * size_of::<u64>()).next_multiple_of(64 << 10);
@@ -211,29 +212,29 @@ fn init_storage(cache: &Cache) -> bool {
     }
     let Ok(mapping) = os::map_zeroed(STORAGE_BYTES).map(os::Mapping::for_table) else { return false };
     cache.blocks.store(mapping.start().as_ptr().cast(), Ordering::Relaxed);
-    // As the cache, for ever.
+    // Never unmapped, because the cache itself is never freed.
     std::mem::forget(mapping);
     true
 }
 
-/// Purges the storage of an empty cache. For the thread that owns or claims it.
+/// Purges the storage of an empty cache. Only for a thread that entered or claimed it.
 pub(crate) fn clear_storage(cache: &Cache) {
     let blocks = cache.blocks.load(Ordering::Relaxed);
     if !blocks.is_null() {
-        // SAFETY: the part of this cache, which holds nothing: all of its counts are zero.
+        // SAFETY: the storage of this cache, which is empty: all of its counts are zero.
         let _ = unsafe { os::discard(blocks.cast(), STORAGE_BYTES) };
     }
 }
 
-// Taking the blocks out of other threads' caches.
+// Claims: how a thread takes the blocks out of other threads' caches.
 
-/// The [generation](crate::os::process_generation) of the process whose thread is claiming caches; 0 is none.
+/// The [generation](crate::os::process_generation) of the process in which a thread is claiming caches; 0 if none is.
 pub(crate) struct Claiming(pub(super) AtomicU64);
 
 impl Claiming {
-    /// Claims those of `caches` that hold blocks, has `fence` reach all other threads (`false` if it can't), and hands `empty`
-    /// each cache whose thread is not at it; among them `own`, the calling thread's. Does nothing while another thread of the
-    /// generation `by` does the same.
+    /// Claims those of `caches` that hold blocks, and fences all other threads by `fence`, which returns `false` if it can't. Then calls `empty`
+    /// with each claimed cache that its owner is not using. `own` is the calling thread's cache, which needs no fence. Does nothing while
+    /// another thread of the generation `by` claims caches.
     pub(crate) fn claim_all<'a>(
         &self,
         caches: impl Iterator<Item = &'a Cache>,
@@ -243,12 +244,12 @@ impl Claiming {
         mut empty: impl FnMut(&'a Cache),
     ) {
         let is_own = |cache: &Cache| own.is_some_and(|own| std::ptr::eq(own, cache));
-        // One at a time: two threads that claim at once could not tell their claims apart.
+        // One thread at a time: two claimants at once could not tell their claims apart.
         let before = self.0.load(Ordering::Relaxed);
         if before == by || self.0.compare_exchange(before, by, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return;
         }
-        // The claimed caches are a list: a thread that exits during the claim is not among `caches` any more.
+        // The claimed caches form a list, because the cache of a thread that exits during the claim may no longer be among `caches`.
         let mut last: *const Cache = ptr::null();
         let mut others = 0;
         for cache in caches.filter(|cache| cache.has_blocks()) {
@@ -272,28 +273,28 @@ impl Claiming {
     }
 }
 
-// Sums over the threads that live, and those that lived.
+// Sums over living and former threads.
 
-/// Bytes and calls of all threads since the process started.
+/// Allocations and bytes of all threads since the process started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
     /// Runs handed to threads with a cache.
     pub(crate) runs: Totals,
-    /// Blocks handed out, from a cache or past it.
+    /// Blocks handed out, from a cache or directly from slabs.
     pub(crate) blocks: Totals,
-    /// The bytes of the blocks that were freed, into a cache or past it.
+    /// The bytes of the blocks that were freed, into a cache or directly to slabs.
     pub(crate) returned_bytes: u64,
 }
 
-/// The counts that no living cache has, of threads that ended and of blocks past the caches: returned bytes, runs, their bytes, blocks, their
-/// bytes. The functions below take them in this order.
+/// The counts that are in no cache, of threads that ended and of blocks that bypassed the caches. In this order: bytes of freed blocks, runs,
+/// bytes of runs, blocks, bytes of blocks.
 static NOT_IN_CACHES: [atomic::AtomicU64; 5] = [const { atomic::AtomicU64::new(0) }; 5];
-/// How many threads began, and how many ended, to add to these.
+/// How many threads began to add to these counts, and how many finished.
 static BEGUN: atomic::AtomicU64 = atomic::AtomicU64::new(0);
 static ENDED: atomic::AtomicU64 = atomic::AtomicU64::new(0);
 
-/// Adds that are under way when a sum is made are waited for that often: another look takes about as long as they do. A thread that was cut
-/// off by a fork never ends.
+/// The most attempts at a sum during which no thread adds its counts. An attempt takes about as long as an addition. A thread that a fork cut
+/// off never finishes its addition.
 const ATTEMPTS: usize = 3;
 
 /// Adds the counts of an exiting thread to those of former threads.
@@ -308,7 +309,7 @@ pub(crate) fn add_to_former(cache: &Cache) {
     ENDED.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Counts a block that this thread took, and that no cache counts.
+/// Counts a block that this thread took directly from a slab.
 pub(crate) fn count_block_past_cache(bytes: usize) {
     let [.., blocks, block_bytes] = &NOT_IN_CACHES;
     blocks.fetch_add(1, Ordering::Relaxed);
@@ -316,7 +317,7 @@ pub(crate) fn count_block_past_cache(bytes: usize) {
     count_past_cache(bytes);
 }
 
-/// Counts a block that came back past the caches.
+/// Counts a block that was freed directly to its slab.
 pub(crate) fn count_returned_past_cache(bytes: usize) {
     let [returned_bytes, ..] = &NOT_IN_CACHES;
     returned_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -336,7 +337,7 @@ pub(crate) fn sums() -> Sums {
 }
 
 fn walk() -> Sums {
-    // First what came back. A block that is handed out and comes back between the walks must not count as back only.
+    // Freed blocks come first. Otherwise a block that is handed out and freed between the two walks would count only as freed.
     let [returned_bytes, ..] = &NOT_IN_CACHES;
     let returned_bytes = returned_bytes.load(Ordering::SeqCst);
     let returned_bytes = returned_bytes + registry::all().map(Cache::returned_bytes).sum::<u64>();

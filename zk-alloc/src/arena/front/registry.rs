@@ -1,7 +1,7 @@
-//! All thread caches: which of them have no thread, and which a walk visits.
+//! All thread caches: which of them have no owner, and which a walk visits.
 //!
-//! A walk visits the caches of the threads that live, and those that an exiting thread could not empty. So its cost follows the living
-//! threads. (A forked child also visits the caches of the threads that it does not have: nobody knows which those are.)
+//! A walk visits the caches of living threads, and those that an exiting thread could not empty. So its cost follows the number of living
+//! threads. (A forked child also visits the caches of threads that exist only in its parent, because it can't tell which those are.)
 #![allow(unsafe_code, reason = "lays caches over zeroed memory")]
 
 use std::sync::atomic::AtomicUsize;
@@ -11,9 +11,10 @@ use crate::arena::pages::bitmap::{self, HintSet};
 use crate::os::{AllZero, MappedOnce};
 use crate::sync::{AtomicU64, Ordering};
 
-/// Threads beyond that many at once cache nothing. A thread has two mappings, and Linux lets a process have 65,530.
+/// The most threads that have caches at once. Any further thread caches nothing. A thread has two mappings, and Linux lets a process have
+/// 65,530.
 pub(crate) const THREADS: usize = 32 << 10;
-/// Caches that are mapped at once. A small process has those of the library's own memory.
+/// The number of caches that are mapped at once. A small process needs only those in `FIRST`, a static.
 const CHUNK: usize = 512;
 
 const WORDS: usize = bitmap::words_for(THREADS);
@@ -23,10 +24,10 @@ static MORE: [MappedOnce<[Cache; CHUNK]>; THREADS / CHUNK - 1] = [const { Mapped
 // SAFETY: atomics, for which zero is a value.
 unsafe impl AllZero for [Cache; CHUNK] {}
 
-/// No cache at or above this index ever had a thread.
+/// No cache at or above this index ever had an owner.
 static FRONTIER: AtomicUsize = AtomicUsize::new(0);
 static WORDS_OF_SETS: [[AtomicU64; WORDS]; 2] = [const { [const { AtomicU64::new(0) }; WORDS] }; 2];
-/// Below the frontier: the caches that may have no thread.
+/// The caches below the frontier that may have no owner.
 static VACANT: HintSet = HintSet::new(&WORDS_OF_SETS[0], THREADS);
 /// The caches that walks visit, and their number.
 static VISITED: HintSet = HintSet::new(&WORDS_OF_SETS[1], THREADS);
@@ -42,17 +43,17 @@ fn at(index: usize) -> &'static Cache {
     &caches[index % CHUNK]
 }
 
-/// Maps the chunk of a cache, if that is not done; `false` where the system has no memory.
+/// Maps the chunk of a cache, unless it is mapped already; `false` if the system has no memory.
 fn has_memory(index: usize) -> bool {
     (index / CHUNK).checked_sub(1).is_none_or(|chunk| MORE[chunk].map().is_ok())
 }
 
-/// Makes the calling thread the owner of the lowest cache without a thread, which walks visit from now on.
+/// Makes the calling thread the owner of the lowest cache without an owner. From now on, walks visit the cache.
 pub(crate) fn acquire() -> Option<&'static Cache> {
     let index = acquire_former().or_else(acquire_new)?;
     let cache = at(index);
     cache.set_index(index);
-    // Only the owner changes the mark. The last one left it if there was something left in the cache.
+    // Only the owner changes the mark. The last owner left it set if the cache was not empty.
     if VISITED.first(index) != Some(index) {
         VISITED.set(index);
         VISITED_COUNT.fetch_add(1, Ordering::Relaxed);
@@ -60,7 +61,7 @@ pub(crate) fn acquire() -> Option<&'static Cache> {
     Some(cache)
 }
 
-/// A cache that had a thread before.
+/// Acquires a cache that had an owner before.
 fn acquire_former() -> Option<usize> {
     let mut from = 0;
     loop {
@@ -70,7 +71,7 @@ fn acquire_former() -> Option<usize> {
         if is_acquired {
             return Some(index);
         }
-        // It may have been given up before the hint was cleared.
+        // Its owner may have released it before the hint was cleared.
         if !at(index).is_owned() {
             VACANT.set(index);
         }
@@ -91,7 +92,7 @@ fn acquire_new() -> Option<usize> {
     }
 }
 
-/// Has walks visit the caller's cache no more, if it is empty. Nothing puts anything into it any more.
+/// Excludes the caller's cache from walks, if it is empty. Nothing is put into the cache any more.
 pub(crate) fn leave_out(cache: &Cache) {
     if cache.is_empty() {
         VISITED.clear(cache.index());
@@ -109,7 +110,7 @@ pub(crate) fn count() -> usize {
     VISITED_COUNT.load(Ordering::Relaxed)
 }
 
-/// A walk over all caches that hold something, or may.
+/// A walk over all caches that may hold something.
 pub(crate) fn all() -> impl Iterator<Item = &'static Cache> + Clone {
     let mut from = 0;
     std::iter::from_fn(move || {
@@ -137,6 +138,6 @@ fn visit(index: usize) -> &'static Cache {
     at(index)
 }
 
-/// The caches that walks visited so far.
+/// How many caches walks visited so far.
 #[cfg(test)]
 pub(crate) static VISITS: AtomicUsize = AtomicUsize::new(0);

@@ -30,7 +30,7 @@ fn max_fetch(bytes: usize, capacity: usize) -> usize {
 pub enum NotFreeable {
     /// It lies within a block.
     InBlock {
-        /// Its place in the block, in bytes.
+        /// Its offset in the block, in bytes.
         offset: usize,
         /// The length of the block.
         bytes: usize,
@@ -90,8 +90,8 @@ impl SizeClasses {
         let mut found = [0; BATCH];
         let most = max_fetch(class.block_bytes(), class.capacity());
         if let Some(cache) = front::join_and_enter() {
-            // The cache may hold some even so: it is time to tick, or another thread had claimed the cache at the first look, or a signal
-            // handler filled it in between.
+            // The cache may hold blocks nevertheless: this request came here to tick, or another thread had claimed the cache at the first
+            // attempt, or a signal handler filled it in between.
             if let Some(cached) = front::take(&cache, class) {
                 tick_soon(&cache);
                 drop(cache);
@@ -115,8 +115,8 @@ impl SizeClasses {
         Ok(front::block_at(found[0]))
     }
 
-    /// As [`front::put`], for a caller who may free what is no block, or a block twice. Returns `false` also if the address
-    /// looks as if it were; [`check`](Self::check) tells.
+    /// As [`front::put`], for a caller that may pass an address that is no block, or free a block twice. Also returns `false` if either seems
+    /// to be the case; [`check`](Self::check) tells which.
     ///
     /// # Safety
     /// If `at` came from [`alloc`](Self::alloc), it is of this class, and nobody uses it any more.
@@ -165,7 +165,7 @@ impl SizeClasses {
     fn bring_back(&self, zone: &Zone, class: Class, block: u64) {
         if let Some(cache) = front::join_and_enter() {
             if !cache.push(class, block) {
-                // The older half returns to the slabs: the newer half is still in the processor's caches.
+                // The older half returns to the slabs, because the newer half is still in the processor's caches.
                 self.flush(zone, &cache, class, class.capacity() / 2);
                 cache.push(class, block);
             }
@@ -186,7 +186,7 @@ impl SizeClasses {
         Class::all().filter(|&class| cache.holds(class)).for_each(|class| self.flush(zone, cache, class, 0));
     }
 
-    /// Empties the caches of all threads that are not allocating at this moment. If `and_storage` is set, purges the memory in which these
+    /// Empties the caches of all threads that are not using theirs at this moment. If `and_storage` is set, purges the memory in which these
     /// caches keep the addresses of their blocks. A thread faults it in again when its cache next takes a block.
     pub(crate) fn empty_caches(&self, zone: &Zone, and_storage: bool) {
         front::claim_all(|cache| {
@@ -197,13 +197,13 @@ impl SizeClasses {
         });
     }
 
-    /// As [`empty_caches`](Self::empty_caches), for a request of `request_bytes`: empties the caches of some threads, and the next call those
-    /// of others.
+    /// As [`empty_caches`](Self::empty_caches), for a request of `request_bytes`: empties the caches of some threads. The next call empties
+    /// those of others.
     pub(crate) fn empty_some_caches(&self, zone: &Zone, request_bytes: usize) {
         front::claim_some(caches_of_request(request_bytes), |cache| self.empty(zone, cache));
     }
 
-    /// After how many calls of [`empty_some_caches`](Self::empty_some_caches) all caches were emptied.
+    /// How many calls of [`empty_some_caches`](Self::empty_some_caches) it takes to empty all caches.
     pub(crate) fn calls_to_empty(&self, request_bytes: usize) -> usize {
         front::visited().div_ceil(caches_of_request(request_bytes)).max(1)
     }
@@ -221,8 +221,8 @@ impl SizeClasses {
     }
 }
 
-/// Has one of the next requests of this cache's thread go on with a purge that is not done. To call after a request is counted: it would
-/// undo a jump to the next tick.
+/// If a purge is unfinished, has one of the next requests of this cache's thread continue it. Call it after the request is counted. Before that,
+/// the count may stand right at a tick, and would not jump to the next one.
 fn tick_soon(cache: &Cache) {
     if decay::is_unfinished() {
         cache.tick_within(tuning::purge_requests());

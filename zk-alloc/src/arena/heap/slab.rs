@@ -1,11 +1,10 @@
 //! Slabs: memory of the small and medium sizes. A slab is a part of its zone that is cut into blocks of one size class.
 //!
-//! A slab has a bit for each of its blocks, which is set while the block is *free*. Clearing the bit takes ownership of the block, and only
-//! the owner sets the bit again. That is the whole protocol. It holds no matter which thread it is, and where it is interrupted or cut off
-//! by a fork.
+//! A slab has a bit for each of its blocks, which is set while the block is *free*. Clearing the bit takes ownership of the block, and only the
+//! owner sets the bit again. That is the whole protocol. It holds no matter which thread acts, and where a signal or a fork interrupts it.
 //!
-//! A slab keeps its class while any of its blocks has an owner. A thread that owns all blocks may return the slab to its zone. A thread
-//! that finds a slab by a hint knows nothing of it until it owns a block. Only then does it read the class.
+//! A slab keeps its class while any of its blocks has an owner. A thread that owns all blocks may return the slab to its zone. A thread that
+//! finds a slab by a hint knows nothing about the slab until it owns one of its blocks. Only then does it read the class.
 //!
 //! Metadata lies in separate tables, never in the slab. Slabs account for resident memory page by page: a live block keeps only its own
 //! pages, and [`SlabTable::purge`] purges the others.
@@ -28,7 +27,7 @@ use crate::sync::{AtomicU8, AtomicU64, Ordering};
 const UNIT_BYTES: usize = classes::MIN_SLAB_BYTES;
 /// Bitmaps are committed for this many units at once.
 const COMMIT_UNITS: usize = 2048;
-/// The hint set of the slabs in which a block was freed since their last purge. No class has this number.
+/// The number of the hint set of slabs in which a block was freed since their last purge. No class has this number.
 const UNPURGED: usize = 0;
 
 /// Visiting a slab counts as reading this many words.
@@ -38,7 +37,7 @@ const SLAB_WORDS: usize = 16;
 pub(crate) struct SlabTable {
     base: usize,
     units: usize,
-    /// The number of the class, in every unit of a slab; 0 where no slab lies.
+    /// The number of a slab's class, in each of its units; 0 where no slab lies.
     classes: Table<AtomicU8>,
     /// Which pages of a slab are accounted, at the slab's first unit. Each bit stands for [`page_bytes`](Self::page_bytes) bytes.
     present: Table<AtomicU64>,
@@ -147,7 +146,7 @@ impl SlabTable {
         self.classes.all()[units].iter().for_each(|unit| unit.store(number, Ordering::Relaxed));
     }
 
-    /// As [`take`](Self::take), from a slab that may have free blocks. It may have another class by now, or be no slab any more.
+    /// As [`take`](Self::take), from a slab that may have free blocks. By now it may have another class, or be gone.
     fn take_from(
         &self,
         zone: &Zone,
@@ -163,7 +162,7 @@ impl SlabTable {
             if mask == 0 {
                 continue;
             }
-            // Acquire pairs with the Release of `give`: this thread sees all that the blocks' last owners did to them, and the stores that
+            // Acquire pairs with the Release of `set_free`: this thread sees all that the blocks' last owners did to them, and the stores that
             // made this a slab of its class.
             let mask = mask & free.fetch_and(!mask, Ordering::SeqCst);
             let blocks = Blocks { unit, word, mask };
@@ -201,13 +200,13 @@ impl SlabTable {
         self.in_use_bytes.fetch_add(slab_bytes, atomic::Ordering::Relaxed);
         self.present.all()[unit].store(resident, Ordering::Relaxed);
         self.set_class(unit..unit + units, class.number());
-        // This thread owns all blocks. It frees those that it does not want, and other threads may take them.
+        // This thread owns all blocks. It frees those that it does not want. Other threads may take them at once.
         let wanted = lowest(class.full_word(0), found.len());
         let blocks = Blocks { unit, word: 0, mask: wanted };
         let made_present = self.make_present(zone, class, blocks, limit);
         let ours = if made_present.is_ok() { wanted } else { 0 };
         let taken = self.list(class, Blocks { mask: ours, ..blocks }, found);
-        // Word 0 comes last: with it, all blocks may be free, and the slab may return to its zone.
+        // Word 0 comes last: only then may all blocks be free, so that the slab returns to its zone.
         for word in (0..class.words()).rev() {
             let mask = class.full_word(word) & if word == 0 { !ours } else { u64::MAX };
             if mask != 0 {
@@ -286,15 +285,14 @@ impl SlabTable {
         self.address_of(class, self.block_at(class, address))
     }
 
-    /// Frees blocks that the caller owns, and returns their slab to the zone if all of its blocks are free. The next purge looks at the
-    /// slab.
+    /// Frees blocks that the caller owns, and returns their slab to the zone if all of its blocks are free. The next purge visits the slab.
     fn give(&self, zone: &Zone, blocks: Blocks) {
         self.set_free_or_retire(zone, blocks);
-        // The hint is set last, so that a thread that clears it finds the blocks free. If the slab is gone, the hint only costs a look.
+        // The hint is set last, so that a thread that clears it finds the blocks free. If the slab is gone, the hint only costs a visit.
         self.hints.set(UNPURGED).set(blocks.unit);
     }
 
-    /// As [`give`](Self::give), but does not have the next purge look at the slab.
+    /// As [`give`](Self::give), but sets no hint for the next purge.
     fn set_free_or_retire(&self, zone: &Zone, blocks: Blocks) {
         // Read while the caller owns the blocks: afterwards the slab may be gone.
         let Some(class) = self.class(blocks.unit) else { return };
@@ -306,7 +304,7 @@ impl SlabTable {
     /// Frees blocks that the caller owns, in a slab of this class. Returns the bits of their word that were set before.
     fn set_free(&self, class: Class, blocks: Blocks) -> u64 {
         let Blocks { unit, word, mask } = blocks;
-        // Release: the caller's use of the blocks ends before.
+        // Release: the caller's use of the blocks has ended.
         let before = self.free_word(unit, word).fetch_or(mask, Ordering::SeqCst);
         check_freed_once(before & mask, class, || self.address_of(class, Blocks { mask: before & mask, ..blocks }));
         // A thread that found this word empty may have cleared the hint.
@@ -323,13 +321,13 @@ impl SlabTable {
         };
         while is_empty(class) {
             let claimed = self.claim_full_words(unit, class);
-            // If no word was claimed, another thread owns blocks of the first word. It looks when it frees them.
+            // If no word was claimed, another thread owns blocks of the first word. That thread checks the slab when it frees them.
             let Some(now) = self.class(unit).filter(|_| claimed > 0) else { return };
             if now == class && claimed == class.words() {
                 return self.retire(zone, unit, class);
             }
-            // Another thread owns some of the blocks. Or the slab has another class by now, and some of its words look the same. A thread
-            // that looked since then found the slab not empty because of this claim, so this thread looks again.
+            // Another thread owns some of the blocks. Or the slab has another class by now, and some of its words look the same. Because of this
+            // claim, a thread that checked the slab meanwhile found it not empty. So this thread checks again.
             for word in 0..claimed {
                 self.set_free(now, Blocks { unit, word, mask: class.full_word(word) });
             }
@@ -377,6 +375,7 @@ impl SlabTable {
     }
 
     // The pages of slabs: which are resident, and how pages without a block in use are purged.
+
     fn return_to_zone(&self, zone: &Zone, slab: NonNull<u8>, slab_bytes: usize, present: u64) {
         let zone_page_bytes = zone.page_bytes();
         let zone_pages = slab_bytes / zone_page_bytes;
@@ -385,7 +384,8 @@ impl SlabTable {
         for zone_page in 0..zone_pages {
             let there = present >> (zone_page * pages) & low_bits(pages);
             let missing_bytes = (pages - there.count_ones() as usize) * self.page_bytes(slab_bytes);
-            // The zone accounts by its own pages. One that is resident in part counts as resident, and its missing part is accounted too.
+            // The zone accounts by its own pages. A zone page that is resident in part counts as resident, and its missing part is accounted
+            // too.
             if there != 0 && accounts::admit(missing_bytes, Limit::Cap) {
                 resident |= 1 << zone_page;
             } else if there != 0 {
@@ -396,8 +396,8 @@ impl SlabTable {
                 if gone == there {
                     self.returned(gone, slab_bytes);
                 } else {
-                    // The kernel refuses, as with locked pages: they are still resident. So the page is accounted, whatever the limits
-                    // say.
+                    // The kernel refused to purge, as it does for locked pages. They are still resident, so the page is accounted, whatever the
+                    // limits say.
                     accounts::exceed(missing_bytes);
                     resident |= 1 << zone_page;
                 }
@@ -427,7 +427,7 @@ impl SlabTable {
         slab_bytes / self.page_bytes(slab_bytes)
     }
 
-    /// The slab's pages that lie in those pages of the zone that `bits` names, as bits, in a slab of `zone_pages` pages of the zone.
+    /// The slab's pages that lie in the zone pages that `bits` names, as bits. The slab has `zone_pages` zone pages.
     fn slab_pages_of(&self, bits: u64, zone_pages: usize, slab_bytes: usize) -> u64 {
         let each = self.pages(slab_bytes) / zone_pages;
         let pages = each_bit(bits).map(|zone_page| low_bits(each) << (zone_page * each));
@@ -457,7 +457,7 @@ impl SlabTable {
         if !accounts::admit(missing_bytes, limit) {
             return Err(Shortage::OverBudget);
         }
-        // Since then, another thread may have accounted for a page that its block shares with ours.
+        // Since `before` was read, another thread may have accounted for a page that its block shares with one of these.
         let twice = present.fetch_or(missing, Ordering::Relaxed) & missing;
         let twice_bytes = twice.count_ones() as usize * self.page_bytes(class.slab_bytes());
         accounts::unaccount(twice_bytes);
@@ -465,7 +465,7 @@ impl SlabTable {
         Ok(())
     }
 
-    /// Purges pages of a slab, and returns which of them went.
+    /// Purges pages of a slab, and returns those that the kernel purged, as bits.
     ///
     /// # Safety
     /// Nobody needs the contents of the slab's `pages`.
@@ -486,17 +486,17 @@ impl SlabTable {
         gone
     }
 
-    /// Takes pages off the account that were purged. Returns their bytes.
+    /// Takes purged pages off the account. Returns their bytes.
     fn returned(&self, pages: u64, slab_bytes: usize) -> usize {
         let bytes = pages.count_ones() as usize * self.page_bytes(slab_bytes);
         accounts::returned(bytes);
         bytes
     }
 
-    /// Purges the free pages of slabs until the allowance is spent, or no slab has any. Returns how many bytes went.
+    /// Purges the free pages of slabs until the allowance is spent, or no slab has any. Returns how many bytes it purged.
     ///
-    /// It looks only at slabs in which a block was freed since their last purge, so each look is paid for by a free. The next call
-    /// continues behind the slab at which this one stops.
+    /// It visits only new slabs, and those in which a block was freed since their last purge. The next call continues behind the slab at which
+    /// this one stops.
     pub(crate) fn purge(&self, zone: &Zone, allowance: &mut Allowance) -> usize {
         let unpurged = self.hints.set(UNPURGED);
         let begun = self.purge_from.load(atomic::Ordering::Relaxed);
@@ -505,7 +505,7 @@ impl SlabTable {
         while !allowance.is_spent() {
             match unpurged.first(from).filter(|&unit| !is_second_half || begun == 0 || unit < begun) {
                 Some(unit) => {
-                    // Cleared before the look: a block that is freed during the look sets the hint again.
+                    // Cleared before the visit, so that a block that is freed during the visit sets the hint again.
                     unpurged.clear(unit);
                     let went = self.purge_slab(zone, unit);
                     allowance.spend(went, usize::from(went > 0), SLAB_WORDS);
@@ -529,7 +529,7 @@ impl SlabTable {
         if !is_resident || (class.block_bytes() < min_bytes && free_bytes < min_bytes) {
             return 0;
         }
-        // Owned during the purge, so that no thread accounts for the pages without a block in use.
+        // This thread owns the free blocks during the purge, so that no other thread accounts for their pages.
         let mut free = [0; MAX_WORDS];
         for (word, free) in free[..class.words()].iter_mut().enumerate() {
             *free = self.free_word(unit, word).swap(0, Ordering::SeqCst);
@@ -551,7 +551,7 @@ impl SlabTable {
             let dropped = present.fetch_and(!dropped, Ordering::Relaxed) & dropped;
             gone = self.returned(dropped, class.slab_bytes());
         }
-        // Also if the slab has another class, and its blocks were taken by mistake.
+        // Also done if the slab has another class, whose blocks were taken by mistake.
         for (word, &mask) in free[..class.words()].iter().enumerate().filter(|&(_, &mask)| mask != 0) {
             self.set_free_or_retire(zone, Blocks { unit, word, mask });
         }
@@ -559,8 +559,8 @@ impl SlabTable {
     }
 }
 
-/// Ends the process if blocks that come back to their slab are free already. C programs free memory twice, and the second copy of a
-/// block reaches its bitmap at the latest here. Rust programs can't, unless their unsafe code is wrong.
+/// Ends the process if blocks that are about to become free are free already. A C program may free a block twice, which is detected here at the
+/// latest. A Rust program frees a block twice only if its unsafe code is wrong. So builds for Rust check this only with debug assertions.
 #[inline(always)]
 fn check_freed_once(free_before: u64, class: Class, address: impl FnOnce() -> usize) {
     #[cfg(feature = "c-api")]
@@ -571,10 +571,11 @@ fn check_freed_once(free_before: u64, class: Class, address: impl FnOnce() -> us
     debug_assert_eq!(free_before, 0, "a block of {} bytes at {:#x} was freed twice", class.block_bytes(), address());
 }
 
-/// The bits of a word whose blocks fill whole cache lines, so that the thread that takes them shares no line. All bits, if there are none.
+/// The bits of a word whose blocks fill whole cache lines, so that the thread that takes them shares no line. All bits, if there are no such
+/// blocks.
 fn by_lines(class: Class, bits: u64) -> u64 {
     let (blocks, mut firsts) = (class.blocks_by_lines(), bits);
-    // `blocks` is a power of two. Each step leaves the bits at which twice as many set bits begin.
+    // `blocks` is a power of two. Each step keeps the bits at which twice as many set bits in a row begin.
     for shift in (0..blocks.trailing_zeros()).map(|step| 1 << step) {
         firsts &= firsts >> shift;
     }

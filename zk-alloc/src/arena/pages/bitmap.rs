@@ -1,8 +1,8 @@
-//! A bitmap whose runs of bits are claimed and released without a lock; and sets of hints where to look in one.
+//! A bitmap whose runs of bits are claimed and released without a lock. Also sets of hints, which tell a search where to look in a bitmap.
 //!
 //! Turning a bit from 0 to 1 takes ownership of it, and only the owner turns it back. That is the whole protocol. It holds no matter which
-//! thread is interrupted, cut off by a fork or overtaken, and at which instruction. Such a thread may leave bits set. That wastes memory,
-//! but never hands it out twice.
+//! thread is interrupted, overtaken or cut off by a fork, and at which instruction. Such a thread may leave bits set. That wastes memory, but
+//! never hands it out twice.
 #![allow(unsafe_code, reason = "lays atomics over zeroed memory")]
 
 use crate::os::Errno;
@@ -32,18 +32,18 @@ impl<'a> Bitmap<'a> {
         bits.div_ceil(WORD_BITS)
     }
 
-    /// Claims exactly `[start, start + n)`, or nothing. Then it returns a bit that was already set, or the length if the range ends behind
-    /// it.
+    /// Claims exactly `[start, start + n)`, or nothing. On failure, returns a bit that was already set, or the bitmap's length if the range ends
+    /// behind it.
     pub(crate) fn try_claim(self, start: usize, n: usize) -> Result<(), usize> {
         if start + n > self.len() {
             return Err(self.len());
         }
         for (word, mask) in masks(start, n) {
-            // Acquire pairs with the Release of `release`: the last owner's use of the memory is over. `release` says why it is SeqCst.
+            // Acquire pairs with the Release of `release`: the last owner's use of the memory has ended. `release` says why this is SeqCst.
             let before = self.words[word].fetch_or(mask, Ordering::SeqCst);
             let taken = before & mask;
             if taken != 0 {
-                // Undo the claim: the bits that were turned in this word, and all claimed bits of the words before it.
+                // Undo the claim: clear the bits that it set in this word, and all its bits in the words before.
                 self.words[word].fetch_and(!(mask & !before), Ordering::SeqCst);
                 let whole_words_end = (word * WORD_BITS).max(start);
                 self.release(start, whole_words_end - start);
@@ -130,7 +130,7 @@ impl<'a> Bitmap<'a> {
     }
 
     /// The lowest run of `n` clear bits at or above `at` that begins at a multiple of `align`, in the first `max_words` words from there.
-    /// `align` is a power of two, from `n` to the bits of a word, which has several such places. They are checked together.
+    /// `align` is a power of two, at least `n` and at most the bits of a word. All aligned places of a word are checked together.
     pub(crate) fn next_aligned(self, at: usize, n: usize, align: usize, max_words: usize) -> Option<usize> {
         let places = u64::MAX / low_bits(align);
         let mut below = low_bits(at % WORD_BITS);
@@ -159,12 +159,12 @@ impl<'a> Bitmap<'a> {
         })
     }
 
-    /// The start of the clear bits that lie right below `at`, but not below `lowest`.
+    /// The start of the clear bits right below `at`, or `lowest` if they begin further below.
     pub(crate) fn end_of_set(self, lowest: usize, at: usize) -> usize {
         self.last_set(lowest, at - lowest).map_or(lowest, |set| set + 1)
     }
 
-    /// The bits of a word at which clear bits begin: behind a set bit, or at the start of the bitmap.
+    /// The bits of a word at which a run of clear bits begins: behind a set bit, or at the start of the bitmap.
     pub(crate) fn begins_of_clear(self, word: usize) -> u64 {
         let bits = self.words[word].load(Ordering::SeqCst);
         let before = if word == 0 { 1 } else { self.words[word - 1].load(Ordering::SeqCst) >> (WORD_BITS - 1) };
@@ -237,7 +237,7 @@ const fn highest(bits: u64) -> usize {
     WORD_BITS - 1 - bits.leading_zeros() as usize
 }
 
-/// The words of bitmaps and hint sets that a thread read or wrote, for the tests of what a search costs.
+/// The words of bitmaps and hint sets that a thread read or wrote, for the tests of the cost of a search.
 #[cfg(all(test, not(loom)))]
 pub(crate) mod steps {
     use std::cell::Cell;
@@ -256,19 +256,18 @@ pub(crate) mod steps {
     }
 }
 
-/// Words that are looked at before the hints are.
+/// How many words a search reads before it uses the hints.
 #[cfg(not(loom))]
 const NEAR: usize = 4;
-/// The models look at the hints at once.
+/// The models use the hints at once.
 #[cfg(loom)]
 const NEAR: usize = 0;
 
-/// Which words of a bitmap have set bits. With that, the distance from a clear bit to the next set bit takes a few loads, however far it
-/// is.
+/// Which words of a bitmap have set bits. With it, a search from a clear bit to the next set bit takes a few loads, however far that is.
 ///
-/// A [hint set](HintSet) names the words. A word is named after a bit of it is set, and no more after all of its bits are clear. A search
-/// reads each word that is named, so a superfluous hint does no harm. A missing hint makes a claim fail. Then that thread sets it: the
-/// thread that set the bits may have been cut off by a fork.
+/// A [hint set](HintSet) names the words. A thread that sets bits of a word adds the word afterwards. A thread that clears its last bit removes
+/// the word afterwards. A search reads each named word, so a superfluous hint does no harm. A missing hint makes a claim fail. Then the claiming
+/// thread sets the hint, because a fork may have cut off the thread that set the bits.
 #[derive(Clone, Copy)]
 pub(crate) struct Occupied<'a> {
     pub(crate) bits: Bitmap<'a>,
@@ -276,12 +275,12 @@ pub(crate) struct Occupied<'a> {
 }
 
 impl Occupied<'_> {
-    /// The bits of `[start, start + n)` were set.
+    /// Notes that the bits of `[start, start + n)` were set.
     pub(crate) fn set(self, start: usize, n: usize) {
         words_of(start, n).for_each(|(group, mask)| self.words.set_all(group, mask));
     }
 
-    /// The bits of `[start, start + n)` became clear.
+    /// Notes that the bits of `[start, start + n)` became clear.
     pub(crate) fn cleared(self, start: usize, n: usize) {
         for (group, mask) in words_of(start, n) {
             let clear = self.clear_words(group, mask);
@@ -296,7 +295,7 @@ impl Occupied<'_> {
         }
     }
 
-    /// Those words of a group whose bits are all clear.
+    /// The words of `mask`, in a group of words, whose bits are all clear.
     fn clear_words(self, group: usize, mask: u64) -> u64 {
         let (first, end) = (mask.trailing_zeros() as usize, WORD_BITS - mask.leading_zeros() as usize);
         let word = |bit: usize| self.bits.words[group * WORD_BITS + bit].load(Ordering::SeqCst);
@@ -320,7 +319,7 @@ impl Occupied<'_> {
         None
     }
 
-    /// The start of the clear bits that lie right below `at`.
+    /// The start of the clear bits right below `at`.
     pub(crate) fn end_of_set(self, at: usize) -> usize {
         let mut far = (at.div_ceil(WORD_BITS)).saturating_sub(NEAR) * WORD_BITS;
         let near = self.bits.end_of_set(far, at);
@@ -351,14 +350,14 @@ pub(crate) const fn align_up(n: usize, align: usize) -> usize {
     (n + (align - 1)) & !(align - 1)
 }
 
-// Hints where to look: a set of indices. A few loads find the lowest one, however large the set is.
+// Hints: a set of indices at which a search should look. A few loads find the lowest index, however large the set is.
 //
-// A hint says that something *may* be there, and a thread that follows it has to check. A superfluous hint costs a look. Memory without a
-// hint is not found until the next hint. So a thread that clears a hint looks once more afterwards. The thread that makes a place worth a
-// hint sets the hint after that. Whichever of the two is last, the hint is set in the end.
+// A hint says that something *may* be there, and a thread that follows it has to check. A superfluous hint only costs a check. Memory without a
+// hint is not found before the hint is set again. So a thread that clears a hint checks the place once more afterwards. A thread that frees
+// memory at the place sets the hint afterwards. Whichever of the two is last, the hint is set in the end.
 
-/// Each level has a bit for each word of the level below that is not zero. With three levels, a look at a few words covers a quarter of a
-/// million indices.
+/// The number of levels. In each level above the lowest, a bit is set for each word of the level below that is not zero. With three levels, one
+/// word at the top covers a quarter of a million indices.
 const LEVELS: usize = 3;
 
 /// A set of hints.
@@ -426,7 +425,7 @@ impl HintSet {
         }
     }
 
-    /// Adds the indices of a mask, of which bit 0 is index `64 * word`.
+    /// Adds the indices of a mask, whose bit 0 is index `64 * word`.
     pub(crate) fn set_all(self, word: usize, mask: u64) {
         let lowest = self.word(0, word);
         if lowest.load(Ordering::SeqCst) & mask != mask {
@@ -459,7 +458,7 @@ impl HintSet {
         }
     }
 
-    /// Whether it has no index.
+    /// Whether the set is empty.
     #[cfg(not(loom))]
     pub(crate) fn is_empty(self) -> bool {
         (0..self.words_at(LEVELS - 1)).all(|word| self.word(LEVELS - 1, word).load(Ordering::SeqCst) == 0)
@@ -472,7 +471,7 @@ impl HintSet {
             if let Some(found) = self.first_at(depth, at) {
                 return self.descend(depth, found);
             }
-            // The word has no more. The search goes up until a later word has a bit, and down again.
+            // The word has no more indices. The search goes up until a later word has a bit, and then down again.
             at = at / WORD_BITS + 1;
         }
         // The highest level has no summary.
@@ -489,7 +488,7 @@ impl HintSet {
             if let Some(found) = self.last_at(depth, end) {
                 return self.descend_to_last(depth, found);
             }
-            // The word before has a bit in the level above.
+            // The word has no index below `end`. One level up, the search continues below the bit of this word.
             end = end.checked_sub(1)? / WORD_BITS;
         }
         // The highest level has no summary.
@@ -559,7 +558,7 @@ impl<const SETS: usize> HintSets<SETS> {
     }
 }
 
-// Tables of atomics for metadata: all zeroes at first, and faulted in as they are touched.
+// Tables of atomics for metadata. They are all zeroes at first, and are faulted in as they are touched.
 
 /// An atomic integer, which may be laid over zeroed memory.
 ///
@@ -614,9 +613,9 @@ impl<T: Zeroed> Table<T> {
     #[cfg(not(loom))]
     fn over(len: usize, map: fn(usize) -> Result<Mapping, Errno>) -> Result<Self, Errno> {
         let mapping = map(align_up((len * size_of::<T>()).max(1), HUGE_PAGE_BYTES))?.for_table();
-        // SAFETY: the mapping is long enough, aligned to a page, and reached through nothing else. It is zeroed, or no entry is read
-        // before it is committed, and it is zero then. It is unmapped when the table is dropped, which happens only before anybody else
-        // saw it (`Arena::build` fails).
+        // SAFETY: the mapping is long enough, aligned to a page, and accessed through nothing else. It is zeroed, or no entry is read before it
+        // is committed, and then the entry is zero. It is unmapped when the table is dropped. That happens only if `Arena::build` fails, before
+        // any other thread can access the table.
         let entries = unsafe { std::slice::from_raw_parts(mapping.start().cast::<T>().as_ptr(), len) };
         Ok(Self { entries, mapping })
     }
@@ -657,7 +656,7 @@ impl<T: Zeroed> Table<T> {
     }
 }
 
-/// A model makes thousands of tables. No reference into a table is left when it is dropped.
+/// Frees the entries, because a model makes thousands of tables. No reference into a table is left when it is dropped.
 #[cfg(loom)]
 impl<T: Zeroed> Drop for Table<T> {
     fn drop(&mut self) {

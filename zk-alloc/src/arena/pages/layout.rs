@@ -1,8 +1,8 @@
-//! The layout of the arena: which part serves a request, and the parameters of the zones. This is arithmetic: another answer changes speed
-//! and memory use, never safety.
+//! The layout of the arena: which part serves a request, and the parameters of the zones. This is arithmetic only: a different answer changes
+//! speed and memory use, never safety.
 //!
-//! There are zones because the one huge buffer of a proof leaves a huge gap behind. A small allocation in that gap may outlive the proof.
-//! The next huge run then goes elsewhere, and the process pays for two (docs/design.md).
+//! There are several zones because a proof's huge buffer leaves a huge gap behind. A small allocation in that gap may outlive the proof. The
+//! next huge run then goes elsewhere, and the process pays for both (docs/design.md).
 
 use std::ops::Range;
 
@@ -34,8 +34,9 @@ pub(crate) enum RunKind {
 
 /// Slabs lie in the zone of these runs, so that slabs and runs can reuse each other's memory.
 pub(crate) const SLABS: RunKind = RunKind::Mid;
-/// The runs that thread caches keep. Aligned runs are rare, and a cached huge run would be lost to the other threads.
+/// The kind of the runs that thread caches keep. Aligned runs are rare, and a cached huge run would be lost to the other threads.
 pub(crate) const CACHED: RunKind = RunKind::Mid;
+
 /// The path of a request that the arena serves.
 #[inline(always)]
 pub(crate) fn path(size: usize, align: usize) -> Path {
@@ -73,14 +74,14 @@ pub(crate) fn is_long_run(bytes: usize) -> bool {
 
 // The parameters of the zones: page sizes, huge pages, prefaulting and clearing.
 
-/// The advice on huge pages that the kernel gets. It follows from the [outcome](HugePagesOutcome) of the setting.
+/// The advice on huge pages that the arena gives the kernel. It follows from the [outcome](HugePagesOutcome) of the setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HugeAdvice {
     /// `MADV_HUGEPAGE`.
     Ask,
     /// `MADV_NOHUGEPAGE`.
     Forbid,
-    /// The host's setting as it is.
+    /// None: the host's setting applies.
     Leave,
 }
 
@@ -98,8 +99,8 @@ impl HugeAdvice {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ZoneSpec {
     /// A power of two, at most a huge page, and at least a page of the running kernel. A page is the unit of a zone's bitmaps. It is small
-    /// against the zone's smallest run, so that little is wasted and the account is exact. It is large enough that the bits of the longest
-    /// runs are a few hundred words.
+    /// compared to the zone's smallest run, so that little is wasted and the account is exact. It is so large that the bits of the longest runs
+    /// fill only a few hundred words.
     pub(crate) page_bytes: usize,
     pub(crate) huge: HugeAdvice,
     /// The [small-object region](crate::arena::pages::layout) during the first phase, in bytes.
@@ -107,20 +108,20 @@ pub(crate) struct ZoneSpec {
     /// The bytes at the zone's start that stay in small pages where the rest has huge ones. So small processes do not pay for whole huge
     /// pages.
     pub(crate) small_pages_bytes: usize,
-    /// From this many bytes on, dirty memory is zeroed by purging it. The kernel then clears each page on the thread that touches it,
-    /// instead of this thread all of them.
+    /// From this many bytes on, dirty memory is zeroed by purging it. The kernel then clears each page on the thread that touches it, instead of
+    /// this thread clearing all of them.
     pub(crate) lazy_zero_bytes: usize,
-    /// A run that moves to grow begins at a multiple of this many times its length. Then it can grow further where it stands. 1 leaves
-    /// no addresses for that.
+    /// A run that moves to grow begins at a multiple of this many times its length. Then it can grow further in place. 1 leaves no addresses for
+    /// that.
     pub(crate) growth_room: usize,
     /// Whether thread caches keep its runs. Only one zone has this, so that the zone of a cached run is known.
     pub(crate) is_cached: bool,
 }
 
-/// The parameters of the zones, in the order of [`RunKind`]. Slabs come first in their zone.
+/// The parameters of the zones, in the order of [`RunKind`].
 pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
     let huge = HugeAdvice::of(config.huge_pages);
-    // In small pages, a fault for each costs more than clearing them here.
+    // In small pages, a fault for each page costs more than clearing the pages here.
     let lazy_zero_bytes = if huge == HugeAdvice::Ask { config.settings.lazy_zero_bytes.value } else { usize::MAX };
     [RunKind::Aligned, RunKind::Mid, RunKind::Huge].map(|runs| {
         let small_region_bytes = if runs == SLABS { first_bytes(config.threads) } else { 0 };
@@ -143,15 +144,15 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
 }
 
 impl ZoneSpec {
-    /// The alignment of a run: what was asked for, and a huge page's where huge pages are asked for and the run fills one. In small
-    /// pages that would only leave gaps.
+    /// The alignment of a run: at least the requested one. A run that fills a huge page is aligned to one if the arena asks for huge pages. In
+    /// small pages, that would only leave gaps.
     pub(crate) fn run_align(&self, size: usize, align: usize) -> usize {
         if self.huge == HugeAdvice::Ask && size >= HUGE_PAGE_BYTES { align.max(HUGE_PAGE_BYTES) } else { align }
     }
 }
 
-// The small-object region: the start of the mid zone, for slabs and short runs. Long runs keep out of it, so that small allocations that
-// survive a proof do not split the free memory that the next proof's long runs need.
+// The small-object region: the start of the mid zone, for slabs and short runs. Long runs keep out of it. So small allocations that survive a
+// proof do not split the free memory that the next proof's long runs need.
 
 /// The use of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,8 +174,8 @@ impl RunUse {
 /// Slabs lie within this many bytes of their zone's start, so that their tables stay small.
 pub(crate) const SLAB_SPAN_BYTES: usize = 64 << 30;
 
-/// The bytes of their zone that long runs leave to slabs and short runs, however many long runs there are: the last quarter of the range
-/// of slabs. `first_bytes` and `zone_bytes` are the zone's.
+/// The part of a zone that long runs leave to slabs and short runs, however many long runs there are: the last quarter of the range of slabs.
+/// The zone is `zone_bytes` long; `first_bytes` is its small-object region, or 0 if it has no slabs.
 pub(crate) fn kept_from_long_runs(first_bytes: usize, zone_bytes: usize) -> Range<usize> {
     let end = zone_bytes.min(SLAB_SPAN_BYTES);
     if first_bytes == 0 { end..end } else { end / 4 * 3..end }
@@ -185,8 +186,9 @@ pub(crate) fn first_bytes(threads: usize) -> usize {
     (tuning::small_region_bytes() * threads).min(tuning::max_small_region_bytes())
 }
 
-/// The bytes of the small-object region that a run of this use keeps out of. The region has `first_bytes` until the first phase has shown the peak. A
-/// region that grew with the peak would keep memory of long runs that lay there before.
+/// The length of the small-object region, from which a run of this use keeps out, in bytes; 0 if the run may lie there. The region has
+/// `first_bytes` until the first phase has shown the peak, and never grows. If it grew with the peak, it would take over memory of long runs
+/// that lay there before.
 pub(crate) fn kept_from(run_use: RunUse, first_bytes: usize) -> usize {
     match run_use {
         RunUse::Slab | RunUse::ShortRun => 0,
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn borders_belong_to_the_path_that_their_constants_name() {
+    fn sizes_at_a_limit_take_the_path_that_the_constant_says() {
         let is_block = |size, align| matches!(path(size, align), Path::Block(_));
         assert!(is_block(1, 1) && is_block(classes::MAX_BYTES, classes::MAX_ALIGN));
         assert_eq!(path(classes::MAX_BYTES + 1, classes::MAX_ALIGN), Path::Run(RunKind::Mid));

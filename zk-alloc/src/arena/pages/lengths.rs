@@ -1,8 +1,8 @@
 //! The lengths of page runs, for C, whose `free` does not pass them. The table of size classes has the length of a block already, so small
 //! requests pay nothing.
 //!
-//! The entry of a run is that of its first page, and belongs to the owner of the run. It is 0 where no run begins. So the arena detects
-//! an address that is freed twice or was never handed out.
+//! The entry of a run is at its first page, and belongs to the owner of the run. An entry is 0 where no run begins. So the arena detects an
+//! address that is freed twice or was never handed out.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ pub(crate) struct Lengths {
 }
 
 impl Lengths {
-    /// The table of a zone of `pages` pages, without a run.
+    /// The table of a zone of `pages` pages, which has no runs yet.
     ///
     /// # Errors
     /// The system's error, if it grants no address space for the table.

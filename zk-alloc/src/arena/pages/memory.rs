@@ -1,22 +1,23 @@
 //! The memory behind a zone's pages: which blocks are mapped, which pages are resident, and where huge pages may be.
 //!
-//! A *resident* page is counted in the process's [accounts](crate::accounts): the kernel has memory behind it, or will have at the first
-//! touch. A *dirty* page may hold something else than zeroes. The two differ. A prefaulted block is resident and clean, and
-//! lazily purged memory (`MADV_FREE`) is resident and dirty.
+//! A *resident* page is counted in the process's [accounts](crate::accounts): the kernel has memory behind it, or will have at the first touch.
+//! A *dirty* page may hold something other than zeroes. A prefaulted block is resident and clean. Lazily purged memory (`MADV_FREE`) is resident
+//! and dirty.
 //!
-//! Only the owner of a page, by its bit in the zone's bitmap of used pages, changes the two. So they are exact.
+//! Only the owner of a page changes these two bits of it, so they are exact. A thread owns a page by the page's bit in the zone's bitmap of used
+//! pages.
 //!
 //! # Which blocks are mapped
-//! A block is the place of a huge page. A block is *ready* once it was mapped for the zone. That is for good. Memory is handed out, advised
-//! on and purged in ready blocks only.
+//! A block is the place of a huge page. A block is *ready* once it was mapped for the zone, and stays ready. The arena hands out, advises on and
+//! purges memory only in ready blocks.
 //!
-//! The kernel refuses to map what is mapped already. A thread must not take another thread's mapping for a foreign one. So it claims a
-//! block before it maps it: one of the threads that change the block's word from 0 has the block to itself. If the kernel then finds
-//! something mapped there, it is foreign, and the block is never ready.
+//! The kernel refuses to map what is mapped already. A thread must not mistake another thread's mapping for a foreign one. So it claims a block
+//! before it maps it: only one thread changes the block's word from 0. That thread has the block to itself. If the kernel then finds something
+//! mapped there, that mapping is foreign, and the block is never ready.
 //!
-//! Nobody waits for a claimant. It may be the very thread that a signal handler interrupted. A thread that finds a block claimed takes
-//! memory elsewhere. A claim holds the [generation](crate::os::process_generation) of its process. So a forked child knows the claims of
-//! threads that only its parent has, and claims these blocks itself. A mapping that the parent's thread had made there counts as foreign in
+//! No thread waits for a claimant, which may be the very thread that a signal handler interrupted. A thread that finds a block claimed takes
+//! memory elsewhere. A claim holds the [generation](crate::os::process_generation) of its process. So a forked child recognises the claims of
+//! threads that exist only in its parent, and claims these blocks itself. A mapping that the parent's thread had made there counts as foreign in
 //! the child: no memory is lost, only addresses.
 #![allow(unsafe_code, reason = "prefaults memory, clears it and purges it, advises the kernel")]
 
@@ -31,17 +32,17 @@ use crate::os::{self, Errno, HUGE_PAGE_BYTES, NotMoved, OCCUPIED};
 use crate::sync::{AtomicU64, Ordering};
 use crate::tuning;
 
-/// When [`Residency::purge`] takes memory away.
+/// When the kernel takes the memory that [`Residency::purge`] purges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purge {
-    /// At once; it reads as zeroes from now on.
+    /// At once. From now on, the memory reads as zeroes.
     Now,
-    /// When the kernel runs short; until then it may be taken back without a fault.
+    /// When the kernel runs short of memory. Until then, the memory can be used again without a fault.
     Lazily,
 }
 
-/// The work that a purge may still do. A request purges in proportion to its own size, however much free memory there is. The rest is left
-/// to later requests.
+/// The work that a purge may still do. A request purges in proportion to its own size, however much free memory there is. Later requests purge
+/// the rest.
 pub(crate) struct Allowance {
     pub(crate) bytes: usize,
     /// Ranges of pages to purge. Each takes at most three system calls.
@@ -70,7 +71,8 @@ impl Allowance {
         self.bytes == 0 || self.ranges == 0 || self.words == 0
     }
 
-    /// A range was purged, or tried, and `gone_bytes` went.
+    /// Takes the work of a purge off the allowance: the bytes that it freed (0 if it failed), the ranges that it tried, and the words that it
+    /// read.
     pub(crate) fn spend(&mut self, gone_bytes: usize, ranges: usize, words: usize) {
         self.bytes = self.bytes.saturating_sub(gone_bytes);
         self.ranges = self.ranges.saturating_sub(ranges);
@@ -110,7 +112,7 @@ impl Residency {
     }
 
     pub(crate) fn pages(&self, bytes: usize) -> usize {
-        // Not rounded up before the shift: sums with the largest sizes overflow.
+        // Not rounded up before the shift, because the sum would overflow for the largest sizes.
         (bytes >> self.page_shift) + usize::from(bytes & ((1 << self.page_shift) - 1) != 0)
     }
 
@@ -119,18 +121,19 @@ impl Residency {
         unsafe { self.base.add(self.bytes(page)) }
     }
 
-    /// How many of `[start, start + len)` are resident.
+    /// How many of the pages `[start, start + len)` are resident.
     pub(crate) fn resident(&self, start: usize, len: usize) -> usize {
         self.resident.count(start, len)
     }
 
-    /// The bytes of `[0, len)` that are resident and clean.
+    /// The bytes of the pages `[0, len)` that are resident and clean.
     pub(crate) fn clean_bytes(&self, len: usize) -> usize {
         let clean = |(start, len)| len - self.dirty.count(start, len);
         self.bytes(self.resident.set_runs(0, len).map(clean).sum())
     }
 
-    /// The bytes of pages that are in memory, by the kernel's account: accounted memory may never have been touched.
+    /// How many bytes of these pages are in memory; `None` if the kernel does not tell. They may be fewer than are accounted, because accounted
+    /// memory may never have been touched.
     pub(crate) fn bytes_in_memory(&self, start: usize, len: usize) -> Option<usize> {
         self.counters.system_call();
         // SAFETY: asks about pages of the zone, and changes nothing.
@@ -141,8 +144,8 @@ impl Residency {
         self.resident
     }
 
-    /// Accounts for those of the caller's pages that are not resident yet. Returns their bytes, or `None`, and accounts for nothing,
-    /// beyond the limit.
+    /// Accounts for those of the caller's pages that are not resident yet. Returns their bytes. If they would exceed the limit, accounts for
+    /// nothing and returns `None`.
     pub(crate) fn account(&self, start: usize, len: usize, limit: Limit) -> Option<usize> {
         let fresh = self.bytes(len - self.resident.count(start, len));
         if fresh > 0 {
@@ -170,7 +173,7 @@ impl Residency {
         self.bytes(self.resident.clear(start, len))
     }
 
-    /// The resident ones of the caller's pages, as bits from the lowest on. From now on the caller accounts for them.
+    /// Returns which of the caller's pages are resident, as bits from the lowest on. From now on, the caller accounts for these pages.
     pub(crate) fn hand_over(&self, start: usize, len: usize) -> u64 {
         let resident = |&index: &usize| self.resident.has(start + index);
         let bits = (0..len).filter(resident).fold(0, |bits, index| bits | 1 << index);
@@ -186,7 +189,7 @@ impl Residency {
         }
     }
 
-    /// Has the kernel prefault what is missing of some pages. Their contents stay, so that anybody may own them.
+    /// Has the kernel prefault those of some pages that are not in memory. Contents stay as they are, so the pages may have any owner.
     pub(crate) fn prefault(&self, start: usize, len: usize) {
         let (at, bytes) = (self.address(start), self.bytes(len));
         self.counters.system_call();
@@ -196,7 +199,7 @@ impl Residency {
         }
     }
 
-    /// Purges pages. Returns the bytes that went, 0 if the kernel refuses.
+    /// Purges pages. Returns the bytes purged, or 0 if the kernel refuses.
     ///
     /// # Safety
     /// The caller owns `[start, start + len)`, all committed, and needs none of its contents.
@@ -212,10 +215,10 @@ impl Residency {
         self.bytes(len)
     }
 
-    /// Purges pages by a fresh mapping in place of theirs, which has no advice yet.
+    /// Purges pages by replacing their mapping with a fresh one, which has no advice yet.
     ///
     /// # Errors
-    /// See [`os::renew`]. Pages that are lost are accounted no more.
+    /// See [`os::renew`]. Pages that are lost are no longer accounted.
     ///
     /// # Safety
     /// As for [`purge`](Self::purge).
@@ -230,7 +233,7 @@ impl Residency {
         renewed.inspect_err(|refused| self.counters.refused(refused.errno, "map fresh memory", bytes))
     }
 
-    /// As [`purge`](Self::purge), and leaves the pages accounted; `false` if the kernel refuses.
+    /// As [`purge`](Self::purge), but leaves the pages accounted; `false` if the kernel refuses.
     ///
     /// # Safety
     /// As for [`purge`](Self::purge).
@@ -262,8 +265,8 @@ impl Residency {
         }
     }
 
-    /// Whether dirty pages are zeroed by purging them. Memory that was zeroed and then hardly touched (a table with few entries) is purged
-    /// when it is zeroed again. Memory that was written whole is cleared here, at once.
+    /// Whether dirty pages are zeroed by purging them. [`ZoneSpec::lazy_zero_bytes`] or more always are. Memory that was zeroed and then hardly
+    /// touched (a table with few entries) is purged when it is zeroed again. Memory that was fully used is cleared by this thread.
     fn is_zeroed_by_a_purge(&self, start: usize, len: usize) -> bool {
         let bytes = self.bytes(len);
         let is_sparse = || {
@@ -319,7 +322,7 @@ impl HugePages {
         }
     }
 
-    /// Advises the kernel on the caller's pages once more, as their mapping is new.
+    /// Advises the kernel on the caller's pages once more, because their mapping is new.
     pub(crate) fn advise_again(&self, residency: &Residency, pages: Range<usize>) {
         self.advise(residency, pages.clone());
         if self.is_any_forbidden() {
@@ -393,9 +396,9 @@ impl HugePages {
         }
     }
 
-    /// Makes the kernel see one mapping in a run whose pages are to move, as far as the run lies where the arena asks for huge pages.
-    /// Before Linux 6.17, the kernel moves only one mapping at a time. Later kernels move several, but a forbidden part would stay
-    /// forbidden at its new place.
+    /// Gives the same advice to all of a run whose pages will move, so that the kernel merges its mappings. This applies to the part of the run
+    /// in which the arena asks for huge pages. Before Linux 6.17, the kernel moves only one mapping at a time. Later kernels move several, but a
+    /// forbidden part would stay forbidden at its new place.
     pub(crate) fn make_one_mapping(&self, residency: &Residency, pages: Range<usize>) {
         let block = residency.pages(HUGE_PAGE_BYTES);
         let (first, end) = (pages.start / block, pages.end.div_ceil(block));
@@ -407,7 +410,7 @@ impl HugePages {
     }
 }
 
-/// `false` if the kernel refuses.
+/// Gives the kernel advice on pages; `false` if it refuses.
 fn advise(residency: &Residency, pages: Range<usize>, advise: unsafe fn(*mut u8, usize) -> Result<(), Errno>) -> bool {
     if pages.is_empty() {
         return true;
@@ -421,16 +424,16 @@ fn advise(residency: &Residency, pages: Range<usize>, advise: unsafe fn(*mut u8,
 
 // How densely memory is used.
 
-/// How often to look whether memory of one length was used: each time while it is sparse, and ever more rarely once it was dense. Threads
-/// that race here look once too often, or too rarely.
+/// Decides how often to check whether memory of one length was densely used: each time while it is sparse, and ever more rarely once it was
+/// dense. Threads that race here check once too often, or once too rarely.
 struct DensityPredictor {
-    /// Requests that are taken for dense before the next look.
+    /// How many requests are assumed to be dense before the next check.
     left: AtomicU16,
-    /// As many as that after the last look.
+    /// The value of `left` after the last check.
     granted: AtomicU16,
 }
 
-/// The classes of lengths that are told apart, by the binary logarithm.
+/// How many lengths are distinguished, by their binary logarithm.
 const KINDS: usize = 48;
 
 /// How densely memory of each length was used so far. The last buffers of a length tell what to expect of the next.
@@ -441,8 +444,8 @@ impl Density {
         Self([const { DensityPredictor { left: AtomicU16::new(0), granted: AtomicU16::new(0) } }; KINDS])
     }
 
-    /// Whether the next buffer of `bytes` is sparse. `look` looks at it. At most `most` buffers of a length are taken for dense without a
-    /// look.
+    /// Whether the next buffer of `bytes` is sparse. `look` checks the buffer. At most `most` buffers of a length in a row are assumed to be
+    /// dense without a check.
     pub(crate) fn is_sparse(&self, bytes: usize, most: usize, look: impl FnOnce() -> bool) -> bool {
         let DensityPredictor { left, granted } = &self.0[(bytes.ilog2() as usize).min(KINDS - 1)];
         let before = left.load(Ordering::Relaxed);
@@ -467,24 +470,24 @@ pub(crate) struct Mapped {
     claims: &'static [AtomicU64],
     /// Blocks from here on are not ready.
     end: AtomicUsize,
-    /// The last blocks that were passed over: how many, and where they end.
+    /// How many blocks the last pass passed over. `passed_until` is where they end.
     passed: AtomicUsize,
     passed_until: AtomicUsize,
-    /// All blocks that were passed over.
+    /// The number of all blocks that were passed over.
     foreign: AtomicUsize,
 }
 
-/// The claim of a block that is foreign, or was passed over: it is never ready.
+/// The claim of a block that is foreign, or was passed over. Such a block is never ready.
 const NEVER: u64 = u64::MAX;
 
-/// A search for claims behind an obstacle ends after this many.
+/// A search behind an obstacle ends after this many blocks.
 const MAX_PROBES: usize = 64;
 
 /// Why blocks are not ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
-    /// Another thread is mapping one of them, or one is foreign. Blocks from `behind` on may be free. `passed` are blocks that were found
-    /// to be foreign, or passed over, in this call.
+    /// Another thread is mapping one of them, or one is foreign. Blocks from `behind` on may be free. In this call, the blocks in `passed` were
+    /// found to be foreign, or passed over.
     Taken { behind: usize, passed: Range<usize> },
     /// The kernel refuses memory.
     Refused,
@@ -557,13 +560,13 @@ impl Mapped {
         while let Some(first) = self.ready.next_clear_within(wanted.start, wanted.end) {
             let end = self.ready.next_set(first, wanted.end).unwrap_or(wanted.end);
             if end == first {
-                // Another thread mapped it between the two looks.
+                // Another thread mapped the block between the two searches.
                 continue;
             }
             let claimed = self.claim(first..end, generation);
             if claimed < end {
                 self.unclaim(first..claimed);
-                // The thread that had claimed the block may have mapped it since the first look.
+                // The thread that had claimed the block may have mapped it since the first search.
                 if self.is_ready_by_now(claimed) {
                     continue;
                 }
@@ -596,8 +599,8 @@ impl Mapped {
             let claim = &self.claims[block];
             let found = claim.load(Ordering::SeqCst);
             let is_free = found == 0 || (found != generation && found != NEVER);
-            // Looked at after the claim was read: a ready block keeps its claim, and a claim of an ancestor's does not tell the two apart.
-            // Of the threads that see the same claim, one replaces it.
+            // Readiness is checked after the claim was read. A ready block keeps its claim, so an ancestor's claim does not tell whether the
+            // block is ready. Of the threads that see the same claim, one replaces it.
             is_free
                 && !self.is_ready_by_now(block)
                 && claim.compare_exchange(found, generation, Ordering::SeqCst, Ordering::SeqCst).is_ok()
@@ -606,12 +609,12 @@ impl Mapped {
         blocks.start + claimed
     }
 
-    /// Gives up claims of the caller's.
+    /// Withdraws the caller's claims.
     fn unclaim(&self, blocks: Range<usize>) {
         blocks.for_each(|block| self.claims[block].store(0, Ordering::SeqCst));
     }
 
-    /// Blocks that the caller claimed and mapped are ready from now on.
+    /// Makes blocks ready that the caller claimed and mapped.
     fn publish(&self, blocks: Range<usize>) {
         let is_first = self.ready.try_claim(blocks.start, blocks.len()).is_ok();
         debug_assert!(is_first, "a block was mapped twice");
@@ -622,7 +625,7 @@ impl Mapped {
         self.ready.next_clear_within(block, block + 1).is_none()
     }
 
-    /// The first block behind a claimed one that is ready or not claimed, or one that is far behind it.
+    /// The first block behind a claimed one that is ready or not claimed. If the search finds none, the block at which it ended.
     fn behind(&self, taken: usize, generation: u64) -> usize {
         let end = self.claims.len().min(taken + MAX_PROBES);
         let is_taken = |&block: &usize| {
@@ -632,7 +635,7 @@ impl Mapped {
         (taken + 1..end).find(|block| !is_taken(block)).unwrap_or(end)
     }
 
-    /// Finds the first foreign block among blocks of the caller's, of which one is foreign. Makes those before it ready, and passes over it.
+    /// Finds the first foreign block among blocks that the caller claimed. Makes the blocks before it ready, and passes over it.
     fn pass_first(&self, blocks: Range<usize>, map: impl Fn(Range<usize>) -> Result<(), Errno>) -> Obstacle {
         // `from..until` is claimed, and holds a foreign block.
         let Range { start: mut from, end: mut until } = blocks;
@@ -657,8 +660,9 @@ impl Mapped {
         Obstacle::Taken { behind: passed.end, passed }
     }
 
-    /// Passes over a foreign block of the caller's. If it lies where the last pass ended, passes over twice as many as then, but at most
-    /// half of the remaining blocks. So a mapping of any length takes a few calls, and costs at most its own length in addresses behind it.
+    /// Passes over a foreign block that the caller claimed. If it lies where the last pass ended, passes over twice as many blocks as then, but
+    /// at most half of the remaining ones. So a mapping of any length takes a few calls, and wastes at most as many addresses behind it as it is
+    /// long.
     fn pass(&self, block: usize) -> Range<usize> {
         let continues = self.passed_until.load(atomic::Ordering::Relaxed) == block;
         let len = if continues { 2 * self.passed.load(atomic::Ordering::Relaxed) } else { 1 };
@@ -743,12 +747,12 @@ mod tests {
         let (mapped, kernel) = (mapped(1 << 16), Kernel::new(1 << 16, &[5..6, 6..20_000]));
         let (start, obstacles) = place(&mapped, &kernel, 50, 0).expect("a place behind");
         assert!((20_000..40_050).contains(&start) && obstacles <= 16, "{start} {obstacles}");
-        assert!((0..5).all(|block| mapped.is_ready(block)), "what lies before it is mapped");
+        assert!((0..5).all(|block| mapped.is_ready(block)), "the blocks before it are mapped");
         assert!(mapped.foreign() < 40_000);
     }
 
     #[test]
-    fn a_claimed_block_is_not_waited_for_and_not_taken_for_foreign() {
+    fn a_block_that_another_thread_claims_is_neither_waited_for_nor_foreign() {
         let (mapped, kernel) = (mapped(64), Kernel::new(64, &[]));
         assert_eq!(mapped.claim(3..5, 7), 5);
         let taken = mapped.reach(2..6, || 1, || 7, |blocks| kernel.map(blocks));
@@ -761,9 +765,9 @@ mod tests {
         assert_eq!(place(&mapped, &kernel, 4, 2), Some((2, 0)));
     }
 
-    /// A child has the claims of its parent's threads, and not the threads. They may have mapped the blocks, or not yet.
+    /// A child inherits the claims of its parent's threads, but not the threads. They may have mapped the blocks already.
     #[test]
-    fn a_forked_child_claims_anew_what_a_thread_of_its_parent_had_claimed() {
+    fn a_forked_child_replaces_the_claims_of_its_parents_threads() {
         for is_mapped in [false, true] {
             let (mapped, kernel) = (mapped(64), Kernel::new(64, &[]));
             assert_eq!(mapped.claim(0..4, 6), 4);
@@ -777,7 +781,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_leaves_the_blocks_to_a_later_request() {
+    fn blocks_that_the_kernel_refused_can_be_mapped_by_a_later_request() {
         let (mapped, kernel) = (mapped(64), Kernel::new(64, &[]));
         assert_eq!(mapped.reach(0..4, || 16, || 7, |_| Err(Errno(12))), Err(Obstacle::Refused));
         let small = |blocks: Range<usize>| if blocks.len() > 4 { Err(Errno(12)) } else { kernel.map(blocks) };

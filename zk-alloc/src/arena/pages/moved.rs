@@ -1,8 +1,8 @@
 //! The mappings that moved pages leave behind.
 //!
-//! The kernel numbers the pages of a mapping by their first address. Pages that were moved keep their numbers, so the kernel never merges
-//! their mapping with the neighbours: each move splits the zone's mapping in three, also after the run was freed. A process may have only
-//! so many mappings (`vm.max_map_count`), and without more it can't even start a thread.
+//! The kernel numbers the pages of a mapping by their first address. Pages that were moved keep their numbers, so the kernel never merges their
+//! mapping with the neighbours. Each move splits the zone's mapping in three, and it stays split after the run is freed. The kernel limits the
+//! mappings of a process (`vm.max_map_count`). At the limit, the process can't even start a thread.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicIsize;
@@ -11,7 +11,7 @@ use crate::arena::pages::bitmap::Bitmap;
 use crate::sync::Ordering;
 use crate::{os, tuning};
 
-/// The edges of mappings in all zones. Below zero for an instant, while one thread counts what another took away.
+/// The number of edges of moved mappings in all zones. It may be below zero for an instant, because threads change edges before they count them.
 static EDGES: AtomicIsize = AtomicIsize::new(0);
 
 /// Whether there may be more moved mappings.
@@ -19,14 +19,14 @@ pub(crate) fn may_move() -> bool {
     EDGES.load(Ordering::Relaxed) < max_edges()
 }
 
-/// The edges from which on nothing is moved any more. Each adds a mapping.
+/// The number of edges at which moves stop. Each edge adds a mapping.
 fn max_edges() -> isize {
     (os::max_mappings() / tuning::moved_part()) as isize
 }
 
-/// Which pages of a zone lie in such mappings, and where those begin and end. Moves add them (see [`may_move`]). A fresh mapping in the
-/// place of an old one takes them away ([`Moved::renewed`]): when moved pages are purged, or move on. The owner of pages changes their bits.
-/// The bit of an edge between two owners may be wrong for a while if both change theirs at once, which costs or hides one mapping.
+/// Which pages of a zone lie in moved mappings, and where those mappings begin and end. Moves add such mappings (see [`may_move`]). When moved
+/// pages are purged or move on, a fresh mapping replaces theirs ([`Moved::renewed`]). The owner of pages changes their bits. If the owners of
+/// neighbouring pages do so at once, the bit of the edge between them may be wrong for a while. Then the count is off by one mapping.
 pub(crate) struct Moved {
     /// The pages that lie in moved mappings.
     pages: Bitmap<'static>,
@@ -40,7 +40,8 @@ impl Moved {
         Self { pages, edges }
     }
 
-    /// Pages were moved to the caller's run. `inner` are the edges between the mappings that they came from, counted from the start.
+    /// Notes that pages were moved to the caller's run. `inner` are the edges between the mappings that they came from, counted from the start
+    /// of the run.
     pub(crate) fn moved_here(&self, start: usize, n: usize, inner: impl Iterator<Item = usize>) {
         self.pages.set(start, n);
         let gone = self.edges.clear(start, n);
@@ -55,7 +56,7 @@ impl Moved {
         self.edges.set_runs(start + 1, edges).flat_map(|(first, len)| first..first + len).map(move |page| page - start)
     }
 
-    /// Whether a fresh mapping for a run would leave no more mappings than there are. (In the midst of a moved mapping, it would.)
+    /// Whether a run has moved pages, and a fresh mapping for it would not add mappings. (In the middle of a moved mapping, it would.)
     pub(crate) fn is_better_renewed(&self, start: usize, n: usize) -> bool {
         if !is_any_moved() || self.pages.count(start, n) == 0 {
             return false;
@@ -69,12 +70,12 @@ impl Moved {
         self.pages.last_run_without(used, within.start, within.end, usize::MAX)
     }
 
-    /// Whether a run that is freed is purged at once, because there are so many moved mappings.
+    /// Whether a run that is freed must be purged at once, because there are many moved mappings.
     pub(crate) fn is_to_go(&self, start: usize, n: usize) -> bool {
         EDGES.load(Ordering::Relaxed) >= max_edges() / 2 && self.is_better_renewed(start, n)
     }
 
-    /// A fresh mapping replaced those of the caller's run.
+    /// Notes that a fresh mapping replaced those of the caller's run.
     pub(crate) fn renewed(&self, start: usize, n: usize) {
         self.pages.clear(start, n);
         let mut gone = self.edges.clear(start + 1, n - 1);

@@ -1,4 +1,4 @@
-//! The pages of a zone: used or free. Claims free runs.
+//! The pages of a zone, which are used or free. Finds free runs and claims them.
 
 use std::hash::{Hash, Hasher};
 
@@ -23,7 +23,7 @@ impl Runs {
         Ok(Self { used, index: FreeRunIndex::new(used)?, failures: Failures::new() })
     }
 
-    /// As [`new`](Self::new), but free runs are neither noted nor searched.
+    /// As [`new`](Self::new), but free runs are not indexed.
     #[cfg(loom)]
     pub(crate) fn without_index(used: Bitmap<'static>) -> Result<Self, Errno> {
         let mut runs = Self::new(used)?;
@@ -39,7 +39,7 @@ impl Runs {
         self.used.len()
     }
 
-    /// Claims the lowest free run at or above `from` that has what is wanted.
+    /// Claims the lowest free run at or above `from` that fits `wanted`, or a higher one if many free runs below are too short.
     pub(crate) fn claim_first_fit(&self, from: usize, wanted: Wanted) -> Option<usize> {
         self.claim_aligned_nearby(from, wanted)
             .or_else(|| self.claim_noted(from, wanted))
@@ -55,8 +55,8 @@ impl Runs {
         self.claim_found(from, n, |from| self.used.next_aligned(from, n, align, tuning::aligned_scan_words()))
     }
 
-    /// As [`claim_first_fit`](Self::claim_first_fit), where a bounded search of the noted free runs found nothing. The zone may be full. Or too many
-    /// hints are superfluous, or a fork cut off the thread that was about to note a free run.
+    /// As [`claim_first_fit`](Self::claim_first_fit), after a bounded search of the indexed free runs found nothing. The zone may be full. Or
+    /// too many hints are superfluous, or a fork cut off a thread that was about to note a free run.
     #[cold]
     fn claim_anywhere(&self, from: usize, wanted: Wanted) -> Option<usize> {
         let Wanted { n, align, skew } = wanted;
@@ -71,7 +71,7 @@ impl Runs {
         })
     }
 
-    /// As [`claim_first_fit`](Self::claim_first_fit), from the noted free runs.
+    /// As [`claim_first_fit`](Self::claim_first_fit), but searches only the indexed free runs.
     pub(crate) fn claim_noted(&self, from: usize, wanted: Wanted) -> Option<usize> {
         self.claim_found(from, wanted.n, |from| self.index.lowest(from, wanted, tuning::max_probes_per_bin()))
     }
@@ -86,8 +86,8 @@ impl Runs {
         }
     }
 
-    /// Claims a free run at or above `from` whose pages are all in `resident`, in the shortest of [`tuning::max_resident_probes`] free runs
-    /// that has one. A free run is looked at `beyond` pages further than in other searches.
+    /// Claims a free run at or above `from` whose pages are all in `resident`. Visits up to [`tuning::max_resident_probes`] free runs, the short
+    /// ones first. Examines up to [`PROBED_PAGES`] of each (more if the request needs more), and `beyond` more.
     pub(crate) fn claim_resident(
         &self,
         from: usize,
@@ -114,7 +114,7 @@ impl Runs {
                 true
             }
             Err(taken) => {
-                // Another thread may have seen the bits of the failed claim, and taken these pages for used.
+                // Another thread may have seen the bits of the failed claim, and treated these pages as used. So they are noted once more.
                 let end = (taken + 1).next_multiple_of(WORD_BITS).min(start + n);
                 self.index.used(taken.min(self.len() - 1), 1);
                 self.note_freed(start, end - start);
@@ -141,16 +141,16 @@ impl Runs {
     }
 }
 
-/// The lower bits of each word: a length in pages. Longer runs are not remembered.
+/// The lower bits of each word: a length in pages. Searches for longer runs are not remembered.
 const LENGTH_BITS: u32 = 28;
 const LENGTH: u64 = (1 << LENGTH_BITS) - 1;
-/// Kinds of searches that are remembered at once.
+/// How many kinds of searches are remembered at once.
 const KINDS: usize = 8;
 
-/// Searches of a whole zone that found nothing. They are not repeated before something is freed that may be long enough.
+/// Searches of a whole zone that found nothing. A search is not repeated before a run is freed that may be long enough.
 ///
-/// A word has the generation of what is free, and the shortest length that was searched for in this generation. A search announces its
-/// length there before it looks. A thread that frees a run as long begins the next generation, in which no failure of the last one counts.
+/// One word has a generation, and the shortest length that was searched for in this generation. A search announces its length there before it
+/// begins. A thread that frees a run of at least that length begins the next generation, in which earlier failures do not count.
 pub(crate) struct Failures {
     /// The generation, and the shortest length; 0 if there was no search.
     watch: AtomicU64,
@@ -174,7 +174,7 @@ impl Failures {
                 Err(other) => watch = other,
             }
         }
-        // Two kinds with the same hash, which is as good as impossible, would cost some requests a place that is free.
+        // If two kinds had the same hash, some requests would miss a free run. That is practically impossible.
         let mut hasher = std::hash::DefaultHasher::new();
         (watch >> LENGTH_BITS, from, wanted.align, wanted.skew).hash(&mut hasher);
         let kind = hasher.finish();
@@ -191,7 +191,7 @@ impl Failures {
         found
     }
 
-    /// A run of `pages` pages became free.
+    /// Notes that a run of `pages` pages became free.
     pub(crate) fn freed(&self, pages: usize) {
         let mut watch = self.watch.load(Ordering::SeqCst);
         while watch & LENGTH != 0 && pages as u64 >= watch & LENGTH {
@@ -204,7 +204,8 @@ impl Failures {
     }
 }
 
-/// Classes of lengths. Up to 7 pages each length has its own. Beyond, there are four to a doubling, and two from [`COARSE`] on.
+/// The number of length classes. Each length up to 7 pages has its own class. Beyond, there are four classes per doubling, and two from
+/// [`COARSE`] on.
 #[cfg(not(loom))]
 const CLASSES: usize = 68;
 /// The models have two classes, so that a search takes few loads: shorter than [`LONG`], and all others.
@@ -227,7 +228,7 @@ const fn reach(pages: usize) -> usize {
     }
 }
 
-/// A search for resident memory looks at no more of a free run than this, or what the request needs.
+/// A search for resident memory reads at most this many pages of a free run, or as many as the request needs.
 const PROBED_PAGES: usize = 1024;
 
 /// The class of free runs of a length.
@@ -246,7 +247,7 @@ const fn class_of(len: usize) -> usize {
     EXACT + (log2 - EXACT.ilog2() as usize) * PER_DOUBLING + (len >> (log2 - 2)) % PER_DOUBLING
 }
 
-/// A request: `n` pages that begin at an `i` with `(i + skew) % align == 0`.
+/// The run that a request needs: `n` pages that begin at an index `i` with `(i + skew) % align == 0`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) n: usize,
@@ -261,38 +262,39 @@ impl Wanted {
         Self { n, align: 1, skew: 0 }
     }
 
-    /// The first place in a free run.
+    /// The first such place in the free run `start..end`.
     pub(crate) fn place_in(self, start: usize, end: usize) -> Option<usize> {
         let place = (start + self.skew).next_multiple_of(self.align) - self.skew;
         (place + self.n <= end).then_some(place)
     }
 }
 
-/// The set of the words that have set bits. Those before are the classes'.
+/// The number of the set of words with set bits. The sets before it belong to the classes.
 const OCCUPIED: usize = CLASSES;
 
 /// An index of the free page runs of a zone by length.
 ///
-/// A free run is a maximal run of clear bits in the bitmap of used pages. For each class of lengths, a [hint set](crate::arena::pages::bitmap) names
-/// the words of the bitmap in which such a free run may begin. A search visits only free runs that are long enough. Three operations make
-/// free runs, and note them: freeing a run, claiming a part of a free run, and giving up a claim. A search that finds no free run of a class in a
-/// word clears the hint, then looks once more.
+/// A free run is a maximal run of clear bits in the bitmap of used pages. For each class of lengths, a [hint set](crate::arena::pages::bitmap)
+/// names the words of the bitmap in which such a free run may begin. A search visits only free runs that are long enough. Three operations make
+/// free runs, and note them: freeing a run, claiming a part of a free run, and giving up a claim. A search that finds no free run of a class in
+/// a word clears the hint, then checks once more.
 ///
-/// The steps of a search are bounded, however many free runs there are: it visits a number of free runs and of superfluous hints of each class.
+/// A search takes a bounded number of steps, however many free runs there are: it visits a bounded number of free runs and superfluous hints of
+/// each class.
 pub(crate) struct FreeRunIndex {
     used: Bitmap<'static>,
     sets: HintSets<{ CLASSES + 1 }>,
-    /// The classes whose sets may have a hint. Most have none at most times.
+    /// The classes whose sets may have a hint. Usually most of them have none.
     #[cfg(not(loom))]
     hinted: [AtomicU64; CLASSES.div_ceil(WORD_BITS)],
-    /// Set by the models of zones and slabs, which note no free runs: a search also finds free runs without them. The models of the bitmap note
-    /// free runs.
+    /// Set in the models of zones and slabs, which do not index free runs: a search also finds runs without the index. The models of the bitmap
+    /// index them.
     #[cfg(loom)]
     pub(crate) is_off: bool,
 }
 
 impl FreeRunIndex {
-    /// The free runs of a zone of which all pages are free.
+    /// The index of a zone whose pages are all free.
     ///
     /// # Errors
     /// The system's error, if it grants no memory.
@@ -314,7 +316,7 @@ impl FreeRunIndex {
         self.sets.set(class)
     }
 
-    /// The models scan the bitmap itself, and have a model of [`Occupied`] alone.
+    /// The words of the bitmap that have used pages. The models scan the bitmap itself instead. [`Occupied`] has a model of its own.
     fn occupied(&self) -> Occupied<'static> {
         Occupied { bits: self.used, words: self.sets.set(OCCUPIED) }
     }
@@ -334,7 +336,7 @@ impl FreeRunIndex {
         }
     }
 
-    /// The classes from this one on that may have a hint.
+    /// The classes from `class` on that may have a hint.
     #[cfg(not(loom))]
     fn classes_from(&self, mut class: usize) -> impl Iterator<Item = usize> {
         std::iter::from_fn(move || {
@@ -356,7 +358,7 @@ impl FreeRunIndex {
         class..CLASSES
     }
 
-    /// A search found no hint of a class. As for each hint, it looks once more after it cleared the mark.
+    /// Clears the mark of a class of which a search found no hint. As for each hint, it checks once more afterwards.
     #[cfg(not(loom))]
     fn found_none(&self, class: usize) {
         let set = self.set(class);
@@ -386,7 +388,7 @@ impl FreeRunIndex {
         let (mut at, last) = (start, start + n);
         let mut longest = 0;
         while let Some(clear) = self.used.next_clear_within(at, last) {
-            // A free run that begins further below is in the last class already.
+            // In the models, a free run that begins further below is in the last class already.
             let lowest = clear.saturating_sub(reach(0));
             let begin = if clear == at { self.begin_of(lowest, clear) } else { clear };
             let end = self.end_of(clear, reach(0));
@@ -411,14 +413,14 @@ impl FreeRunIndex {
         set.unwrap_or(last)
     }
 
-    /// The bits of `[start, start + n)` were set.
+    /// Notes that the bits of `[start, start + n)` were set.
     pub(crate) fn used(&self, start: usize, n: usize) {
         if !cfg!(loom) {
             self.occupied().set(start, n);
         }
     }
 
-    /// Notes the rest of a free run on both sides of `[start, start + n)`, which was claimed.
+    /// Notes what is left of a free run on both sides of `[start, start + n)`, which was claimed.
     pub(crate) fn claimed(&self, start: usize, n: usize) {
         #[cfg(loom)]
         if self.is_off {
@@ -444,7 +446,8 @@ impl FreeRunIndex {
         .filter(|&(start, end)| start < end)
     }
 
-    /// The lowest free run of a class that begins in `from..until`. Clears no more superfluous hints than `hints`, and counts them there.
+    /// The lowest free run of a class that begins in `from..until`. Clears at most `hints` superfluous hints, and subtracts their number from
+    /// it.
     fn first(
         &self,
         class: usize,
@@ -476,7 +479,8 @@ impl FreeRunIndex {
             if !is_hinted {
                 *hints = hints.checked_sub(1)?;
                 set.clear(word);
-                // A free run may have been noted before the hint was cleared. Or it was taken for a longer one, and is noted as such only.
+                // A free run may have been noted before the hint was cleared. Or the thread that noted it measured a longer run, and noted only
+                // that class.
                 #[cfg(not(loom))]
                 self.in_word(word, reach).for_each(|(start, end)| self.note(start, end));
                 #[cfg(loom)]
@@ -488,13 +492,13 @@ impl FreeRunIndex {
         }
     }
 
-    /// The part from `from` on of a free run that begins there or below.
+    /// The part of a free run from `from` on, if the run begins there or below.
     fn across(&self, from: usize, reach: usize) -> Option<(usize, usize)> {
         (from > 0).then(|| (from, self.end_of(from, reach))).filter(|&(start, end)| start < end)
     }
 
-    /// The lowest place for a request at or above `from`, among some free runs of each class. Passes over at most `max_hints` hints of each
-    /// class that stand for no free run.
+    /// The lowest place for a request at or above `from`, among some free runs of each class. Clears at most `max_hints` superfluous hints of
+    /// each class.
     fn lowest(&self, from: usize, wanted: Wanted, max_hints: usize) -> Option<usize> {
         #[cfg(loom)]
         if self.is_off {
@@ -508,7 +512,7 @@ impl FreeRunIndex {
         for class in self.classes_from(class_of(wanted.n)) {
             let mut at = from;
             let mut hints = max_hints;
-            // The free runs that may be too short before the search takes a longer one.
+            // How many free runs may be too short before the search takes a longer one.
             let probes = if class < COARSE { tuning::max_probes_per_bin() } else { tuning::max_long_probes_per_bin() };
             for _ in 0..probes {
                 let Some((start, end)) = self.first(class, at, lowest, reach, &mut hints) else { break };
@@ -522,8 +526,9 @@ impl FreeRunIndex {
         (lowest != usize::MAX).then_some(lowest)
     }
 
-    /// Visits up to `max_visits` free runs at or above `from`, the short ones first, until `place_in` finds a place in one. The part of a free run that
-    /// begins below comes last. `beyond` pages more of a free run are looked at than the request needs.
+    /// Visits up to `max_visits` free runs at or above `from`, the short ones first, until `place_in` finds a place in one. The part of a free
+    /// run that begins below `from` comes last. `place_in` gets up to [`PROBED_PAGES`] of a free run (more if the request needs more), and
+    /// `beyond` more.
     pub(crate) fn shortest(
         &self,
         from: usize,
@@ -576,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn each_length_is_in_the_class_whose_shortest_run_is_next_below() {
+    fn a_length_is_in_the_last_class_whose_shortest_run_is_not_longer() {
         for class in 1..CLASSES {
             assert_eq!(class_of(min_len(class)), class);
             assert_eq!(class_of(min_len(class) - 1), class - 1);

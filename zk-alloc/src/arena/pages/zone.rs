@@ -1,8 +1,8 @@
-//! A zone: a part of the region, cut into pages of one size, handed out in runs. A zone's page is as large as the kernel's. Only huge runs
-//! consist of larger ones.
+//! A zone: a part of the region, cut into pages of one size, handed out in runs. A zone's page is as large as the kernel's; only the zone of
+//! huge runs has larger ones.
 //!
 //! A page is *used* (the thread that set its bit owns it) or free. It is *committed* (readable and writable) if the zone has [`Mapped`] its
-//! block. [`Residency`] knows the state of the memory behind it. A run is used from before its address is returned until after the address
+//! block. [`Residency`] has the state of the memory behind each page. A run is used from before its address is returned until after the address
 //! was freed. That is the invariant of the crate.
 #![allow(
     unsafe_code,
@@ -43,7 +43,7 @@ pub(crate) enum Shortage {
     Full,
     /// The kernel refuses memory.
     Refused,
-    /// The memory would be resident beyond the cap, unless something else is purged first.
+    /// The memory would exceed the [limit](Limit), unless other memory is purged first.
     OverBudget,
 }
 
@@ -76,8 +76,8 @@ impl Zone {
     /// A zone at `base`, which is a multiple of a page.
     ///
     /// # Safety
-    /// The addresses that the bitmaps describe lie within one [`AddressRange`](crate::os::AddressRange), and are no other zone's. The bitmaps, five of
-    /// pages and two of blocks, are clear, and so are the words in `claims`, one for each block.
+    /// The addresses that the bitmaps describe lie within one [`AddressRange`](crate::os::AddressRange), and belong to no other zone. The
+    /// bitmaps, five of pages and two of blocks, are clear. So are the words in `claims`, one for each block.
     pub(crate) unsafe fn new(
         base: NonNull<u8>,
         spec: ZoneSpec,
@@ -110,8 +110,7 @@ impl Zone {
         })
     }
 
-    /// Hands out a run of at least `bytes` bytes. Before it hands out what is not resident, it asks whether there is memory
-    /// `elsewhere`.
+    /// Hands out a run of at least `bytes` bytes. Before it hands out pages that are not resident, it asks `elsewhere` for memory.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -161,7 +160,7 @@ impl Zone {
         self.hand_out(start, bytes, contents, Limit::Peak).ok()
     }
 
-    /// Makes a committed run of the caller's ready for its new owner. Where that can't be, it is free again.
+    /// Makes a committed run that the caller owns ready for its new owner. On failure, the run is free again.
     fn hand_out(&self, start: usize, bytes: usize, contents: Contents, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         let pages = self.pages(bytes);
         let fresh = self.make_usable(start, pages, limit)?;
@@ -174,8 +173,8 @@ impl Zone {
         Ok(self.address(start))
     }
 
-    /// Hands out a slab, which is as long as it is aligned, with anything in it. Also returns the resident ones of its pages, as bits:
-    /// the slab accounts for them from now on.
+    /// Hands out a slab, which is aligned to its length and may hold anything. Also returns which of its pages are resident, as bits: the slab
+    /// accounts for them from now on.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -190,7 +189,7 @@ impl Zone {
         Ok((self.address(start), self.residency.hand_over(start, wanted.n)))
     }
 
-    /// Takes back a slab, of whose pages those in `resident` are accounted.
+    /// Takes back a slab. `resident` says which of its pages are accounted.
     ///
     /// # Safety
     /// `at` came from [`claim_slab`](Self::claim_slab) with these `bytes`; nobody uses it any more.
@@ -200,13 +199,13 @@ impl Zone {
         self.free_pages(start, self.pages(bytes));
     }
 
-    /// Counts bytes that are in use from now on, of which some were not resident.
+    /// Counts bytes that are in use from now on, and `fresh_bytes` that become resident.
     pub(crate) fn count(&self, bytes: usize, fresh_bytes: usize) {
         let pages = bytes / self.spec.page_bytes;
         self.counters().grown(bytes, fresh_bytes, || front::cached_run_bytes_for(pages));
     }
 
-    /// The first page of the run that this thread caches, if it is one for `bytes`. It is accounted, and dirty.
+    /// Takes a run for `bytes` out of this thread's cache, and returns its first page. The run is accounted, and dirty.
     #[inline(always)]
     fn take_cached(&self, bytes: usize, align: usize) -> Option<usize> {
         if !self.caches(bytes) {
@@ -217,8 +216,8 @@ impl Zone {
         Some(self.page_at(run.address()))
     }
 
-    /// Claims the lowest run of free pages. Before it hands out what is not resident, it frees the cached runs, and takes any
-    /// other place that is.
+    /// Claims the lowest run of free pages. If it is not fully resident, frees cached runs and tries again. If that fails too, takes any other
+    /// run that is fully resident.
     fn claim_free(&self, run_use: RunUse, wanted: Wanted) -> Option<usize> {
         let (from, pages) = (self.first_of(run_use), wanted.n);
         let first_fit = || self.first_fit(run_use, from, wanted);
@@ -247,14 +246,15 @@ impl Zone {
         self.runs.claim_first_fit(behind, wanted)
     }
 
-    /// If a run lies where a run of its use must not: the first page behind these addresses.
+    /// The first page behind the range that is kept from long runs, if this run is long and touches that range.
     fn first_behind_kept(&self, run_use: RunUse, start: usize, pages: usize) -> Option<usize> {
         let kept = layout::kept_from_long_runs(self.spec.small_region_bytes, self.capacity_bytes());
         let (from, until) = (self.pages(kept.start), self.pages(kept.end));
         (run_use == RunUse::LongRun && start < until && from < start + pages).then_some(until)
     }
 
-    /// The first page that a run of this use may have. However little address space the system granted, most of it is for all.
+    /// The first page that a run of this use may have. Even if the system granted little address space, three quarters of it are open to all
+    /// uses.
     fn first_of(&self, run_use: RunUse) -> usize {
         self.pages(layout::kept_from(run_use, self.spec.small_region_bytes)).min(self.runs.len() / 4)
     }
@@ -272,7 +272,7 @@ impl Zone {
         if free_bytes < self.bytes(wanted.n) {
             return None;
         }
-        // Behind a small-object region that shrank, the memory of the first phase's long runs begins where the region ended.
+        // If the small-object region has shrunk, the memory of the first phase's long runs begins where the region ended before.
         let (from, beyond) = (self.first_of(RunUse::LongRun), self.pages(self.spec.small_region_bytes));
         let start = self.runs.claim_resident(from, self.residency.resident_bits(), wanted, beyond)?;
         if self.first_behind_kept(run_use, start, wanted.n).is_some() {
@@ -297,14 +297,15 @@ impl Zone {
         self.release_pages(self.page_at(run.address()), self.pages(run.bytes()));
     }
 
-    /// Frees pages that the caller owns, and counts them no more.
+    /// Frees pages that the caller owns, and takes them off the bytes in use.
     fn release_pages(&self, start: usize, pages: usize) {
         self.counters().released(self.bytes(pages));
         self.free_pages(start, pages);
         gate::tick();
     }
 
-    /// Frees pages that the caller owns. They are purged at once beyond what may stay resident, and if there are too many mappings.
+    /// Frees pages that the caller owns. Purges them at once if more is resident than may stay, or if there are too many mappings. Of a long
+    /// run, purges what exceeds the memory that the program [uses again](accounts::bytes_beyond_reuse).
     fn free_pages(&self, start: usize, pages: usize) {
         let beyond_reuse = if layout::is_long_run(self.bytes(pages)) { accounts::bytes_beyond_reuse() } else { 0 };
         // SAFETY: the caller's pages were handed out, so they are committed, and nobody needs their contents.
@@ -327,14 +328,14 @@ impl Zone {
             self.runs.release(start, stays);
         }
         match purge(start + stays, pages - stays) {
-            // The kernel refuses, as for locked memory. It would refuse at each free.
+            // The kernel refuses, as it does for locked memory. It would refuse again at each free.
             0 => accounts::keep_for_reuse(beyond_reuse),
             _ => accounts::returned_until_reuse(self.bytes(resident)),
         }
     }
 
-    /// Accounts for committed pages of the caller's, prefaults the huge pages at their edges, and returns how many bytes of them were not
-    /// resident. Where that can't be, they are free again.
+    /// Accounts for committed pages that the caller owns, and prefaults the huge pages at their edges. Returns how many of their bytes were not
+    /// resident. On failure, the pages are free again.
     fn make_usable(&self, start: usize, pages: usize, limit: Limit) -> Result<usize, Shortage> {
         let fresh = self.account(start, pages, limit)?;
         if fresh > 0 {
@@ -343,7 +344,7 @@ impl Zone {
         Ok(fresh)
     }
 
-    /// As [`make_usable`](Self::make_usable), and pages nothing in.
+    /// As [`make_usable`](Self::make_usable), but prefaults nothing.
     fn account(&self, start: usize, pages: usize, limit: Limit) -> Result<usize, Shortage> {
         let Some(fresh) = self.residency.account(start, pages, limit) else {
             self.runs.release(start, pages);
@@ -354,7 +355,7 @@ impl Zone {
         Ok(fresh)
     }
 
-    /// Takes back a run.
+    /// Frees a run. A short one may go into this thread's cache.
     ///
     /// # Safety
     /// `at` came from [`claim`](Self::claim) and is `bytes` long by now; nobody uses it any more.
@@ -423,7 +424,7 @@ impl Zone {
         self.residency.address(page)
     }
 
-    /// Whether an address in the zone's range is the zone's. Where it has not mapped memory, other mappings may lie.
+    /// Whether the zone has mapped memory at an address in its range. Elsewhere in the range, other mappings may lie.
     #[inline(always)]
     pub(crate) fn owns(&self, at: NonNull<u8>) -> bool {
         self.mapped.is_ready((at.addr().get() - self.base.addr().get()) / HUGE_PAGE_BYTES)
@@ -431,12 +432,12 @@ impl Zone {
 
     // Making the zone's address space accessible, block by block (see [`memory`](crate::arena::pages::memory)).
 
-    /// Makes the caller's run accessible. If something else is in the way, takes the next run behind it that can be made accessible, and
-    /// frees the caller's. Returns the run that the caller has now. On failure, it has none.
+    /// Makes the caller's run accessible. If something else is in the way, takes the next run behind it that can be made accessible, and frees
+    /// the caller's. Returns the run that the caller owns now. On failure, it owns none.
     ///
     /// # Errors
     /// [`Shortage::Full`] if there is none, or if more than [`tuning::max_foreign_probes`] foreign mappings are in the way: the next request
-    /// goes on behind them. [`Shortage::Refused`] if the kernel refuses memory.
+    /// continues behind them. [`Shortage::Refused`] if the kernel refuses memory.
     fn commit_or_move(&self, mut start: usize, run_use: RunUse, wanted: Wanted) -> Result<usize, Shortage> {
         let (pages, mut probes) = (wanted.n, 0);
         loop {
@@ -466,7 +467,8 @@ impl Zone {
     /// # Errors
     /// See [`Obstacle`].
     fn commit(&self, start: usize, pages: usize) -> Result<(), Obstacle> {
-        // The models of zones have all memory from the start, and no interleavings to spare. `Mapped` has models of its own.
+        // In the models of zones, all memory is committed from the start, because this code would add too many interleavings. `Mapped` has
+        // models of its own.
         if cfg!(loom) {
             return Ok(());
         }
@@ -479,8 +481,8 @@ impl Zone {
         reached
     }
 
-    /// Frees pages of the caller's that could not be made accessible. Those in foreign blocks stay used for good, so that no search finds
-    /// them again.
+    /// Frees pages that the caller owns and that could not be made accessible. Those in foreign blocks stay used for good, so that no search
+    /// finds them again.
     fn give_up(&self, start: usize, pages: usize) {
         let (block, end) = (self.block_pages(), start + pages);
         let mut from = start;
@@ -492,7 +494,8 @@ impl Zone {
         self.runs.release(from, end - from);
     }
 
-    /// Takes the free pages of foreign blocks for good. Pages that other threads hold at this moment are theirs to [give up](Self::give_up).
+    /// Claims the free pages of foreign blocks for good. Other threads that own pages there at this moment [give them up](Self::give_up)
+    /// themselves.
     fn take_out(&self, blocks: Range<usize>) {
         let (used, block) = (self.runs.used(), self.block_pages());
         let mut first = blocks.start;
@@ -502,7 +505,7 @@ impl Zone {
             let (mut at, last) = (first * block, (end * block).min(self.runs.len()));
             while let Some(clear) = used.next_clear_within(at, last) {
                 at = used.next_set(clear, last).unwrap_or(last);
-                // If another thread was faster, it finds the obstacle by itself.
+                // If another thread claimed the pages first, that thread finds the obstacle itself.
                 self.runs.try_claim(clear, at - clear);
             }
             first = end + 1;
@@ -568,8 +571,8 @@ impl Zone {
         mapped
     }
 
-    // Prefaulting: where the first touch of a run or a slab would fault in a whole huge page, the zone brings it in at once, and accounts for
-    // all of it. In small pages it prefaults nothing (docs/experiments/ablation.md).
+    // Prefaulting: if the first touch of a run or a slab would fault in a whole huge page, the zone faults it in at once, and accounts for all
+    // of it. In small pages it prefaults nothing (docs/experiments/ablation.md).
 
     /// Prefaults the blocks (places of huge pages) that the caller's run begins and ends in. Those between them are left to the threads
     /// that touch them.
@@ -582,7 +585,7 @@ impl Zone {
         }
     }
 
-    /// Accounts for the caller's slab, and prefaults its block, if the first touch would fault in all of that. Returns `false` if the slab
+    /// Accounts for the caller's slab, and prefaults its block, if the first touch would fault in the whole block. Returns `false` if the slab
     /// would exceed the limit.
     fn prefault_slab(&self, start: usize, pages: usize, limit: Limit) -> bool {
         if self.residency.resident(start, pages) == pages || !self.faults_huge_page(start) {
@@ -595,8 +598,8 @@ impl Zone {
         is_accounted
     }
 
-    /// Prefaults the block that holds a page of the caller's run, if the first touch would fault in all of it, and the zone does not
-    /// account for all of it yet.
+    /// Prefaults the block that holds a page of the caller's run. Does nothing if the first touch would not fault in the whole block, or if the
+    /// zone accounts for all of it already.
     fn prefault_around(&self, page: usize, run: Range<usize>) {
         let block = self.pages(HUGE_PAGE_BYTES);
         let from = page / block * block;
@@ -606,16 +609,16 @@ impl Zone {
         }
     }
 
-    /// Prefaults `own` pages of the caller together with the rest of their block. The rest is claimed for that time, because only
-    /// an owner may account for it.
+    /// Prefaults the caller's pages, `own`, together with the rest of their block. The rest is claimed meanwhile, because only an owner may
+    /// account for it.
     fn prefault_block(&self, block: Range<usize>, own: Range<usize>) {
         let mut paged = own.clone();
         let mut is_short = false;
-        // If the claim fails, another thread or a slab has the page, and accounts for it. (Or another claim fails at this moment: then the
-        // page is accounted when it is handed out.)
+        // If the claim fails, another thread or a slab has the page, and accounts for it. (Or a claim of another thread is failing at this
+        // moment. Then the page is accounted when it is handed out.)
         let mut claim = |&page: &usize| {
             let claimed = self.residency.resident(page, 1) == 0 && self.runs.try_claim(page, 1);
-            // The huge page comes whether it is accounted or not, so the headroom does not bound it.
+            // The kernel faults in the huge page whether it is accounted or not, so the headroom does not bound it.
             if claimed && self.residency.account(page, 1, Limit::Cap).is_none() {
                 self.runs.release(page, 1);
                 is_short = true;
@@ -623,7 +626,7 @@ impl Zone {
             }
             claimed
         };
-        // The prefaulted pages join the caller's. The huge page brings all of the block.
+        // Claimed pages next to the caller's are prefaulted together with them. The others come with the huge page.
         for page in (block.start..own.start).rev().chain(own.end..block.end).filter(&mut claim) {
             if page + 1 == paged.start {
                 paged.start = page;
@@ -634,12 +637,12 @@ impl Zone {
             }
         }
         self.allow_huge(own.clone());
-        // A huge page is prefaulted too, though the first touch would bring it. The kernel may have none, or may have split this one
-        // before: then accounted memory would not be there. The rest is freed only after that, so that no other thread purges it first.
+        // The zone prefaults explicitly, although the first touch would bring a huge page. The kernel may have no huge page, or may have split
+        // this one before: then accounted memory would be missing. The rest is freed only afterwards, so that no other thread purges it first.
         self.residency.prefault(paged.start, paged.len());
         self.runs.release(paged.start, own.start - paged.start);
         self.runs.release(own.end, paged.end - own.end);
-        // The huge page also brought memory that the cap has no room for.
+        // The huge page also brought memory for which the cap has no room.
         if is_short {
             let calls = self.purge_unaccounted(self.address(block.start), self.bytes(block.len()));
             (0..calls).for_each(|_| self.counters().system_call());
@@ -686,9 +689,9 @@ impl Zone {
 
     // Changing the length of a run, in place or elsewhere.
 
-    /// Hands out a run of at least `bytes` bytes for the contents of another run, which is `len` bytes long. Also says whether the contents
-    /// must be copied: the first `len` bytes of the new run are all resident, or do not read as zeroes, or there are too many mappings. The
-    /// caller counts the request.
+    /// Hands out a run of at least `bytes` bytes for the contents of another run, which is `len` bytes long. Also returns whether the contents
+    /// must be copied: because the first `len` bytes of the new run are all resident, or do not read as zeroes, or there are too many mappings.
+    /// The caller counts the request.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -704,8 +707,8 @@ impl Zone {
         let (pages, moved) = (wanted.n, self.pages(len));
         let resident = self.residency.resident(start, moved);
         let fresh = self.account(start, pages, Limit::Cap)?;
-        // A move replaces the resident pages of the new place. If all are resident, a copy keeps them. Else the place is emptied for the
-        // move.
+        // A move replaces the resident pages of the new place. If all are resident, a copy keeps them. Otherwise the new place is purged before
+        // the move.
         let is_copied = resident == moved
             || !moved::may_move()
             // SAFETY: claimed and committed above; nobody needs its contents.
@@ -720,15 +723,15 @@ impl Zone {
         Ok((self.address(start), is_copied))
     }
 
-    /// Counts a request that was handed a run: for its thread, or else for the zone.
+    /// Counts a request that got a run, for its thread if the thread can use its cache, or else for the zone.
     pub(crate) fn count_request(&self, bytes: usize) {
         if !front::count_run(bytes) {
             self.counters().requested(bytes);
         }
     }
 
-    /// Claims a run with free addresses behind it, to grow in place. Claims one without if addresses are scarce, or if
-    /// more pages of that one are resident.
+    /// Claims a run with free addresses behind it, so that it can grow in place. Claims a run without these if addresses are scarce, or if more
+    /// pages of that run are resident.
     fn claim_to_grow_on(&self, bytes: usize, align: usize) -> Option<usize> {
         let pages = self.pages(bytes);
         let resident = |start: usize| self.residency.resident(start, pages);
@@ -743,7 +746,7 @@ impl Zone {
         Some(better)
     }
 
-    /// Claims a run at a multiple of [`ZoneSpec::growth_room`] times its length; `None` where addresses are scarce.
+    /// Claims a run at a multiple of [`ZoneSpec::growth_room`] times its length; `None` if addresses are scarce.
     fn claim_with_room(&self, bytes: usize, align: usize) -> Option<usize> {
         let (room, pages) = (self.spec.growth_room, self.pages(bytes));
         // The zone begins at a multiple of a huge page, and so does each such place.
@@ -769,7 +772,7 @@ impl Zone {
     /// Changes the length of a run in place; `false` if it can't grow there. Shrinking never fails.
     ///
     /// # Safety
-    /// `at` came from [`claim`](Self::claim) and is `old_bytes` long by now. When shrunk, nobody uses the end.
+    /// `at` came from [`claim`](Self::claim) and is `old_bytes` long by now. If the run shrinks, nobody uses the part that is cut off.
     pub(crate) unsafe fn resize(&self, at: NonNull<u8>, old_bytes: usize, new_bytes: usize) -> bool {
         let (old, new) = (self.pages(old_bytes), self.pages(new_bytes));
         let start = self.index(at);
@@ -802,8 +805,8 @@ impl Zone {
         self.forbid_huge_around(start..start + pages);
         self.residency.moved_away(start, pages);
         if self.moved.is_better_renewed(start, pages) {
-            // The pages are gone, so that a fresh mapping costs nothing but the call.
-            // SAFETY: the caller's pages, which it does not need any more.
+            // The pages are gone, so a fresh mapping costs only the call.
+            // SAFETY: the caller owns the pages, and does not need their contents.
             let renewed = unsafe { self.renew(start, pages) };
             if renewed.is_err_and(|refused| !refused.is_target_whole) {
                 return self.counters().released(self.bytes(pages));
@@ -819,14 +822,14 @@ impl Zone {
         self.moved.moved_here(start, pages, inner);
     }
 
-    /// Never hands out the caller's run again, because another mapping may lie in a gap of it.
+    /// Keeps the caller's run used for good, because another mapping may lie in a gap of it.
     pub(crate) fn abandon(&self, at: NonNull<u8>, bytes: usize) {
         let (start, pages) = (self.index(at), self.pages(bytes));
         self.residency.moved_away(start, pages);
         self.counters().released(self.bytes(pages));
     }
 
-    /// Makes the kernel see one mapping in a run whose pages are to move.
+    /// See [`HugePages::make_one_mapping`].
     pub(crate) fn make_one_mapping(&self, at: NonNull<u8>, bytes: usize) {
         let start = self.index(at);
         self.huge.make_one_mapping(&self.residency, start..start + self.pages(bytes));
@@ -834,8 +837,8 @@ impl Zone {
 
     // Purging a zone's free memory.
 
-    /// Purges free memory, from the top address down, until the allowance is spent or no free memory is resident. Returns how many bytes
-    /// were purged. A trim that has read as many words as it may stops there, and the next one continues.
+    /// Purges free memory, from the top address down, until the allowance is spent or no free memory is resident. Returns how many bytes were
+    /// purged. A trim that has read as many words as it may stops there, and the next trim continues from there.
     pub(crate) fn trim(&self, allowance: &mut Allowance, how: Purge) -> usize {
         let resident = self.residency.resident_bits();
         let top = self.mapped_end();
@@ -867,8 +870,8 @@ impl Zone {
         gone
     }
 
-    /// The accounted bytes of long runs for which the kernel has no pages. Stops when it has found `left` bytes of pages, and the next call
-    /// continues there.
+    /// The accounted bytes for which the kernel has no pages. Asks only about resident runs of a huge page or more. Stops when it has found
+    /// about `left` bytes in memory, and the next call continues there.
     pub(crate) fn untouched_bytes(&self, left: &mut usize) -> usize {
         let end = self.mapped_end();
         let begun = self.asked_to.swap(0, Ordering::Relaxed).min(end);
@@ -878,11 +881,11 @@ impl Zone {
                 self.asked_to.store(start, Ordering::Relaxed);
                 break;
             }
-            // Nobody else need own these pages: the answer is a guess at any time.
+            // These pages may have any owner, because the answer is only an estimate.
             if self.bytes(len) >= HUGE_PAGE_BYTES {
                 let Some(in_memory) = self.residency.bytes_in_memory(start, len) else { break };
                 untouched += self.bytes(len) - in_memory.min(self.bytes(len));
-                // To ask takes time, too.
+                // Asking takes time, too.
                 *left = left.saturating_sub(in_memory.max(self.bytes(len) / 16));
             }
         }
@@ -892,7 +895,7 @@ impl Zone {
     /// Replaces mappings that moves left behind and whose free pages are all purged, with a bounded number of system calls. The next call
     /// continues below.
     fn renew_purged(&self, allowance: &mut Allowance) {
-        // Nearly no process moves pages. Without this, a request would pay for a search of the whole zone that reads nothing.
+        // Hardly any process moves pages. Without this check, each such request would search the zone for nothing.
         if !moved::is_any_moved() {
             return;
         }
@@ -923,10 +926,10 @@ impl Zone {
         self.renewed_to.store(end, Ordering::Relaxed);
     }
 
-    /// Purges the free pages of `[start, start + len)`, at once if no page is used.
+    /// Purges the free pages of `[start, start + len)`, in one call if all of them are free.
     fn trim_run(&self, start: usize, len: usize, how: Purge) -> usize {
         let mut gone = 0;
-        // SAFETY: this thread owns the part, which is committed, as is all memory that the callers look at.
+        // SAFETY: this thread owns the part, which is committed, as all resident pages are.
         self.claim_parts(start, len, 1, &mut |start, len| gone += unsafe { self.purge_and_free(start, len, how) });
         gone
     }
@@ -946,8 +949,8 @@ impl Zone {
         }
     }
 
-    /// Purges the caller's pages, and frees them. If they go at once, fresh mappings replace those that moves left there, where that makes
-    /// fewer of them. Returns how many bytes were purged.
+    /// Purges the caller's pages, and frees them. With [`Purge::Now`], a fresh mapping replaces those that moves left there, if that adds no
+    /// mappings. Returns how many bytes were purged.
     ///
     /// # Safety
     /// As for [`Residency::purge`].
@@ -960,7 +963,7 @@ impl Zone {
                     self.runs.release(start, pages);
                     return self.bytes(pages);
                 }
-                // Nobody gets these pages again, because another mapping may lie among them.
+                // These pages stay used for good, because another mapping may lie among them.
                 Err(NotMoved { is_target_whole: false, .. }) => return self.bytes(pages),
                 Err(_) => {}
             }
@@ -971,7 +974,7 @@ impl Zone {
         gone
     }
 
-    /// Replaces the mappings of the caller's pages by a fresh one, with the advice of its place.
+    /// Replaces the mappings of the caller's pages by a fresh one, and gives it the advice for its place.
     ///
     /// # Errors
     /// See [`os::renew`].
@@ -990,7 +993,7 @@ impl Zone {
         renewed
     }
 
-    /// Purges pages. If they go at once, forbids the blocks around them to be huge. Returns how many bytes were purged.
+    /// Purges pages. With [`Purge::Now`], first forbids the blocks around them to be huge. Returns how many bytes were purged.
     ///
     /// # Safety
     /// As for [`Residency::purge`].
@@ -1027,7 +1030,7 @@ impl Zone {
     }
 }
 
-/// Takes the page below which a search of pages below `top` continues; `None` if it begins at the top.
+/// Takes the page below which a search continues; `None` if the search begins at `top`.
 fn take_place(place: &AtomicUsize, top: usize) -> Option<usize> {
     Some(place.swap(0, Ordering::Relaxed)).filter(|&page| page > 0 && page < top)
 }
@@ -1070,21 +1073,21 @@ impl Zone {
         self.claim_parts(run.start, run.len(), self.pages(min_bytes.max(1)), &mut claimed);
     }
 
-    /// Has a forked child read zeroes in a range, instead of inheriting it.
+    /// Makes a range read as zeroes in a forked child, instead of being inherited.
     ///
     /// # Errors
-    /// The system's. After `ENOMEM`, a part may be withheld.
+    /// The system's. After `ENOMEM`, a part of the range may be withheld.
     ///
     /// # Safety
-    /// The caller owns the range, and nobody needs its contents. It calls [`stop_withholding`](Self::stop_withholding) afterwards, also after
-    /// `ENOMEM`.
+    /// The caller owns the range, and nobody needs its contents. The caller calls [`stop_withholding`](Self::stop_withholding) afterwards, even
+    /// after `ENOMEM`.
     pub(crate) unsafe fn withhold(&self, at: NonNull<u8>, bytes: usize) -> Result<(), Errno> {
         self.counters().system_call();
         // SAFETY: the caller's.
         unsafe { os::wipe_on_fork(at.as_ptr(), bytes) }
     }
 
-    /// Frees a range that was claimed, and not withheld.
+    /// Frees a range that was claimed, but not withheld.
     ///
     /// # Safety
     /// The caller owns the range, and nobody needs its contents.
@@ -1102,13 +1105,13 @@ impl Zone {
         // SAFETY: the caller's.
         let kept = unsafe { os::keep_on_fork(at.as_ptr(), bytes) };
         match kept {
-            // Where another thread was about to withhold the range, the child may have some of it.
+            // If another thread was about to withhold the range at the fork, the child may have inherited some of it.
             // SAFETY: the caller's; it is committed, as it was free and resident.
             Ok(()) if is_in_child => _ = unsafe { self.purge_and_free(start, pages, Purge::Now) },
             Ok(()) => self.runs.release(start, pages),
             Err(refused) => {
                 self.counters().refused(refused, "let children inherit memory", bytes);
-                // Nobody gets this range again: a child would not inherit what it holds.
+                // The range stays used for good, because a child would not inherit its contents.
                 // SAFETY: as above.
                 unsafe { self.purge(start, pages, Purge::Now) };
             }
@@ -1116,7 +1119,7 @@ impl Zone {
     }
 }
 
-/// Committed pages that the caller owns and nobody else knows of, to prefault.
+/// Committed pages to prefault. The caller owns them, and no other thread accesses them.
 pub(crate) struct Populate<'a> {
     zone: &'a Zone,
     start: usize,
@@ -1156,7 +1159,7 @@ impl<'a> Populate<'a> {
         }
         let (at, bytes) = (self.zone.address(self.start + from), self.zone.bytes(len));
         self.zone.counters().system_call();
-        // SAFETY: committed pages, which nobody but the maker of this value knows of.
+        // SAFETY: committed pages, which only the creator of this value knows of.
         let populated = unsafe { os::populate(at.as_ptr(), bytes) };
         populated.inspect_err(|&refused| self.zone.counters().refused(refused, "prefault", bytes))
     }

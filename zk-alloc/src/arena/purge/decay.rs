@@ -4,9 +4,9 @@
 //! The program's own threads run the decay ticks, on the allocator's slow paths ([`gate::tick`]). While the process has a background thread, that
 //! thread ticks instead. A process that is idle and has no such thread keeps its memory.
 //!
-//! One thread ticks at a time. A second thread skips its tick, and so does a signal handler that interrupted one. The word that guards
-//! this holds the [generation](os::process_generation) of the process, so that a forked child ignores a thread that it does not have.
-#![allow(unsafe_code, reason = "a cell that one thread at a time looks at")]
+//! One thread ticks at a time. A second thread skips its tick, and so does a signal handler that interrupted a tick. The word that guards this
+//! holds the [generation](os::process_generation) of the process, so that a forked child ignores a thread that exists only in its parent.
+#![allow(unsafe_code, reason = "a cell that one thread at a time accesses")]
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,22 +35,22 @@ pub(crate) static PARKER: Parking = Parking::new();
 
 /// Ticks per window.
 pub(crate) const TICKS: usize = 8;
-/// Windows that count while a process is busy. A proof may take longer than a window, and reach its peak for a moment only.
+/// How many windows count while a process is busy. A proof may take longer than one window, and be at its peak only for a moment.
 const WINDOWS: usize = 8;
 
-/// Changes the rule by which free memory is purged. A window of `window_ns` nanoseconds counts; 0 purges nothing. If `empties` is set, a
-/// process that idled for a window purges all free memory: phases say when it works. The call neither waits nor allocates.
+/// Sets the policy: memory above the peak live size of the last `window_ns` nanoseconds may be purged; 0 turns purging by time off. If `empties`
+/// is set, a process that idled for a window purges all free memory, because its phases say when it works. The call neither waits nor allocates.
 pub(crate) fn follow(window_ns: u64, empties: bool) {
     EMPTIES.store(empties, Ordering::Relaxed);
     if WINDOW_NS.swap(window_ns, Ordering::SeqCst) == 0 {
-        // The ticks of an earlier policy are old.
+        // Without a window, there were no ticks: the state is out of date.
         let _ = with_state(|state| *state = DecayState::new());
     }
     NEXT_TICK_NS.store(0, Ordering::Relaxed);
     // Without a window, no request would end the purge that another policy began.
     IS_UNFINISHED.store(false, Ordering::Relaxed);
     gate::set_ticking(window_ns != 0);
-    // The background thread may sleep for the tick of another window.
+    // The background thread may be asleep until a tick of the last window.
     if is_watched() {
         PARKER.wake();
     }
@@ -88,7 +88,7 @@ pub(crate) fn is_watched() -> bool {
     watched != 0 && watched == os::process_generation()
 }
 
-/// The background thread says that it begins or ends.
+/// Notes that the background thread begins or ends.
 pub(crate) fn set_watched(is_watched: bool) {
     // SeqCst: a thread that changes the policy either sees this and wakes the background thread, or the background thread sees the change.
     WATCHED.store(if is_watched { os::process_generation() } else { 0 }, Ordering::SeqCst);
@@ -100,52 +100,52 @@ pub(crate) fn time_to_tick() -> Option<Duration> {
     is_on.then(|| Duration::from_nanos(NEXT_TICK_NS.load(Ordering::Relaxed).saturating_sub(os::monotonic_ns())))
 }
 
-/// The background thread ran a tick. `is_at_rest` says that there is nothing to purge until the program does something.
+/// Schedules the next tick of the background thread after it ran one. `is_at_rest` says that there is nothing to purge until the program does
+/// something.
 pub(crate) fn ticked(is_at_rest: bool) {
     let pause_ns = if is_at_rest { tick_ns().max(tuning::rest_ms() as u64 * 1_000_000) } else { tick_ns() };
     NEXT_TICK_NS.store(os::monotonic_ns().saturating_add(pause_ns), Ordering::Relaxed);
 }
 
-/// The ticks so far.
+/// The state that decay ticks carry over.
 #[derive(Debug)]
 pub(crate) struct DecayState {
     window: Window,
     /// The time of the last tick, by [`os::monotonic_ns`]; 0 before the first.
     at_ns: u64,
-    /// Bytes served by then, since the process started.
+    /// Bytes served from the start of the process until the last tick.
     served_bytes: u64,
-    /// Resident and live bytes when a purge found nothing.
+    /// Resident and live bytes when a purge last freed nothing.
     last_failed_purge: Marks,
-    /// The resident bytes that the program's threads purge down to, each request a part, until the next tick; `None` if there is nothing
-    /// left to do.
+    /// The goal of an unfinished purge in resident bytes, which requests approach part by part until the next tick; `None` if the purge is done.
     unfinished: Option<usize>,
 }
 
-/// The facts at a tick, in bytes.
+/// The state of the heap at a tick.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeapSnapshot {
     pub(crate) resident_bytes: usize,
-    /// In use, thread caches included.
+    /// Bytes in use, thread caches included.
     pub(crate) used_bytes: usize,
     pub(crate) cached_bytes: usize,
     /// The peak live size since the last tick, as far as it was counted.
     pub(crate) peak_bytes: usize,
-    /// Served since the process started.
+    /// Bytes served since the process started.
     pub(crate) served_bytes: u64,
     /// Whether a phase is open, in which nothing is purged.
     pub(crate) is_in_phase: bool,
 }
 
-/// What changes if there is something new to purge.
+/// Two sizes of the heap. After a purge that freed nothing, no thread purges again before one of them changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marks {
     pub(crate) resident_bytes: usize,
-    /// Memory in a thread cache is free, although it counts as used.
+    /// Used bytes without those in thread caches, which are free although they count as used.
     pub(crate) live_bytes: usize,
 }
 
 impl Marks {
-    /// Of used memory, `cached_bytes` lie in thread caches.
+    /// The marks of a heap with these sizes. `cached_bytes` of the used bytes lie in thread caches.
     pub(crate) fn of(resident_bytes: usize, used_bytes: usize, cached_bytes: usize) -> Self {
         Self { resident_bytes, live_bytes: used_bytes.saturating_sub(cached_bytes) }
     }
@@ -175,12 +175,12 @@ impl DecayState {
         Self { window: Window::new(0), at_ns: 0, served_bytes: 0, last_failed_purge: Marks::NONE, unfinished: None }
     }
 
-    /// Takes a tick in.
+    /// Records a tick, and decides what to purge.
     pub(crate) fn take_in(&mut self, snapshot: HeapSnapshot, now_ns: u64, by: Caller) -> Verdict {
         let is_first = self.at_ns == 0;
         let passed = if is_first { 1 } else { now_ns.saturating_sub(self.at_ns) / tick_ns() };
         let served_bytes = snapshot.served_bytes.saturating_sub(self.served_bytes);
-        // Threads that live on their caches use that memory, although no counter says so.
+        // Threads that allocate from their caches use that memory, although the counters show it as cached at each tick.
         let is_cache_used = served_bytes >= (snapshot.cached_bytes / 8).max(1) as u64;
         let live_now_bytes = snapshot.used_bytes.saturating_sub(if is_cache_used { 0 } else { snapshot.cached_bytes });
         let seen = Seen { live_bytes: live_now_bytes.max(snapshot.peak_bytes), live_now_bytes, served_bytes };
@@ -194,18 +194,18 @@ impl DecayState {
         keep_bytes.map_or(Verdict::Wait, |keep_bytes| self.verdict(snapshot, keep_bytes, ticks, by))
     }
 
-    /// The purge that the last tick began, if it is not time for the next tick yet.
+    /// The goal of the unfinished purge that the last tick began; `None` if the next tick is due.
     pub(crate) fn unfinished(&self, now_ns: u64) -> Option<usize> {
         self.unfinished.filter(|_| now_ns.saturating_sub(self.at_ns) < tick_ns())
     }
 
-    /// The next requests go on with the purge until `keep_bytes` are resident. `None` ends the purge that the last tick began.
+    /// Has the next requests continue the purge until `keep_bytes` are resident. `None` ends the purge that the last tick began.
     pub(crate) fn set_unfinished(&mut self, keep_bytes: Option<usize>) {
         self.unfinished = keep_bytes;
         IS_UNFINISHED.store(keep_bytes.is_some(), Ordering::Relaxed);
     }
 
-    /// A request did its part of a purge down to `keep_bytes`.
+    /// Notes that a request did its part of a purge down to `keep_bytes`, and freed `gone_bytes`.
     pub(crate) fn purged_part(&mut self, keep_bytes: usize, marks: Marks, gone_bytes: usize) {
         self.purged(marks, gone_bytes);
         self.set_unfinished((gone_bytes > 0 && marks.resident_bytes > keep_bytes).then_some(keep_bytes));
@@ -219,7 +219,7 @@ impl DecayState {
         let keep_bytes = if is_over && EMPTIES.load(Ordering::Relaxed) { 0 } else { keep_bytes };
         let surplus = snapshot.resident_bytes.saturating_sub(keep_bytes);
         if surplus > 0 && !snapshot.is_in_phase && self.last_failed_purge != snapshot.marks() {
-            // The program's threads purge a part, for the time of these ticks: the program may need the rest soon.
+            // A program thread purges one part for each of these ticks: the program may need the rest soon.
             let part = (surplus / tuning::tick_part()).max(tuning::tick_bytes());
             let gone = match by {
                 Caller::Background => surplus,
@@ -230,7 +230,7 @@ impl DecayState {
         if is_over { Verdict::Rest } else { Verdict::Wait }
     }
 
-    /// A purge freed `gone_bytes`, and left this.
+    /// Notes that a purge freed `gone_bytes`, and `left` these sizes.
     pub(crate) fn purged(&mut self, left: Marks, gone_bytes: usize) {
         if gone_bytes == 0 {
             self.last_failed_purge = left;
@@ -241,23 +241,24 @@ impl DecayState {
 /// See [`with_state`].
 struct Shared(UnsafeCell<DecayState>);
 
-// SAFETY: only `with_state` reaches into it, on one thread at a time.
+// SAFETY: only `with_state` accesses the cell, on one thread at a time.
 unsafe impl Sync for Shared {}
 
 static SHARED: Shared = Shared(UnsafeCell::new(DecayState::new()));
-/// The generation of the process in which a thread ticks; 0 if none does.
+/// The generation of the process in which a thread runs a tick; 0 if none does.
 static TICKING: AtomicU64 = AtomicU64::new(0);
 
-/// Calls `run` with the ticks so far. Returns `None`, and does nothing, while another thread ticks or this one was interrupted in a tick.
+/// Calls `run` with the decay state. Returns `None`, and does nothing, if another thread runs a tick, or if a signal handler interrupted this
+/// thread in one.
 pub(crate) fn with_state<R>(run: impl FnOnce(&mut DecayState) -> R) -> Option<R> {
     let own = os::process_generation();
     let other = TICKING.load(Ordering::Relaxed);
-    // A word of another generation belongs to a thread of the parent, which this process does not have.
+    // Another generation was stored by a thread that exists only in the parent.
     if other == own || TICKING.compare_exchange(other, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return None;
     }
-    // SAFETY: this thread alone moved the word to this process's generation, and other threads stay out until it is 0 again. A parent's
-    // thread may have left some of the numbers half updated, and any number is valid there.
+    // SAFETY: only this thread moved `TICKING` to this process's generation, and other threads stay out until it is 0 again. A thread of the
+    // parent may have updated only some of the fields, but each value is valid by itself.
     let result = run(unsafe { &mut *SHARED.0.get() });
     TICKING.store(0, Ordering::Release);
     Some(result)
@@ -273,13 +274,13 @@ pub(crate) struct Seen {
     pub(crate) served_bytes: u64,
 }
 
-/// Who ticks.
+/// The kind of thread that runs a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
     /// The background thread, which ticks on time.
     Background,
-    /// A thread of the program, which ticks when it asks for memory. After a pause it may be about to use the memory that the pause made
-    /// superfluous.
+    /// A thread of the program, which ticks when it asks for memory. After a pause, it may be about to use memory that was superfluous during
+    /// the pause.
     Program,
 }
 
@@ -290,11 +291,11 @@ pub(crate) enum Caller {
 #[derive(Debug)]
 pub(crate) struct Window {
     ticks: [Seen; TICKS],
-    /// The peaks of the windows before.
+    /// The peaks of the windows before this one.
     before: [usize; WINDOWS],
     /// The next tick: `next % TICKS` is its place in `ticks`, and `next / TICKS` that of its window in `before`.
     next: usize,
-    /// Ticks that were missed in the pause before the last tick, and are not counted yet.
+    /// How many ticks were missed in the pause before the last tick, and are not in `ticks` yet.
     missed: usize,
     /// Whether the process allocated little since a pause.
     has_paused: bool,
@@ -307,15 +308,15 @@ impl Window {
         Self { ticks: [tick; TICKS], before: [0; WINDOWS], next: 0, missed: 0, has_paused: false }
     }
 
-    /// Takes in a tick. Since the last one, the time of `ticks` ticks has passed. Returns how many bytes may stay resident; `None` if this
-    /// tick is to purge nothing.
+    /// Records a tick that comes `ticks` tick intervals after the last one. Returns how many bytes may stay resident; `None` if this tick must
+    /// purge nothing.
     ///
-    /// A thread of the program that comes late ends a pause. If the program was busy before, this request may be the first of its next
-    /// proof, so the tick purges nothing. If the program allocated much by the next tick, the pause does not count.
+    /// A late tick of a program thread ends a pause. If the program was busy before, this request may be the first of its next proof, so the
+    /// tick purges nothing. If the program allocated much by the next tick, the pause does not count.
     pub(crate) fn take_in(&mut self, seen: Seen, ticks: usize, by: Caller) -> Option<usize> {
         let missed = ticks.saturating_sub(1);
         if by == Caller::Background {
-            // The activity came at the end of its sleep.
+            // The activity counts as if it came at the end of the thread's sleep.
             self.push_idle(self.missed.max(missed), seen.live_now_bytes);
             self.push(seen);
             self.missed = 0;
@@ -340,7 +341,7 @@ impl Window {
         Some(self.keep_bytes())
     }
 
-    /// Takes in ticks of an idle process.
+    /// Records `ticks` ticks of an idle process.
     fn push_idle(&mut self, ticks: usize, live_bytes: usize) {
         let idle = Seen { live_bytes, live_now_bytes: live_bytes, served_bytes: 0 };
         (0..ticks.min(TICKS * WINDOWS)).for_each(|_| self.push(idle));
@@ -390,7 +391,7 @@ impl Window {
         }
     }
 
-    /// Whether the process is idle, and may keep no more than its live size. Then waiting changes nothing.
+    /// Whether the process is idle, and may keep little more than its live size. Then the next ticks change nothing.
     pub(crate) fn is_over(&self) -> bool {
         let live = self.last().live_bytes;
         self.missed == 0 && !self.is_busy() && self.high() <= live + live / 64
@@ -408,7 +409,7 @@ mod tests {
         HeapSnapshot { resident_bytes, used_bytes, cached_bytes: 0, peak_bytes: 0, served_bytes: 0, is_in_phase: false }
     }
 
-    /// The state of a process that idled for more than a window, at the time of the last.
+    /// The state of a process that idled for two windows, and the time of its last tick.
     fn idled(snapshot: HeapSnapshot, by: Caller) -> (DecayState, u64) {
         let mut state = DecayState::new();
         for tick in 1..=2 * TICKS as u64 {
@@ -417,9 +418,9 @@ mod tests {
         (state, 2 * TICKS as u64 * min_tick_ns())
     }
 
-    /// A request purges a part, and the next ones go on until the tick is done, or nothing goes, or it is time for the next tick.
+    /// A request purges a part. The next ones continue until the goal is reached, or a purge frees nothing, or the next tick is due.
     #[test]
-    fn what_a_request_leaves_of_a_purge_is_left_to_the_next() {
+    fn requests_continue_an_unfinished_purge_until_the_next_tick() {
         let snapshot = idle(1_000, 100);
         let (mut state, now_ns) = idled(snapshot, Caller::Program);
         assert_eq!(state.unfinished(now_ns), None);
@@ -431,12 +432,12 @@ mod tests {
         state.purged_part(700 * MIB, left(900), MIB);
         assert_eq!(state.unfinished(now_ns + min_tick_ns()), None, "the next tick decides anew");
         state.purged_part(700 * MIB, left(900), 0);
-        assert_eq!(state.unfinished(now_ns), None, "nothing goes");
+        assert_eq!(state.unfinished(now_ns), None, "the last purge freed nothing");
     }
 
     /// The program's threads purge a part of the surplus after each tick: the program may need the rest soon.
     #[test]
-    fn a_thread_of_the_program_purges_a_part_and_the_background_thread_all() {
+    fn a_program_thread_purges_a_part_of_the_surplus_and_the_background_thread_all_of_it() {
         for (resident_mib, stays_mib, stays_when_late_mib) in [(1_000, 775, 327), (200, 136, 103), (150, 103, 103)] {
             let snapshot = idle(resident_mib, 100);
             let keep_mib = |late_ticks: u64| {
@@ -462,9 +463,9 @@ mod tests {
         assert!(matches!(state.take_in(snapshot, now_ns + 2 * min_tick_ns(), Caller::Background), Verdict::Keep(_)));
     }
 
-    /// Memory that can't be purged, such as locked pages, must not be tried at each tick.
+    /// Ticks must not try again and again to purge memory that can't be purged, such as locked pages.
     #[test]
-    fn what_does_not_go_is_not_tried_again_before_something_changes() {
+    fn a_purge_that_freed_nothing_is_not_repeated_before_something_changes() {
         let snapshot = idle(1_000, 100);
         let (mut state, mut now_ns) = idled(snapshot, Caller::Background);
         let mut tick = |state: &mut DecayState, snapshot| {
@@ -481,9 +482,9 @@ mod tests {
         assert!(matches!(tick(&mut state, freed_to_its_cache), Verdict::Keep(_)));
     }
 
-    /// Threads may live on their caches. That memory is in use, although it lies in the caches at each tick.
+    /// Threads may allocate from their caches only. That memory is in use, although it lies in the caches at each tick.
     #[test]
-    fn what_threads_keep_counts_as_alive_while_they_take_it() {
+    fn cached_memory_counts_as_live_while_threads_allocate_from_their_caches() {
         let of = |served_mib: u64| {
             let mut state = DecayState::new();
             let mut snapshot = HeapSnapshot { cached_bytes: 60 * MIB, ..idle(100, 100) };
@@ -500,7 +501,7 @@ mod tests {
     /// A lock that a fork or a signal could wedge would end all purging.
     #[cfg(target_os = "linux")]
     #[test]
-    fn who_ticks_keeps_others_out_but_no_forked_child() {
+    fn a_tick_excludes_other_ticks_but_not_those_of_a_forked_child() {
         let code = with_state(|_| {
             assert!(with_state(|_| ()).is_none(), "as a signal handler would");
             os::forks::in_a_fork(|| u8::from(with_state(|_| ()).is_none() || with_state(|_| ()).is_none()))
@@ -520,13 +521,13 @@ mod tests {
             let mut window = Window::new(0);
             window.take_in(seen(800, 800_000), 1, by);
             for _ in 0..TICKS * WINDOWS - 1 {
-                let keep = window.take_in(seen(100, 50_000), 1, by).expect("nobody was late");
+                let keep = window.take_in(seen(100, 50_000), 1, by).expect("no tick was late");
                 assert!((800 * MIB..=900 * MIB).contains(&keep));
             }
             for _ in 0..2 * TICKS {
                 window.take_in(seen(100, 50_000), 1, by);
             }
-            assert!((100 * MIB..=113 * MIB).contains(&window.keep_bytes()), "the highest is too long ago");
+            assert!((100 * MIB..=113 * MIB).contains(&window.keep_bytes()), "the highest peak is too long ago");
         }
     }
 
@@ -553,13 +554,13 @@ mod tests {
             assert_eq!(
                 window.is_over(),
                 window.keep_bytes() == 0,
-                "freed memory may go only when it is out of the window"
+                "freed memory may be purged only when it is out of the window"
             );
         }
         assert_eq!(window.keep_bytes(), 0);
     }
 
-    /// A window that saw a prover at work with this peak. A tenth of it is alive now.
+    /// A window that saw a prover at work with this peak. A tenth of it is live now.
     fn after_work(live_mib: usize) -> Window {
         let mut window = Window::new(0);
         for _ in 0..3 * TICKS {
@@ -569,7 +570,7 @@ mod tests {
         window
     }
 
-    /// A pause is seen when it is over. A purge at that moment would take the memory of the next proof.
+    /// A program thread notices a pause only when it is over. A purge at that moment would take the memory of the next proof.
     #[test]
     fn a_prover_keeps_its_peak_over_a_pause() {
         for pause in [2, TICKS, 1_000 * TICKS] {
@@ -586,9 +587,9 @@ mod tests {
         }
     }
 
-    /// A service that asks for a little every few ticks pauses between any two. It must shrink even so.
+    /// A service that allocates a little every few ticks pauses between any two requests. It must shrink nevertheless.
     #[test]
-    fn a_process_that_looks_rarely_and_asks_for_little_shrinks() {
+    fn a_process_that_allocates_little_and_rarely_shrinks() {
         for pause in [1, 2, 3, 5, TICKS, 100 * TICKS] {
             let mut window = after_work(1_000);
             let kept: Vec<_> = (0..3 * TICKS).map(|_| window.take_in(seen(100, 10), pause, Caller::Program)).collect();
@@ -596,16 +597,17 @@ mod tests {
         }
     }
 
-    /// With ticks closer together than requests, each tick ends a pause. The surplus must go even then.
+    /// If ticks are due more often than requests come, each tick ends a pause. The surplus must be purged even then.
     #[test]
-    fn a_busy_process_that_is_always_late_shrinks() {
+    fn a_busy_process_whose_ticks_are_always_late_shrinks() {
         let mut window = after_work(1_000);
         let kept: Vec<_> =
             (0..2 * TICKS * WINDOWS).map(|_| window.take_in(seen(10, 500), 4, Caller::Program)).collect();
         assert!(kept.last().is_some_and(|keep| keep.is_some_and(|keep| keep <= 20 * MIB)), "{kept:?}");
     }
 
-    /// The background thread sleeps longer at rest. The activity that it sees afterwards is recent, and not from before its sleep.
+    /// With nothing to purge, the background thread sleeps longer. The activity that it sees afterwards is recent, and not from the start of its
+    /// sleep.
     #[test]
     fn a_proof_that_began_while_the_background_thread_rested_keeps_its_memory() {
         let mut window = after_work(1_000);
@@ -613,7 +615,7 @@ mod tests {
             window.take_in(seen(100, 0), 1, Caller::Background);
         }
         assert!(window.is_over());
-        let keep = window.take_in(seen(700, 300_000), 20 * TICKS, Caller::Background).expect("it always may");
+        let keep = window.take_in(seen(700, 300_000), 20 * TICKS, Caller::Background).expect("it always purges");
         assert!(keep >= 700 * MIB, "{keep} bytes may stay");
     }
 }

@@ -1,4 +1,4 @@
-//! Purging the free memory of all zones, also to make room for a request.
+//! Purging the free memory of all zones, by policy or to make room for a request.
 
 pub(crate) mod decay;
 pub(crate) mod rhythm;
@@ -14,7 +14,7 @@ use crate::arena::purge::decay::{Caller, DecayState, HeapSnapshot, Marks, Verdic
 use crate::arena::{Arena, Contents, Purge, cached_bytes, get};
 use crate::{accounts, gate, os, tuning};
 
-/// As [`Arena::alloc`], and purges free memory elsewhere to make room.
+/// As [`Arena::alloc`], for a request that a limit stopped: purges other free memory to make room.
 #[cold]
 pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
     if empty_large_caches(arena, size) {
@@ -22,7 +22,7 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
             return Some(at);
         }
     }
-    // A search for free memory that cannot be there takes as long as one that finds it.
+    // If there can't be enough free memory, skip the search: a search in vain takes as long as a successful one.
     let served = if accounts::is_full(size) {
         Err(Shortage::OverBudget)
     } else {
@@ -30,7 +30,8 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
     };
     match served {
         Ok(at) => {
-            // After the allocation, so that its resident pages are not purged. Its other pages are only accounted so far.
+            // Purged after the allocation, so that the purge spares the resident pages that it took. Its other pages are accounted, but not in
+            // memory yet.
             let gone = purge_for(arena, size, accounts::peak_limit(0).saturating_sub(tuning::purge_ahead_bytes()));
             accounts::purged_at_peak(gone, arena.served_bytes());
             Some(at)
@@ -63,7 +64,7 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
 }
 
 /// Asks the kernel how much of the accounted memory is untouched, so that the cap does not count it. Asks rarely, and about
-/// [a part](tuning::ask_bytes) of the memory at a time. Returns whether that may make room.
+/// [a part](tuning::ask_bytes) of it at a time. Returns whether any is untouched, so that the request may have room now.
 fn ask_for_untouched(arena: &Arena) -> bool {
     if !accounts::may_ask_for_untouched() {
         return false;
@@ -74,8 +75,8 @@ fn ask_for_untouched(arena: &Arena) -> bool {
     untouched > 0
 }
 
-/// Purges free memory for a request of `request_bytes`, until at most `limit_bytes` are resident or the request has done its part.
-/// Returns the bytes purged. Notes it if there was nothing to purge.
+/// Purges free memory for a request of `request_bytes`, until at most `limit_bytes` are resident or the request has done its share. Returns the
+/// bytes purged. If nothing could be purged, notes that.
 fn purge_for(arena: &Arena, request_bytes: usize, limit_bytes: usize) -> usize {
     let surplus = resident_bytes().saturating_sub(limit_bytes);
     let gone = trim_within(arena, &mut Allowance::of_request(request_bytes, surplus), Purge::Now);
@@ -85,8 +86,9 @@ fn purge_for(arena: &Arena, request_bytes: usize, limit_bytes: usize) -> usize {
     gone
 }
 
-/// Empties thread caches, some at a time, if they hold much of the memory in use, so that their slabs return to the zone. Each cache costs
-/// its thread a refill, so the program must request as much memory again before a cache's next time. Returns whether some were emptied.
+/// Empties thread caches, some at a time, if they hold [a large part](tuning::cached_part) of the memory in use. Then their slabs may return to
+/// the zone. A thread has to refill an emptied cache. So the program must request as much memory as that part before the same cache is emptied
+/// again. Returns whether some caches were emptied.
 fn empty_large_caches(arena: &Arena, request_bytes: usize) -> bool {
     /// Bytes served when the caches were last emptied.
     static LAST_BYTES: AtomicU64 = AtomicU64::new(0);
@@ -101,7 +103,7 @@ fn empty_large_caches(arena: &Arena, request_bytes: usize) -> bool {
     is_due
 }
 
-/// Purges free memory until at most `keep_bytes` are resident, or no free memory is. Returns the bytes purged.
+/// Purges free memory until at most `keep_bytes` are resident, or no free memory is resident. Returns the bytes purged.
 pub(crate) fn trim(arena: &Arena, keep_bytes: usize, how: Purge) -> usize {
     if how == Purge::Lazily {
         // Lazily purged memory stays accounted, so the resident size does not tell when to stop.
@@ -119,7 +121,7 @@ pub(crate) fn trim(arena: &Arena, keep_bytes: usize, how: Purge) -> usize {
     gone
 }
 
-/// Purges free pages of slabs, which may free slabs, and free runs.
+/// Purges free runs, then free pages of slabs. The latter may free whole slabs, so then it purges free runs again.
 fn trim_within(arena: &Arena, allowance: &mut Allowance, how: Purge) -> usize {
     let runs = trim_zones(arena, allowance, how);
     let pages = arena.size_classes.slabs.purge(arena.slab_zone(), allowance);
@@ -132,7 +134,8 @@ fn trim_zones(arena: &Arena, allowance: &mut Allowance, how: Purge) -> usize {
 
 // The decay ticks of the program's threads and of the background thread, which purge free memory by time.
 
-/// Decides how much memory may be purged. The background thread purges it, and a thread of the program purges a part.
+/// Runs a decay tick: decides how much memory to purge, and purges. The background thread purges all of that at once, a program thread only as
+/// much as one request may.
 fn tick(arena: &Arena, state: &mut DecayState, by: Caller) -> Verdict {
     let now_ns = os::monotonic_ns();
     if let Some(keep_bytes) = state.unfinished(now_ns).filter(|_| by == Caller::Program) {
@@ -161,7 +164,7 @@ fn tick(arena: &Arena, state: &mut DecayState, by: Caller) -> Verdict {
     verdict
 }
 
-/// Does a request's part of a purge down to `keep_bytes`. Thread caches are emptied only if nothing else is left.
+/// Purges down to `keep_bytes`, but no more than one request may. Empties thread caches only if nothing else can be purged.
 fn purge_part(arena: &Arena, state: &mut DecayState, keep_bytes: usize) {
     let mut gone_bytes = purge_for(arena, 0, keep_bytes);
     if gone_bytes == 0 && resident_bytes() > keep_bytes {
@@ -172,14 +175,14 @@ fn purge_part(arena: &Arena, state: &mut DecayState, keep_bytes: usize) {
     state.purged_part(keep_bytes, Marks::of(resident_bytes(), accounts::used_bytes(), cached_bytes()), gone_bytes);
 }
 
-/// Runs a tick; `None` without an arena, or while another thread runs one.
+/// Runs a decay tick; `None` without an arena, or while another thread runs one.
 fn run_tick(by: Caller) -> Option<Verdict> {
     let arena = get()?;
     decay::with_state(|state| tick(arena, state, by))
 }
 
-/// Runs a tick, if one is due, and checks the memory of the control group. Returns how long the background thread may sleep before the next tick;
-/// `None` if there is nothing to do until the program wakes it.
+/// Runs a decay tick if one is due, and checks the memory of the control group. Returns how long the background thread may sleep; `None` if it
+/// has nothing to do until the program wakes it.
 pub(crate) fn tick_in_background() -> Option<Duration> {
     if decay::time_to_tick().is_some_and(|time| time.is_zero()) {
         let verdict = run_tick(Caller::Background);
@@ -198,13 +201,13 @@ pub(crate) fn tick_in_background() -> Option<Duration> {
 static NEXT_NS: AtomicU64 = AtomicU64::new(0);
 static PURGES: AtomicU64 = AtomicU64::new(0);
 
-/// Whether to read the control group's files: only if the group had a limit when the process started, and not in a sandbox, which may end
-/// the process for it.
+/// Whether to read the control group's files: only if the group had a limit when the process started, and not in a sandbox, which may kill the
+/// process for reading files.
 fn is_watching() -> bool {
     !os::is_in_sandbox() && os::host().limits.is_memory_grouped
 }
 
-/// Purges free memory if a control group is short of memory. Call it while no phase is open. Waits for nobody.
+/// Purges free memory if a control group is short of memory. Call it while no phase is open. It does not wait for other threads.
 pub(crate) fn relieve() {
     if !is_watching() {
         return;

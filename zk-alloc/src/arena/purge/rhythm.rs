@@ -1,21 +1,21 @@
-//! The rhythm of phases: whether free memory stays resident over the pause that begins when the last open phase ends.
+//! The rhythm of phases: whether free memory stays resident during the pause that begins when the last open phase ends.
 //!
-//! The arena purges it if the last two pauses were each longer than the phase that ends, and longer than [`tuning::min_pause_ms`]. A
-//! program that proves without pauses, or in batches, keeps its memory. A program that waits longer between its proofs than it proves
-//! holds little while it waits. One long pause changes nothing: its length is known only when it is over.
+//! The arena purges it if the last two pauses were each longer than the phase that ends, and longer than [`tuning::min_pause_ms`]. A program
+//! that proves without pauses, or in batches, keeps its memory. A program whose pauses are longer than its proofs keeps little memory during a
+//! pause. One long pause changes nothing: its length is known only when it is over.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::tuning;
 
-/// The times are those of [`coarse_ns`](crate::os::coarse_ns); 0 if there was none yet. Threads that begin and end phases at once may mix up two
-/// pauses. This costs page faults, or memory over one pause.
+/// The pauses between phases so far. Times are those of [`coarse_ns`](crate::os::coarse_ns), or 0 before the first. Threads that begin and end
+/// phases at the same moment may mix up two pauses. This costs page faults, or memory during one pause.
 pub(crate) struct Rhythm {
-    /// When no phase was open any more.
+    /// When the last open phase ended.
     ended_ns: AtomicU64,
     /// When the first open phase began.
     began_ns: AtomicU64,
-    /// The last two pauses.
+    /// The lengths of the last two pauses.
     pauses_ns: [AtomicU64; 2],
 }
 
@@ -26,7 +26,7 @@ impl Rhythm {
         Self { ended_ns: AtomicU64::new(0), began_ns: AtomicU64::new(0), pauses_ns: [const { AtomicU64::new(0) }; 2] }
     }
 
-    /// The first open phase begins.
+    /// Notes that the first open phase begins.
     pub(crate) fn begin(&self, now_ns: u64) {
         let ended_ns = self.ended_ns.load(Ordering::Relaxed);
         if ended_ns > 0 {
@@ -36,7 +36,7 @@ impl Rhythm {
         self.began_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// The last open phase ends. Returns whether free memory stays resident.
+    /// Notes that the last open phase ends. Returns whether free memory stays resident.
     pub(crate) fn end(&self, now_ns: u64) -> bool {
         self.ended_ns.store(now_ns, Ordering::Relaxed);
         let open_ns = now_ns.saturating_sub(self.began_ns.load(Ordering::Relaxed));
@@ -49,7 +49,7 @@ impl Rhythm {
 mod tests {
     use super::*;
 
-    /// Whether memory stays after each of these phases, which are as long as the first number says, after pauses of the second, in
+    /// Whether free memory stays resident after each phase. For each phase, `phases` has its length and the length of the pause before it, in
     /// milliseconds.
     fn stays(phases: &[(u64, u64)]) -> Vec<bool> {
         let (rhythm, mut now_ns) = (Rhythm::new(), 1);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_goes_from_the_third_proof_on_if_pauses_are_longer_than_proofs() {
+    fn free_memory_is_purged_from_the_third_proof_on_if_pauses_are_longer_than_proofs() {
         assert_eq!(stays(&[(1_000, 3_000); 5]), [true, true, false, false, false]);
         for (phases, program) in [
             (vec![(1_000, 0); 8], "no pauses"),
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_begins_to_prove_without_pauses_keeps_its_memory_again() {
+    fn a_program_that_stops_pausing_keeps_its_memory_again() {
         let phases = [[(1_000, 3_000); 4], [(1_000, 0); 4]].concat();
         assert_eq!(stays(&phases), [true, true, false, false, true, true, true, true]);
     }
