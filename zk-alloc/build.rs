@@ -1,5 +1,5 @@
-//! Two facts of a build that several modules ask for, each under a name of its own. Cargo also asks for a build script beside the
-//! key `links`, by which it keeps a second copy of this crate out of a program.
+//! Sets two `cfg`s that several modules check. Cargo also demands a build script with the key `links`, which keeps a second copy of this
+//! crate out of a program.
 
 use std::env;
 
@@ -10,7 +10,7 @@ fn main() {
     if env::var_os("CARGO_CFG_SANITIZE").is_some() {
         println!("cargo::rustc-cfg=sanitized");
     }
-    // What belongs to a thread lies in a block of our own instead of a thread local of the compiler's.
+    // The state of a thread lies in a block of our own, instead of the compiler's thread locals.
     let is = |variable, values: &[&str]| env::var(variable).is_ok_and(|value| values.contains(&value.as_str()));
     if env::var_os("CARGO_FEATURE_C_API").is_some()
         && is("CARGO_CFG_TARGET_OS", &["linux"])

@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     let prefaulted_bytes = reserve(ASKED_BYTES);
     let took = began.elapsed();
     if prefaulted_bytes == 0 {
-        eprintln!("first_touch: the arena had no {} MiB to page in; nothing was measured", ASKED_BYTES >> 20);
+        eprintln!("first_touch: the arena could not prefault {} MiB; nothing was measured", ASKED_BYTES >> 20);
         return ExitCode::FAILURE;
     }
     let each_ns = took.as_nanos() / (prefaulted_bytes / PAGE_BYTES) as u128;

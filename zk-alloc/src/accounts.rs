@@ -1,5 +1,5 @@
-//! The accounts of the process: what was requested, what is in use, what is resident, and what may be, by the cap `ZK_ALLOC_MAX_BYTES` and
-//! the peak so far. [`stats`](crate::stats()) gathers them.
+//! The accounts of the process: the bytes requested, in use and resident, and the limits on resident bytes (the cap `ZK_ALLOC_MAX_BYTES`,
+//! and the peak so far). [`stats`](crate::stats()) gathers them.
 #![allow(unsafe_code, reason = "keeps the program's function in an atomic")]
 
 use std::mem::transmute;
@@ -59,9 +59,9 @@ pub(crate) fn used_bytes() -> usize {
     USED_BYTES.load(Ordering::Relaxed)
 }
 
-/// The peak of the bytes in use. It is noted when blocks are fetched or a run is claimed. A thread that takes memory from its
-/// cache does not note it, so memory that was taken since the last claim is missing. With many threads, not every claim notes it: up to
-/// 256 bytes for each living thread may be missing.
+/// The peak of the bytes in use. It is updated when a thread fetches blocks or claims a run. A thread that takes memory from its
+/// cache does not update it, so memory that was taken since the last claim is missing. With many threads, not every claim updates it: up
+/// to 256 bytes for each living thread may be missing.
 pub(crate) fn peak_live_bytes() -> usize {
     window_peak_bytes().max(FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed))
 }
@@ -122,7 +122,8 @@ impl ZoneCounters {
     }
 
     /// Counts `more_bytes` that came into use, and `fresh_bytes` that become resident for them. `cached_bytes` returns the bytes
-    /// in thread caches that the peak leaves out; `None` if it is too early to ask for them again. Then the peak is noted later.
+    /// in thread caches, which the peak leaves out. If it is too early to sum them up again, it returns `None`, and the peak is updated
+    /// later.
     pub(crate) fn grown(&self, more_bytes: usize, fresh_bytes: usize, cached_bytes: impl FnOnce() -> Option<usize>) {
         if fresh_bytes > 0 {
             self.will_fault(fresh_bytes);
@@ -176,7 +177,7 @@ impl ZoneCounters {
         self.refusals.fetch_add(1, Ordering::Relaxed);
         if !WARNED_OF_REFUSAL.swap(true, Ordering::Relaxed) {
             os::warn(format_args!(
-                "the system refused to {what} ({bytes} bytes, errno {code}); going on without, \
+                "the system refused to {what} ({bytes} bytes, errno {code}); continuing without it; \
                  further refusals are only counted in stats()"
             ));
         }
@@ -192,7 +193,7 @@ static PURGED_BYTES: AtomicU64 = AtomicU64::new(0);
 /// The most bytes that may be resident.
 static MAX_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// The resident bytes up to which freed memory stays resident.
+/// Freed memory stays resident while no more than this many bytes are resident.
 static RETAINED_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// From now on, memory that is freed while more bytes than this are resident is purged at once.
@@ -200,36 +201,36 @@ pub(crate) fn set_retained(bytes: usize) {
     RETAINED_BYTES.store(bytes, Ordering::Relaxed);
 }
 
-/// What [`set_retained`] said last.
+/// The limit that [`set_retained`] set last.
 #[cfg(test)]
 pub(crate) fn retained_limit() -> usize {
     RETAINED_BYTES.load(Ordering::Relaxed)
 }
 
-/// Whether more is resident than may stay so.
+/// Whether more bytes are resident than [`set_retained`] allows.
 #[inline(always)]
 pub(crate) fn is_beyond_retained() -> bool {
     let retained = RETAINED_BYTES.load(Ordering::Relaxed);
     retained != usize::MAX && resident_bytes() > retained
 }
 
-// In resident mode, a long run that is freed goes back to the kernel at once, until the program has asked for as much again. From then on it
-// stays, until time purges it. So a command that works once pays nothing for a second time that never comes, and a prover faults in again about
-// as much as is ever free, and no more.
+// In resident mode, a long run that is freed is purged at once, until the program has requested as many bytes again. From then on, that much
+// free memory stays resident until a decay tick purges it. So a program that works once keeps no memory for a repetition that never comes. A
+// prover faults in again about as many bytes as are ever free, and no more.
 
-/// Whether freed long runs go back in that way.
+/// Whether freed long runs are purged in that way.
 static LEARNS_REUSE: AtomicBool = AtomicBool::new(false);
 /// Free bytes that stay resident then, because the program used as many again, or reserved them.
 static REUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Bytes of freed runs that went back, and that the program has not asked for since.
+/// Bytes of freed runs that were purged in that way, and that the program has not requested again since.
 static NOT_REUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// With `is_on`, freed long runs stay resident only up to the amount that the program asked for again. Otherwise all stay.
+/// With `is_on`, freed long runs stay resident only up to the amount that the program requested again. Otherwise all of them stay.
 pub(crate) fn learn_reuse(is_on: bool) {
     LEARNS_REUSE.store(is_on, Ordering::Relaxed);
 }
 
-/// By how much free memory exceeds what the program has used again. That much of a long run that was just freed is to be purged.
+/// The resident free bytes beyond those that the program has used again. The caller purges as much of a long run that was just freed.
 pub(crate) fn bytes_beyond_reuse() -> usize {
     if !LEARNS_REUSE.load(Ordering::Relaxed) {
         return 0;
@@ -240,12 +241,12 @@ pub(crate) fn bytes_beyond_reuse() -> usize {
     beyond.min(resident.saturating_sub(KEPT_BYTES.load(Ordering::Relaxed)))
 }
 
-/// `bytes` of a freed run were purged, because the program had not used as many again.
+/// Notes that `bytes` of a freed run were purged, because the program had not used as many again.
 pub(crate) fn returned_until_reuse(bytes: usize) {
     NOT_REUSED_BYTES.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// `bytes` become resident: the program would have used what was purged.
+/// Notes that `bytes` become resident: the program would have reused as much of the purged memory.
 fn reused(bytes: usize) {
     if NOT_REUSED_BYTES.load(Ordering::Relaxed) > 0 {
         let left = |gone: usize| Some(gone.saturating_sub(bytes));
@@ -273,22 +274,22 @@ pub(crate) fn max_bytes() -> usize {
     MAX_BYTES.load(Ordering::Relaxed)
 }
 
-/// Bytes of the arena that may be resident now.
+/// Bytes of the arena that are resident, or will be when they are first touched.
 pub(crate) fn resident_bytes() -> usize {
     RESIDENT_BYTES.load(Ordering::Relaxed)
 }
 
-/// Up to where memory may become resident.
+/// A limit up to which memory may become resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// A little above the peak, while some resident memory is free. That memory lies in the wrong place, and is better purged than paid
-    /// for twice.
+    /// A little above the peak, while some resident memory is free. That memory lies in the wrong place for the request, so it is purged
+    /// before more memory becomes resident.
     Peak,
     /// The cap.
     Cap,
 }
 
-/// Resident bytes up to which the program or the operator asked to keep memory, also above the peak.
+/// The program or the operator asked to keep free memory up to this many resident bytes, even above the peak.
 static KEPT_BYTES: AtomicUsize = AtomicUsize::new(NOT_SET);
 const NOT_SET: usize = usize::MAX - 1;
 
@@ -297,18 +298,18 @@ pub(crate) fn set_kept(bytes: usize) {
     KEPT_BYTES.store(bytes, Ordering::Relaxed);
 }
 
-/// As [`set_kept`], unless the program did so before the arena opened.
+/// As [`set_kept`], unless the program called that before the arena opened.
 pub(crate) fn set_kept_at_opening(bytes: usize) {
     let _ = KEPT_BYTES.compare_exchange(NOT_SET, bytes, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// The bytes that purges at the peak limit took and the program soon needed again: each purge adds its bytes, and a part of the bytes served
-/// since is taken off.
+/// An estimate of the bytes that were purged at the peak limit and soon needed again. Each such purge adds its bytes, and takes off a part of
+/// the bytes served since the last one.
 static CHURN_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Bytes served when the last such purge was noted.
 static CHURN_SERVED_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// A request at the peak limit purged `gone_bytes`. So far, `served_bytes` were served.
+/// Notes that a request at the peak limit purged `gone_bytes`. `served_bytes` were served in all so far.
 pub(crate) fn purged_at_peak(gone_bytes: usize, served_bytes: u64) {
     let since = served_bytes.saturating_sub(CHURN_SERVED_BYTES.swap(served_bytes, Ordering::Relaxed));
     let paid_off = usize::try_from(since).unwrap_or(usize::MAX) / tuning::churn_part();
@@ -318,8 +319,8 @@ pub(crate) fn purged_at_peak(gone_bytes: usize, served_bytes: u64) {
     CHURN_BYTES.store(churn.min(max), Ordering::Relaxed);
 }
 
-/// The headroom above a peak, in bytes: the larger of a part of the peak, and of half of the peak within bounds
-/// (docs/experiments/headroom.md). A program that keeps purging what it needs again gets up to half of the peak more.
+/// The headroom above a peak, in bytes: the larger of a fixed part of the peak, and half of the peak within bounds
+/// (docs/experiments/headroom.md). A program that keeps purging memory that it needs again gets up to half of the peak more.
 fn headroom(peak: usize) -> usize {
     let bounded = (peak / 2).min(tuning::max_headroom_bytes()).max(tuning::min_headroom_bytes());
     let churn = CHURN_BYTES.load(Ordering::Relaxed).saturating_sub(peak / 2) / 2;
@@ -339,12 +340,12 @@ fn purgeable_bytes(used: usize) -> usize {
     free.saturating_sub(stuck)
 }
 
-/// A purge missed its limit, and nothing was left to purge. The next purge has to wait until more is freed.
+/// Notes that a purge did not reach its limit, and that nothing was left to purge. The next purge waits until more is freed.
 pub(crate) fn nothing_left_to_purge() {
     STUCK_BYTES.store(resident_bytes().saturating_sub(used_bytes()), Ordering::Relaxed);
 }
 
-/// Free and cached bytes when a request last found no room below the cap, whatever it purged.
+/// Free and cached bytes when a purge last failed to make room below the cap.
 static FREE_AT_CAP_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes that are free, or cached by threads.
@@ -352,19 +353,19 @@ fn free_bytes(cached_bytes: usize) -> usize {
     resident_bytes().saturating_sub(used_bytes()).saturating_add(cached_bytes)
 }
 
-/// Whether `bytes` exceed the cap, and there is no free memory of that size, either.
+/// Whether `bytes` more would exceed the cap, and less free memory than that is resident.
 pub(crate) fn is_full(bytes: usize) -> bool {
     let resident = resident_bytes();
     resident.saturating_add(bytes) > cap_bytes() && resident.saturating_sub(used_bytes()) < bytes
 }
 
-/// A purge did not make room below the cap.
+/// Notes that a purge did not make room below the cap.
 pub(crate) fn cap_holds(cached_bytes: usize) {
     FREE_AT_CAP_BYTES.store(free_bytes(cached_bytes).max(1), Ordering::Relaxed);
 }
 
-/// Whether a purge may make room for `bytes` below the cap, where threads cache `cached_bytes`. A purge reads many bitmaps. After
-/// one that freed nothing, a sixteenth of the excess must be freed before the next, and no less than pays for it.
+/// Whether a purge may make room for `bytes` below the cap, while threads cache `cached_bytes`. A purge reads many bitmaps. After one
+/// that freed nothing, the program must free a sixteenth of the excess before the next, and at least [`tuning::retry_at_cap_bytes`].
 pub(crate) fn may_make_room(bytes: usize, cached_bytes: usize) -> bool {
     let excess = resident_bytes().saturating_add(bytes).saturating_sub(max_bytes());
     let (free, before) = (free_bytes(cached_bytes), FREE_AT_CAP_BYTES.load(Ordering::Relaxed));
@@ -380,7 +381,7 @@ fn is_worth_a_purge(free: usize, before: usize, excess: usize) -> bool {
     free.saturating_sub(before) >= min.max(excess / 16)
 }
 
-/// The bytes that may be resident under [`Limit::Peak`], for `more_bytes` that are about to be.
+/// The bytes that may be resident under [`Limit::Peak`], if `more_bytes` are about to become resident.
 pub(crate) fn peak_limit(more_bytes: usize) -> usize {
     let used = used_bytes();
     if purgeable_bytes(used) < used / 16 {
@@ -390,32 +391,32 @@ pub(crate) fn peak_limit(more_bytes: usize) -> usize {
     (peak + headroom(peak)).max(KEPT_BYTES.load(Ordering::Relaxed))
 }
 
-/// Accounted bytes that the kernel had no pages for when a request at the cap last asked. They are known to be untouched for a moment only,
-/// because their owners may touch them.
+/// Accounted bytes that the kernel had no pages for when a request at the cap last asked. This holds for a short time only, because their
+/// owners may touch them.
 static UNTOUCHED_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// When that ends, by [`os::coarse_ns`].
+/// The end of that time, by [`os::coarse_ns`].
 static UNTOUCHED_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 
-/// For a moment, the cap does not count `bytes` that are accounted and untouched.
+/// Has the cap leave out `bytes` that are accounted but untouched, for [`tuning::untouched_ms`].
 pub(crate) fn set_untouched(bytes: usize) {
     UNTOUCHED_BYTES.store(bytes, Ordering::Relaxed);
     let until = os::coarse_ns().saturating_add(tuning::untouched_ms() as u64 * 1_000_000);
     UNTOUCHED_UNTIL_NS.store(until, Ordering::Relaxed);
 }
 
-/// Whether it is time to ask again how much is untouched.
+/// Whether it is time to ask the kernel again how much is untouched.
 pub(crate) fn may_ask_for_untouched() -> bool {
     os::coarse_ns() >= UNTOUCHED_UNTIL_NS.load(Ordering::Relaxed)
 }
 
-/// The most bytes that may be accounted below the cap.
+/// The most bytes that may be accounted: the cap, and the bytes that are known to be untouched.
 fn cap_bytes() -> usize {
     let untouched = UNTOUCHED_BYTES.load(Ordering::Relaxed);
     let is_known = untouched > 0 && !may_ask_for_untouched();
     max_bytes().saturating_add(if is_known { untouched } else { 0 })
 }
 
-/// Accounts for `bytes` more; `false`, and nothing accounted, if that exceeds the limit.
+/// Accounts for `bytes` more. Returns `false`, and accounts for nothing, if that would exceed the limit.
 pub(crate) fn admit(bytes: usize, limit: Limit) -> bool {
     let max = match limit {
         Limit::Cap => cap_bytes(),
@@ -439,7 +440,7 @@ pub(crate) fn unaccount(bytes: usize) {
     debug_assert!(before >= bytes, "{bytes} bytes were taken off an account of {before}");
 }
 
-/// `bytes` were purged.
+/// Notes that `bytes` were purged.
 pub(crate) fn returned(bytes: usize) {
     unaccount(bytes);
     // The purged pages may be the untouched ones.
@@ -463,16 +464,16 @@ type Event = fn(resident_bytes: usize, max_bytes: usize);
 /// The share of the limit, in percent; 0 while the program set no function.
 static PERCENT: AtomicUsize = AtomicUsize::new(0);
 static EVENT: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
-/// Whether the function was called for the present crossing.
+/// Whether the function was called for the current crossing.
 static IS_CALLED: AtomicBool = AtomicBool::new(false);
 
-/// Has `event` called when the resident bytes of the arena reach `percent` of [`max_bytes`](crate::Settings::max_bytes)
-/// (`ZK_ALLOC_MAX_BYTES`). It is called once for each crossing: again only after they fell an eighth of the limit below. Replaces the function
-/// that was set before. With 0 percent, no function is called. Without a limit, none is either.
+/// Sets a function that is called when the resident bytes of the arena reach `percent` of [`max_bytes`](crate::Settings::max_bytes)
+/// (`ZK_ALLOC_MAX_BYTES`). It is called once for each crossing. It is called again only after the resident bytes have fallen an eighth of the
+/// limit below that share. `event` replaces the function that was set before. With 0 percent, or without a limit, no function is called.
 ///
 /// The thread whose request crosses the share calls `event(resident_bytes, max_bytes)` within that request. So `event` should be short: set a
-/// flag, wake a thread. It may allocate, which never calls it again, and may call [`release`](crate::release). The process ends if it panics. It
-/// is not called in a signal handler, or on a thread that blocks signals.
+/// flag, wake a thread. It may allocate, which never calls it again, and may call [`release`](crate::release). If it panics, the process
+/// aborts. It is not called in a signal handler, or on a thread that blocks signals.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicBool, Ordering};
@@ -490,7 +491,7 @@ pub fn on_memory_limit(percent: u8, event: fn(resident_bytes: usize, max_bytes: 
     PERCENT.store(percent.into(), Ordering::Release);
 }
 
-/// Calls the function of [`on_memory_limit`] if the limit is near. For the end of a request that may have made memory resident.
+/// Calls the function of [`on_memory_limit`] if the limit is near. Runs at the end of a request that may have made memory resident.
 #[inline(always)]
 pub(crate) fn check_memory_limit() {
     if PERCENT.load(Ordering::Acquire) != 0 {
@@ -523,7 +524,7 @@ fn check_memory_limit_now() {
     std::mem::forget(guard);
 }
 
-/// Ends the process if the program's function panics: an allocator must not unwind.
+/// Aborts the process if the program's function panics: an allocator must not unwind.
 struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {
@@ -536,9 +537,9 @@ impl Drop for AbortOnUnwind {
 mod tests {
     use super::*;
 
-    /// A purge looks at much memory. A program that stays at its cap must not pay for one at each request.
+    /// A purge reads many bitmaps. A program that stays at its cap must not pay for one at each request.
     #[test]
-    fn purge_in_vain_at_the_cap_is_not_repeated_until_enough_is_freed() {
+    fn failed_purge_at_the_cap_is_not_retried_until_enough_is_freed() {
         const MIB: usize = 1 << 20;
         assert!(is_worth_a_purge(1, 0, 0) && is_worth_a_purge(MIB, 0, 16 * MIB));
         assert!(!is_worth_a_purge(0, 0, 0) && !is_worth_a_purge(MIB - 1, 0, 16 * MIB));

@@ -11,8 +11,8 @@ use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
 use crate::{accounts, background, escape, gate, observe, os, pinned, profile, retain, tuning};
 
-/// An allocator for provers. While a [phase](crate::phase()) is open, the arena serves requests. Outside of phases, and where the
-/// arena can't serve, a backing allocator does: [`System`], unless the program gives another.
+/// An allocator for provers. While a [phase](crate::phase()) is open, the arena serves requests. A backing allocator serves requests
+/// outside of phases, and those that the arena can't serve. It is [`System`], unless the program sets another.
 ///
 /// ```
 /// use zk_alloc::ZkAllocator;
@@ -35,7 +35,7 @@ pub struct ZkAllocator<A = System> {
 #[allow(non_upper_case_globals, reason = "the name that users of zk-alloc 0.0.9 wrote")]
 pub const ZkAllocator: ZkAllocator = ZkAllocator::with_backing(System);
 
-/// When the arena takes part.
+/// When the arena serves requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
@@ -43,15 +43,15 @@ pub enum Mode {
     #[default]
     Scoped,
     /// Always, without phases. Resident memory follows the peak live size of the last seconds ([`Retain::For`],
-    /// `ZK_ALLOC_RETAIN_FOR`). The program's threads purge the rest when they ask for memory. A process that goes fully idle asks
-    /// for none, and needs the [background thread](crate::start_background_thread) for that.
+    /// `ZK_ALLOC_RETAIN_FOR`). The program's threads purge the rest when they request memory. A process that goes fully idle requests
+    /// none, and needs the [background thread](crate::start_background_thread) to purge.
     ///
     /// [`Retain::For`]: crate::Retain::For
     Resident,
 }
 
 impl ZkAllocator<System> {
-    /// An allocator that needs no phases. The arena always takes part, and free memory is purged by time ([`Mode::Resident`]).
+    /// An allocator that needs no phases. The arena always serves, and free memory is purged by time ([`Mode::Resident`]).
     ///
     /// ```
     /// use zk_alloc::ZkAllocator;
@@ -100,7 +100,7 @@ impl<A> ZkAllocator<A> {
         self
     }
 
-    /// The same allocator, for these participants.
+    /// The same allocator, with an arena that serves only these threads.
     ///
     /// ```
     /// use zk_alloc::{Participants, ZkAllocator};
@@ -115,7 +115,7 @@ impl<A> ZkAllocator<A> {
         self
     }
 
-    /// The same allocator, with these settings. They hold where the environment sets nothing. See [`Settings`].
+    /// The same allocator, with these settings. The environment outweighs them. See [`Settings`].
     ///
     /// ```
     /// use zk_alloc::{Settings, ZkAllocator};
@@ -130,7 +130,7 @@ impl<A> ZkAllocator<A> {
         self
     }
 
-    /// Whether the arena takes part in this thread's requests now.
+    /// Whether the arena serves this thread's requests now.
     #[inline]
     fn is_active(&self) -> bool {
         match self.mode {
@@ -143,7 +143,7 @@ impl<A> ZkAllocator<A> {
 }
 
 impl<A: GlobalAlloc> ZkAllocator<A> {
-    /// A block from this thread's cache, if the arena takes part. The caller tells the observers.
+    /// A block from this thread's cache, if the arena serves all threads now. The caller tells the observers.
     #[inline(always)]
     fn try_cached(&self, layout: Layout) -> Option<NonNull<u8>> {
         let is_active = match self.mode {
@@ -154,11 +154,11 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         if is_plain { arena::alloc_cached(Class::of_usual(layout.size(), layout.align())?) } else { None }
     }
 
-    /// As [`GlobalAlloc::alloc`] or `alloc_zeroed`. It is a call of its own, so that these two save no registers that most
+    /// As [`GlobalAlloc::alloc`] or `alloc_zeroed`. This is a separate function, so that those two don't save registers that most
     /// requests don't need.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`GlobalAlloc::alloc`].
     #[inline(never)]
     unsafe fn alloc_any(&self, layout: Layout, contents: Contents) -> *mut u8 {
         let layout = not_empty(layout);
@@ -180,7 +180,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     /// As [`GlobalAlloc::dealloc`].
     ///
     /// # Safety
-    /// As there.
+    /// As for [`GlobalAlloc::dealloc`].
     #[inline(never)]
     unsafe fn dealloc_any(&self, ptr: *mut u8, layout: Layout) {
         let layout = not_empty(layout);
@@ -205,17 +205,17 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         }
         if self.mode == Mode::Resident {
             retain::follow_live();
-            // In the other mode, the first phase starts the thread.
+            // In scoped mode, the first phase starts the thread.
             if !in_signal_handler {
                 background::start_if_set();
             }
         }
     }
 
-    /// Prepares glibc's malloc, once, before the arena serves its first request. From then on the arena serves the large buffers.
+    /// Prepares glibc's malloc, once, before the arena serves its first request.
     ///
-    /// First, glibc trims its heap. Large buffers would have reused its free chunks. Now the arena serves these buffers, and the
-    /// process would pay for both.
+    /// First, glibc trims its heap. Large buffers would have reused the free chunks there. From now on the arena serves large buffers,
+    /// so these chunks would stay resident without use.
     ///
     /// Then glibc serves and frees one large buffer. After it frees a mapped chunk, glibc keeps twice that size at the top of its
     /// heap (`M_MMAP_THRESHOLD` in mallopt(3)). Otherwise it would trim the heap at every free, and the small allocations of each
@@ -236,13 +236,13 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     /// Memory from the arena, if it serves this request and has some.
     ///
     /// # Errors
-    /// What becomes of the request instead.
+    /// What to do with the request instead.
     #[inline(always)]
     fn try_arena(&self, layout: Layout, contents: Contents) -> Result<NonNull<u8>, Unserved> {
         let min_bytes = gate::min_bytes();
         let is_below = layout.size() < min_bytes && (min_bytes != gate::UNKNOWN || self.is_below_when_first(layout));
         if is_below || !self.is_active() || (gate::is_observed() && escape::is_own_request()) {
-            // The arena ticks on its slow paths, and none of them runs between phases.
+            // Decay ticks run on the arena's slow paths, and no slow path runs between phases.
             gate::tick();
             return Err(Unserved::BackingServes);
         }
@@ -266,8 +266,8 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         Err(Unserved::BackingServes)
     }
 
-    /// Whether the very first request, which brings the program's settings, is below the threshold. This is a call of its own
-    /// that does not enter the arena: with two calls into the arena, the compiler inlines neither.
+    /// Whether the very first request, which brings the program's settings, is below the threshold. This is a separate function
+    /// that does not enter the arena: with two calls into the arena, the compiler would inline neither.
     #[cold]
     #[inline(never)]
     fn is_below_when_first(&self, layout: Layout) -> bool {
@@ -275,8 +275,8 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     }
 }
 
-/// The layout with at least one byte. `GlobalAlloc` forbids an empty one, and other allocators tolerate it. A run without pages would
-/// share its address with the next.
+/// The layout with at least one byte. `GlobalAlloc` forbids empty layouts, but other allocators tolerate them. A run without pages would
+/// share its address with the next run.
 #[inline(always)]
 fn not_empty(layout: Layout) -> Layout {
     // SAFETY: one byte fits with any alignment that the layout has: its size rounded up stays below `isize::MAX`.
@@ -294,9 +294,9 @@ unsafe fn free(arena: &'static arena::Arena, at: NonNull<u8>, size: usize) {
     unsafe { arena.dealloc(at, size) };
 }
 
-// SAFETY: memory comes from the arena or from `backing`, and is freed where it came from. Its address tells which: the arena's
-// addresses stay its own for the life of the process. The arena hands out memory that nobody else holds (see `arena::pages::zone`). It
-// is aligned as the layout says, and at least as long. Nothing here unwinds.
+// SAFETY: memory comes from the arena or from `backing`, and is freed where it came from. The address tells which of the two: the
+// arena's addresses stay its own for the life of the process. The arena hands out memory that nobody else holds (see
+// `arena::pages::zone`). Memory is aligned as the layout says, and at least as long. Nothing here unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

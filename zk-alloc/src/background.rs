@@ -31,7 +31,7 @@ static HANDLE: Handle = Handle(UnsafeCell::new(None));
 /// Whether the setting was applied, so that [`start_if_set`] has nothing to do.
 static IS_SETTLED: AtomicBool = AtomicBool::new(false);
 
-/// The stack of the thread, which only purges, in bytes.
+/// The stack size of the thread, in bytes. The thread only purges.
 const STACK_BYTES: usize = 128 << 10;
 
 fn state_of(generation: u64, state: u64) -> u64 {
@@ -40,19 +40,19 @@ fn state_of(generation: u64, state: u64) -> u64 {
 
 /// Starts the background thread of this process, if it does not run already.
 ///
-/// The thread purges memory that was free for the time of [`Retain::For`](crate::Retain::For) or `ZK_ALLOC_RETAIN_FOR`, also
-/// while the program asks for no memory. It is an ordinary thread with the name `zk-alloc`, and blocks all signals. Without
+/// The thread purges memory that was free for the time of [`Retain::For`](crate::Retain::For) or `ZK_ALLOC_RETAIN_FOR`, even
+/// while the program requests no memory. It is an ordinary thread with the name `zk-alloc`, and blocks all signals. Without
 /// this call, and without the setting, the allocator has no thread.
 ///
 /// A forked child has no such thread, and may start its own.
 ///
 /// # Errors
-/// The system's error, if it grants no thread. [`io::ErrorKind::WouldBlock`] while another thread is in
+/// The system's error, if it refuses the thread. [`io::ErrorKind::WouldBlock`] while another thread is in
 /// [`stop_background_thread`].
 ///
 /// ```
 /// zk_alloc::start_background_thread()?;
-/// // Free memory goes once no phase was open for 30 seconds.
+/// // Free memory is purged once no phase was open for 30 seconds.
 /// zk_alloc::set_retain(zk_alloc::Retain::For(std::time::Duration::from_secs(30)));
 /// # zk_alloc::stop_background_thread();
 /// # Ok::<(), std::io::Error>(())
@@ -84,8 +84,8 @@ pub fn stop_background_thread() {
     STATE.store(NONE, Ordering::Release);
 }
 
-/// Starts the thread once, if the program or the environment set it. Only ordinary code calls this, where a thread may be
-/// started.
+/// Starts the thread once, if the program or the environment asks for it. Never called in a signal handler, which must not start a
+/// thread.
 #[inline]
 pub(crate) fn start_if_set() {
     if !IS_SETTLED.load(Ordering::Relaxed) {
@@ -116,7 +116,7 @@ pub(crate) fn start_or_warn() {
 fn start() -> Result<(), Option<Errno>> {
     let own = os::process_generation();
     let before = STATE.load(Ordering::Relaxed);
-    // A state of the parent has another generation.
+    // A state that a forked child inherited has another generation.
     if before >> STATE_BITS == own {
         return if before == state_of(own, STOPPING) { Err(None) } else { Ok(()) };
     }

@@ -1,5 +1,5 @@
-//! The arena for callers that free memory without its length, as C does. `integrations/preload` is built on it. This crate's
-//! version promises nothing about it.
+//! The arena for callers that free memory without passing its length, as C does. `integrations/preload` is built on it. Semantic
+//! versioning does not cover this module.
 //!
 //! Nothing here sets `errno`, unwinds, or asks whether a phase is open: the caller decides which requests the arena serves.
 #![allow(unsafe_code, reason = "hands out memory, and frees it")]
@@ -36,12 +36,12 @@ pub fn malloc_warmup_bytes() -> usize {
 pub enum Resized {
     /// The memory has the new length, at the same address, or at another one with its contents.
     To(NonNull<u8>),
-    /// The caller must copy it. It has this many bytes where it is.
+    /// Nothing changed: the memory has this many bytes. The caller must copy it.
     Not(usize),
 }
 
-/// The mean distance of samples, in bytes: `ZK_ALLOC_PROFILE_BYTES`, or the default. A warning names a value that can't be used, unless
-/// `is_said` holds for its variable.
+/// The mean distance between samples, in bytes: `ZK_ALLOC_PROFILE_BYTES`, or the default. A warning names a value that can't be used,
+/// unless `is_said` returns `true` for its variable.
 #[cfg(feature = "profile")]
 #[must_use]
 pub fn profile_mean_bytes(is_said: impl Fn(&'static str) -> bool) -> usize {
@@ -54,30 +54,31 @@ pub fn is_off() -> bool {
     config::is_off()
 }
 
-/// Starts the background thread if `ZK_ALLOC_BACKGROUND` says so. If the system refuses, one line says that. Only ordinary code
-/// may call it.
+/// Starts the background thread if `ZK_ALLOC_BACKGROUND` says so. If the system refuses the thread, one line on standard error says
+/// so. Must not be called in a signal handler.
 pub fn start_background_thread_if_set() {
     if config::background_setting() == Some(true) {
         background::start_or_warn();
     }
 }
 
-/// Has the signal of `ZK_ALLOC_RELEASE_SIGNAL` purge the free memory of the arena. Only ordinary code may call it.
+/// Installs a handler for the signal of `ZK_ALLOC_RELEASE_SIGNAL`. It purges the free memory of the arena. Must not be called in a
+/// signal handler.
 pub fn release_on_signal_if_set() {
     retain::release_on_signal_if_set();
 }
 
-/// Has the signal of `ZK_ALLOC_PROFILE_SIGNAL` call `write`, on a thread of its own. A signal that comes while `write` runs calls it once
-/// more. A forked child has no such thread. Only ordinary code may call it.
+/// From now on, the signal of `ZK_ALLOC_PROFILE_SIGNAL` makes a dedicated thread call `write`. A signal that comes while `write` runs
+/// causes one more call. A forked child has no such thread. Must not be called in a signal handler.
 #[cfg(feature = "profile")]
 pub fn profile_on_signal(write: fn()) {
     profile::on_signal(write);
 }
 
-// The functions below report to the profile only. Their callers have no phases, so there is nothing to trace past the end of one.
+// The functions below report to the profile only. Their callers have no phases, so no allocation can outlive one.
 
-/// Memory of the arena. `first` runs before the first request of the process is served. Its argument says
-/// whether that request comes outside of signal handlers, so that `first` may call the backing allocator.
+/// Allocates memory of the arena. `first` runs before the first request of the process is served. Its argument is `true` if that
+/// request comes outside of signal handlers, so that `first` may call the backing allocator.
 ///
 /// `align` is a power of two.
 ///
@@ -88,7 +89,7 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) 
     // A run has at least one byte.
     let size = size.max(1);
     let contents = if zeroed { Contents::Zeroed } else { Contents::Any };
-    // Beyond that, lengths would overflow when they are rounded up.
+    // Larger lengths would overflow when they are rounded up.
     let is_sane = size <= isize::MAX as usize && align <= isize::MAX as usize / 2;
     // A library that is loaded into somebody else's program has no settings of its own.
     let arena = || {
@@ -110,7 +111,7 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) 
     served
 }
 
-/// The usual case of [`alloc`]: a block from this thread's cache.
+/// The fast path of [`alloc`]: a block from this thread's cache.
 #[inline(always)]
 #[must_use]
 pub fn alloc_cached(size: usize) -> Option<NonNull<u8>> {
@@ -126,11 +127,11 @@ pub enum Cached {
     Done,
     /// The arena does not own it. Nothing was done.
     Elsewhere,
-    /// Unclear without [`dealloc`]. Nothing was done.
+    /// Only [`dealloc`] can tell. Nothing was done.
     Unknown,
 }
 
-/// The usual case of [`dealloc`]: puts a block into this thread's cache, if it has room.
+/// The fast path of [`dealloc`]: puts a block into this thread's cache, if the cache has room.
 ///
 /// # Safety
 /// As for [`dealloc`].
@@ -158,7 +159,7 @@ pub fn usable_size(at: *mut u8) -> usize {
     arena::of(at).and_then(|(arena, at)| arena.measure(at).ok()).unwrap_or(0)
 }
 
-/// The owner of an address that was to be freed.
+/// The result of [`dealloc`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freed {
     /// The arena owned it, and it is free now.
@@ -230,7 +231,7 @@ pub unsafe fn copy(from: *mut u8, to: *mut u8, bytes: usize) {
     }
 }
 
-/// Shortens memory that [`alloc`] returned, where it stands.
+/// Shortens memory that [`alloc`] returned, in place.
 ///
 /// # Safety
 /// As for [`resize`]; `new_size` is less than its length.
@@ -246,8 +247,8 @@ pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
     }
 }
 
-/// Prepares for a sandbox that may kill the process. Asks the host for the facts that the arena will need, and from now on makes
-/// only the system calls of glibc's malloc.
+/// Prepares for a sandbox that may kill the process. Reads the facts about the host that the arena will need. From now on, the arena
+/// makes only the system calls of glibc's malloc.
 pub fn enter_sandbox() {
     os::host();
     os::process_generation();
@@ -260,12 +261,12 @@ pub fn is_in_sandbox() -> bool {
     os::is_in_sandbox()
 }
 
-/// Purges all free memory of the arena, and of the arena alone. Returns how many bytes went.
+/// Purges all free memory of the arena, but none of glibc's heap. Returns the number of bytes purged.
 pub fn trim() -> usize {
     retain::trim(arena::Purge::Now)
 }
 
-/// Page faults of this process so far that needed no disk.
+/// The number of page faults of this process so far that needed no disk.
 #[must_use]
 pub fn minor_faults() -> u64 {
     os::minor_faults()

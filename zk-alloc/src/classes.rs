@@ -47,8 +47,8 @@ pub(crate) const MIN_SLAB_BYTES: usize = 64 << 10;
 /// The size of the largest slab, in bytes.
 pub(crate) const MAX_SLAB_BYTES: usize = 256 << 10;
 
-/// The size of a slab for blocks of this size. It holds at least eight blocks. More blocks waste less at the end of the slab; fewer
-/// let the slab become empty sooner, so that it serves others.
+/// The size of a slab for blocks of this size. It holds at least eight blocks. With more blocks, less is wasted at the end of the slab.
+/// With fewer, the slab becomes empty sooner, so that another class can use it.
 pub(crate) const fn slab_bytes(block_bytes: usize) -> usize {
     match block_bytes {
         ..=1024 => MIN_SLAB_BYTES,
@@ -99,7 +99,7 @@ pub(crate) const TABLE: usize = COUNT.next_power_of_two();
 
 static FACTS: [Facts; TABLE] = facts();
 
-/// Places for the blocks of one thread cache: also a power of two.
+/// The number of places for blocks in a thread cache. It is a power of two, too.
 pub(crate) const PLACES: usize = {
     let last = facts()[COUNT - 1];
     (last.first_place as usize + last.capacity as usize).next_power_of_two()
@@ -196,8 +196,8 @@ impl Class {
         Self::aligned(size, align)
     }
 
-    /// The smallest class of at least `size` bytes whose block size is a multiple of `align`. Blocks of a slab are aligned as their
-    /// size is.
+    /// The smallest class of at least `size` bytes whose block size is a multiple of `align`. A block is aligned to each power of two
+    /// that divides its size.
     const fn aligned(size: usize, align: usize) -> Self {
         let mut class = number(max(size, align));
         while bytes_of(class) & (align - 1) != 0 {
@@ -238,7 +238,7 @@ impl Class {
     #[inline(always)]
     pub(crate) fn slab_bytes(self) -> usize {
         let bytes = self.facts().slab_bytes as usize;
-        // x86-64 has pages of 4 KiB. Debug builds can pretend others.
+        // x86-64 has pages of 4 KiB. Debug builds can imitate larger ones.
         if cfg!(all(target_arch = "x86_64", not(debug_assertions))) {
             return bytes;
         }
@@ -278,7 +278,7 @@ impl Class {
         ((offset as u128 * self.facts().reciprocal as u128) >> 64) as usize
     }
 
-    /// Whether byte `offset` of a slab is the first of a block. (Behind the last block, it may be that of a block that does not fit.)
+    /// Whether byte `offset` of a slab is the first of a block. (Past the last block, the answer may be `true` for a block that does not fit.)
     #[cfg(any(feature = "c-api", test))]
     #[inline(always)]
     pub(crate) fn begins_block(self, offset: usize) -> bool {
@@ -313,7 +313,7 @@ mod tests {
     /// A class whose blocks are too short for a request would hand out a neighbour's memory. Misaligned blocks would break the
     /// request.
     #[test]
-    fn a_block_is_as_long_and_as_aligned_as_was_asked_and_wastes_little() {
+    fn block_meets_size_and_alignment_and_wastes_little() {
         for size in 1..=MAX_BYTES {
             let class = Class::of(size, 1);
             assert!(class.block_bytes() >= size, "{size}");
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_count_up_without_a_gap_and_their_places_do_not_overlap() {
+    fn classes_ascend_and_their_cache_places_do_not_overlap() {
         let all: Vec<_> = Class::all().collect();
         assert_eq!(all.len(), COUNT - 1);
         assert_eq!(all.last().map(|class| class.block_bytes()), Some(MAX_BYTES));

@@ -1,11 +1,12 @@
 //! Settings come from the environment, else from the program, else from the defaults. They are resolved once, when the arena
-//! opens. A warning names each value that can't be used, and the next source is asked.
+//! opens. A warning names each value that can't be used, and the next source is used instead.
 //!
 //! The environment is the one that the process was started with (`os::variable`). Variables that the program sets later are not
 //! seen. Reading them would take a lock, and the first request may come at any time and must not wait for a lock.
 //!
-//! The program's settings stand in its allocator, which passes them along with the very first request ([`init_settings`]). Until then
-//! the smallest request is not known, so that no request goes unnoticed. No arena opens before that either, because it would serve no request.
+//! The program's settings are fields of its allocator, which passes them on with the very first request ([`init_settings`]). Until then,
+//! the smallest request that the arena serves is unknown, and every request takes the path that calls `init_settings`. No arena opens before
+//! that either, because it would serve no request.
 
 #[cfg(test)]
 mod tests;
@@ -35,12 +36,12 @@ macro_rules! settings {
         /// zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
         /// let settings = zk_alloc::stats().settings.unwrap();
         /// assert_eq!(settings.max_bytes.value, 8 << 30);
-        /// println!("{settings}"); // with where each value came from
+        /// println!("{settings}"); // with the origin of each value
         /// ```
         ///
         /// Settings take effect when the arena opens, and hold for the whole process. The first
         /// [`ZkAllocator`](struct@crate::ZkAllocator) that gets a request brings its settings; those of others are ignored. If the
-        /// global allocator is another, [`reserve`](crate::reserve) counts as the first request, and brings no settings.
+        /// global allocator is no `ZkAllocator`, [`reserve`](crate::reserve) counts as the first request, and brings no settings.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[must_use = "settings take effect in `ZkAllocator::settings`"]
         pub struct Settings {
@@ -63,7 +64,7 @@ macro_rules! settings {
             )+
         }
 
-        /// The settings that the arena was opened with. `Display` names those that are not the default, by their variables.
+        /// The settings that the arena was opened with. `Display` lists those that are not defaults, by their variables.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize))]
         #[non_exhaustive]
@@ -87,7 +88,7 @@ macro_rules! settings {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 let mut before = "";
                 $(SETTINGS.$name.write(self.$name, f, &mut before)?;)+
-                if before.is_empty() { f.write_str("all as by default") } else { Ok(()) }
+                if before.is_empty() { f.write_str("all defaults") } else { Ok(()) }
             }
         }
 
@@ -124,17 +125,18 @@ settings! {
     thread_capacity_bytes: usize = default_capacity, "ZK_ALLOC_SLAB_GB", GIBIBYTES;
     /// The bytes that may stay resident when no phase is open. [`set_retain`](crate::set_retain) changes this while the program runs.
     retain_bytes: usize = |host| host.limits.memory_bytes / 2, "ZK_ALLOC_RETAIN_BYTES", BYTES;
-    /// In [`Mode::Resident`](crate::Mode::Resident), the peak live size of this time stays resident. `Duration::MAX` is for ever, and so
-    /// are 1,000,000,000 seconds and more. [`set_retain`](crate::set_retain) changes this while the program runs.
+    /// In [`Mode::Resident`](crate::Mode::Resident), memory up to the peak live size of this period stays resident. `Duration::MAX` means
+    /// forever, and so do 1,000,000,000 seconds and more. [`set_retain`](crate::set_retain) changes this while the program runs.
     retain_for: Duration = |_| Duration::from_millis(tuning::retain_for_ms() as u64), "ZK_ALLOC_RETAIN_FOR", TIME;
-    /// The most bytes of the arena that may be resident at any time; `usize::MAX` is no limit.
+    /// The most bytes of the arena that may be resident at any time; `usize::MAX` means no limit.
     max_bytes: usize = |_| usize::MAX, "ZK_ALLOC_MAX_BYTES", LIMIT;
     /// Whether a request beyond [`max_bytes`](Settings::max_bytes) fails (`GlobalAlloc` returns null), instead of going to the backing
     /// allocator.
     max_hard: bool = |_| false, "ZK_ALLOC_MAX_HARD", SWITCH;
     /// Where to ask for huge pages. [`Stats::huge_pages`](crate::Stats::huge_pages) has the outcome on this host.
     huge_pages: HugePages = |_| HugePages::Auto, "ZK_ALLOC_THP", PAGES;
-    /// From this many bytes on, the kernel zeroes dirty memory when a thread touches it. `usize::MAX` is never.
+    /// Dirty memory for zeroed requests of this size and more is purged, so that the kernel zeroes each page when a thread touches it.
+    /// `usize::MAX` means never.
     lazy_zero_bytes: usize = default_lazy_zero, "ZK_ALLOC_LAZY_ZERO_BYTES", THRESHOLD;
     /// Whether the arena makes only the system calls of glibc's malloc: mmap, munmap, mremap, mprotect, futex, and madvise with
     /// `MADV_DONTNEED`. Set it if the program enters a sandbox that kills it for any other call.
@@ -147,7 +149,7 @@ settings! {
     trace_escaped: bool = |_| false, "ZK_ALLOC_TRACE_ESCAPED", SWITCH;
 }
 
-/// Not a setting of the arena: with "off" there is none.
+/// Not a setting of the arena: with "off" there is no arena.
 const OFF: Setting<bool> = Setting {
     variable: "ZK_ALLOC",
     kind: Kind {
@@ -171,7 +173,7 @@ pub(crate) const RELEASE_SIGNAL: Setting<i32> = Setting { variable: "ZK_ALLOC_RE
 #[cfg(feature = "profile")]
 pub(crate) const PROFILE_SIGNAL: Setting<i32> = Setting { variable: "ZK_ALLOC_PROFILE_SIGNAL", kind: SIGNAL };
 
-/// Not a setting of the arena: the sampling has it.
+/// Not a setting of the arena, but of the sampling.
 #[cfg(feature = "profile")]
 const PROFILE_BYTES: Setting<usize> =
     Setting { variable: "ZK_ALLOC_PROFILE_BYTES", kind: Kind { bound: |bytes| bytes.max(1), ..BYTES } };
@@ -184,7 +186,8 @@ const TUNE: &str = "ZK_ALLOC_TUNE";
 struct Kind<T> {
     wanted: &'static str,
     parse: fn(&str) -> Option<T>,
-    /// The nearest value that can be used. A value from the program is brought there, and another from the environment is refused.
+    /// The nearest value that can be used. It replaces a value from the program. A value from the environment that differs from it is
+    /// refused.
     bound: fn(T) -> T,
     /// The value as it would stand in the environment.
     show: fn(T) -> Shown,
@@ -197,11 +200,11 @@ const BYTES: Kind<usize> = Kind {
     show: Shown::Number,
 };
 
-/// As [`BYTES`], where the most is no limit.
+/// As [`BYTES`], where `usize::MAX` means no limit.
 const LIMIT: Kind<usize> =
     Kind { show: |bytes| if bytes == usize::MAX { Shown::Word("no limit") } else { Shown::Number(bytes) }, ..BYTES };
 
-/// As [`BYTES`], where the most is never.
+/// As [`BYTES`], where `usize::MAX` means never.
 const THRESHOLD: Kind<usize> =
     Kind { show: |bytes| if bytes == usize::MAX { Shown::Word("never") } else { Shown::Number(bytes) }, ..BYTES };
 
@@ -217,7 +220,7 @@ const GIBIBYTES: Kind<usize> = Kind {
     show: |bytes| Shown::Number(bytes / GIB),
 };
 
-/// Times of this many seconds (31 years) and more are for ever.
+/// Times of this many seconds (31 years) and more mean forever.
 const MAX_SECONDS: u64 = 1_000_000_000;
 
 const TIME: Kind<Duration> = Kind {
@@ -345,7 +348,7 @@ pub struct InForce<T> {
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum HugePages {
-    /// Where they pay.
+    /// Where they save more time than they cost.
     #[default]
     Auto,
     /// Everywhere.
@@ -359,12 +362,12 @@ pub enum HugePages {
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum HugePagesOutcome {
-    /// The arena asks for them where they pay; the host has them.
+    /// The arena asks for them where they save more time than they cost; the host has them.
     Auto,
     /// The arena asks for them everywhere; the host has them.
     Always,
-    /// The outcome of [`HugePages::Auto`] if a hypervisor takes free memory back. The first touch of a huge page then has to get
-    /// hundreds of small ones, so the arena forbids them.
+    /// The outcome of [`HugePages::Auto`] if the kernel reports free memory to a hypervisor, which takes it. The first touch of a huge
+    /// page then has to get hundreds of small pages from the hypervisor, so the arena forbids huge pages.
     Avoided,
     /// The arena forbids them, whatever the host's setting.
     Never,
@@ -425,13 +428,13 @@ pub(crate) struct Config {
 
 pub(crate) const DEFAULT_MIN_BYTES: usize = 0;
 
-/// Threads beyond the machine's for which `ZK_ALLOC_SLAB_GB` counts room, as in the crate zk-alloc 0.0.9.
+/// The threads beyond the machine's that also get the address space of `ZK_ALLOC_SLAB_GB`, as in the crate zk-alloc 0.0.9.
 const EXTRA_THREADS: usize = 4;
 
-/// The smallest request where the arena serves nothing: more than any.
+/// The smallest request that the arena serves if it serves nothing: more than any request.
 const NEVER: usize = gate::UNKNOWN - 1;
 static THREAD_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Whether a caller warned of the values that can't be used before the arena opened.
+/// Whether `warn_of_settings` has warned of values that can't be used. The arena then does not warn of them when it opens.
 static HAS_WARNED: AtomicBool = AtomicBool::new(false);
 /// The program's settings.
 static PROGRAM: WrittenOnce<Settings> = WrittenOnce::new();
@@ -442,7 +445,7 @@ static PROGRAM: WrittenOnce<Settings> = WrittenOnce::new();
 ///
 /// ```
 /// if zk_alloc::min_arena_bytes() > 4096 {
-///     eprintln!("small buffers are the backing allocator's");
+///     eprintln!("the backing allocator serves small buffers");
 /// }
 /// ```
 #[inline]
@@ -469,17 +472,17 @@ pub fn thread_capacity_bytes() -> usize {
     THREAD_BYTES.load(Ordering::Relaxed)
 }
 
-/// [`thread_capacity_bytes`], by its name in the crate zk-alloc 0.0.9, which gave each thread a slab of its own. Today a slab is
-/// something else: memory that is cut into blocks.
+/// [`thread_capacity_bytes`], by its name in the crate zk-alloc 0.0.9, which gave each thread a slab of its own. In this crate, a slab
+/// is something else: memory that is cut into blocks.
 #[must_use]
-#[deprecated = "renamed to `thread_capacity_bytes`: a slab is something else today"]
+#[deprecated = "renamed to `thread_capacity_bytes`: a slab is something else now"]
 pub fn slab_size() -> usize {
     thread_capacity_bytes()
 }
 
-/// Takes in the settings of an allocator at its first request. They hold for the program, unless another allocator came first.
-/// Returns whether the smallest request that the arena serves is known now. It is not if another thread is in here, or if this thread was
-/// interrupted in here.
+/// Records the settings of an allocator at its first request. They hold for the program, unless another allocator came first.
+/// Returns whether the smallest request that the arena serves is known now. It is not while another thread runs this function, or in a
+/// signal handler that interrupted it.
 #[cold]
 pub(crate) fn init_settings(settings: &Settings) -> bool {
     PROGRAM.write(|| {
@@ -502,8 +505,8 @@ pub(crate) fn is_off() -> bool {
     OFF.environment_value().unwrap_or(false)
 }
 
-/// Has `run` called whenever the process gets the signal that `setting` names, if there is one that the program does not handle. Returns
-/// whether it will be. Only ordinary code calls this. `run` does only what a signal handler may do.
+/// Installs `run` as the handler of the signal that `setting` names, unless the program handles or ignores that signal. Returns whether
+/// it is installed. Never called in a signal handler. `run` does only what a signal handler may do.
 pub(crate) fn on_signal_of(setting: &Setting<i32>, run: fn()) -> bool {
     let Some(signal) = setting.environment_value() else { return false };
     let is_ours = os::on_signal(signal, run);
@@ -539,17 +542,17 @@ fn tune() {
     let Some(said) = os::variable(TUNE) else { return };
     let result = said.text().map_or(Err("a value that is too long"), |text| tuning::set(text, parse_constant));
     if let Err(part) = result {
-        os::warn(format_args!("{}: {part:?} sets no constant; the other parts hold", TUNE));
+        os::warn(format_args!("{}: {part:?} sets no constant; the other parts take effect", TUNE));
     }
 }
 
-/// The value of a constant: a number as of bytes, or `never`.
+/// The value of a constant: a number, written as a number of bytes is, or `never`.
 #[cfg(feature = "tune")]
 fn parse_constant(text: &str) -> Option<usize> {
     if text == "never" { Some(usize::MAX) } else { parse_bytes(text) }
 }
 
-/// Warns of values of the settings that are not the arena's.
+/// Warns of unusable values of the settings that are not the arena's.
 fn check_others(
     environment: impl Fn(&'static str) -> Option<Value>,
     mut warn: impl FnMut(&'static str, fmt::Arguments<'_>),
@@ -560,7 +563,7 @@ fn check_others(
     PROFILE_SIGNAL.resolve(&environment, None, 0, &mut warn);
 }
 
-/// Warns of a variable that no part of the allocator reads, unless `is_said` holds for it.
+/// Warns of a variable that no part of the allocator reads, unless `is_said` returns `true` for it.
 fn warn_of_unknown(is_said: impl Fn(&str) -> bool) {
     let Some(unknown) = os::unknown_variable() else { return };
     let name = unknown.text().unwrap_or_default();
@@ -575,8 +578,8 @@ fn warn_of_unknown(is_said: impl Fn(&str) -> bool) {
     }
 }
 
-/// Warns of each value in the environment that can't be used, and of a variable that nothing reads, unless `is_said` holds for the
-/// variable. The arena then warns of none when it opens.
+/// Warns of each value in the environment that can't be used, and of a variable that nothing reads, unless `is_said` returns `true` for
+/// the variable. The arena then does not warn of any when it opens.
 #[cfg(feature = "c-api")]
 pub fn warn_of_settings(is_said: impl Fn(&str) -> bool) {
     HAS_WARNED.store(true, Ordering::Relaxed);
@@ -588,7 +591,7 @@ pub fn warn_of_settings(is_said: impl Fn(&str) -> bool) {
         Config::resolve(host, os::variable, &Settings::new(), &mut *warn);
         check_others(os::variable, warn);
     };
-    // Any host tells whether there is a warning. The real host, whose defaults a warning names, takes longer to ask.
+    // Whether there is a warning does not depend on the host. The real host, whose defaults a warning names, takes longer to ask.
     let mut is_any = false;
     let limits = Limits { threads: 1, memory_bytes: 0, is_memory_grouped: false };
     each(Host { limits, huge_pages: HostHugePages::Unavailable }, &mut |_, _| is_any = true);
@@ -601,7 +604,7 @@ pub fn warn_of_settings(is_said: impl Fn(&str) -> bool) {
     }
 }
 
-/// The smallest request that the arena will serve. The arena warns of a value that can't be used when it opens.
+/// The smallest request that the arena will serve. This gives no warning: the arena warns of an unusable value when it opens.
 fn min_bytes(program: &Settings) -> usize {
     if is_off() {
         return NEVER;
@@ -623,7 +626,8 @@ pub(crate) fn background_setting() -> Option<bool> {
     SETTINGS.background_thread.environment_value()
 }
 
-/// `ZK_ALLOC_PROFILE_BYTES`, or else the default. A warning names a value that can't be used, unless `is_said` holds for its variable.
+/// `ZK_ALLOC_PROFILE_BYTES`, or else the default. A warning names a value that can't be used, unless `is_said` returns `true` for its
+/// variable.
 #[cfg(feature = "profile")]
 pub(crate) fn profile_mean_bytes(default: usize, is_said: impl Fn(&'static str) -> bool) -> usize {
     let warn = |variable, warning: fmt::Arguments<'_>| {
@@ -634,8 +638,8 @@ pub(crate) fn profile_mean_bytes(default: usize, is_said: impl Fn(&'static str) 
     PROFILE_BYTES.resolve(os::variable, None, default, warn).value
 }
 
-/// The outcome of the huge-page setting for memory outside of the arena. The arena warns of a value that can't be used when it
-/// opens.
+/// The outcome of the huge-page setting for memory outside of the arena. This gives no warning: the arena warns of an unusable value when
+/// it opens.
 pub(crate) fn huge_pages() -> HugePagesOutcome {
     let in_code = program().and_then(|program| program.huge_pages);
     let wish = SETTINGS.huge_pages.resolve(os::variable, in_code, HugePages::Auto, |_, _| ());
@@ -643,7 +647,7 @@ pub(crate) fn huge_pages() -> HugePagesOutcome {
 }
 
 impl Config {
-    /// The resident bytes up to which the program or the environment asked to keep memory. A default asks for nothing.
+    /// The resident bytes up to which the program or the environment asked to keep memory; 0 if neither did.
     pub(crate) fn kept_bytes(&self) -> usize {
         let (bytes, time) = (self.settings.retain_bytes, self.settings.retain_for);
         match (bytes.origin, time.origin) {

@@ -5,9 +5,9 @@
 //!
 //! Yet it never makes the program hang, whatever the program is doing. Frames are captured without the standard library's lock of
 //! backtraces: a panic holds that lock while it prints a backtrace, and allocates. The live allocations are noted under a lock of
-//! our own, and no symbol is looked up under it. If that lock is not free in a short time, the allocation is counted as missed. A
+//! our own, and no symbol is looked up under it. If that lock does not become free in a short time, the allocation is counted as missed: a
 //! fork may have copied the lock while it was taken, or a signal handler may have interrupted its owner. Allocations of a thread
-//! that blocks signals are missed, too, because it may be in a handler.
+//! that blocks signals are missed, too, because the thread may be in a handler.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -29,11 +29,11 @@ static MADE: Mutex<Table> = Mutex::new(Table::with_hasher(BuildHasherDefault::ne
 
 type Table = HashMap<usize, Made, BuildHasherDefault<DefaultHasher>>;
 
-/// The longest time that a thread waits for the table, in nanoseconds. The thread that has it may be waiting for a processor.
-/// After one thread gave up, no other waits.
+/// The longest time that a thread waits for the table, in nanoseconds. The thread that holds it may be waiting for a processor.
+/// After one thread has given up, no other thread waits.
 const PATIENCE_NS: u64 = 100_000_000;
 
-/// Owns nothing on the heap, so that taking one out of the table frees no memory.
+/// A live allocation. It owns nothing on the heap, so that removing it from the table frees no memory.
 struct Made {
     bytes: usize,
     window: u64,
@@ -90,7 +90,7 @@ pub fn escaped() -> Vec<Escaped> {
     places(Frames::resolved)
 }
 
-/// As [`escaped`], by the program's innermost function: each has one line instead of its backtrace.
+/// As [`escaped`], but grouped by the program's innermost function. One line describes each place, instead of a backtrace.
 pub(crate) fn by_function() -> Vec<Escaped> {
     places(Frames::in_one_line)
 }
@@ -104,9 +104,9 @@ fn places(describe: fn(&Frames) -> String) -> Vec<Escaped> {
             let of_window = made.values().filter(|made| made.window == window);
             alive.extend(of_window.map(|made| (made.frames, made.bytes)));
         }
-        // The lock is released here, because the rest takes its time.
+        // The lock is released here, because the rest takes long.
         alive.sort_unstable();
-        // Calls on one line are one place.
+        // Calls on one line of the source are one place.
         let mut places = BTreeMap::<String, (usize, usize)>::new();
         for alike in alive.chunk_by(|(one, _), (other, _)| one == other) {
             let place = places.entry(describe(&alike[0].0)).or_default();
@@ -137,7 +137,7 @@ pub(crate) fn is_on() -> bool {
     gate::is_told(Observer::Escapes)
 }
 
-/// Whether this request is one of the tracing itself. The backing allocator serves its large ones, so that they do not count as escaped.
+/// Whether the tracing itself makes this request. The backing allocator serves its large requests, so that they do not count as escaped.
 #[inline(always)]
 pub(crate) fn is_own_request() -> bool {
     is_on() && INSIDE.try_with(Cell::get).unwrap_or(false)
@@ -148,14 +148,14 @@ pub(crate) fn allocated(at: usize, bytes: usize) {
     untraced(|| {
         let made = Made { bytes, window: WINDOW.load(Ordering::Relaxed), frames: Frames::capture() };
         // Making room in the table allocates. A handler that may have interrupted `malloc` must not allocate. If there is no
-        // memory, the diagnosis goes without this allocation.
+        // memory, this allocation counts as missed.
         if os::may_be_in_signal_handler() || !note(at, made) {
             MISSED.fetch_add(1, Ordering::Relaxed);
         }
     });
 }
 
-/// Notes a live allocation; `false` if that can't be.
+/// Notes a live allocation. Returns `false` if the table is locked or can't grow.
 fn note(at: usize, allocation: Made) -> bool {
     made().is_some_and(|mut made| {
         let has_room = made.try_reserve(1).is_ok();
@@ -175,7 +175,7 @@ pub(crate) fn freed(at: usize) {
     });
 }
 
-/// The table; `None` if it is not free in a short time.
+/// The table; `None` if it does not become free in a short time.
 fn made() -> Option<MutexGuard<'static, Table>> {
     /// Whether a thread gave up waiting before, so that no other thread waits.
     static IS_STUCK: AtomicBool = AtomicBool::new(false);

@@ -1,7 +1,7 @@
-//! Where a thread is, as addresses; and as text, for people.
+//! The call chain of a thread, as addresses and as readable text.
 #![cfg_attr(feature = "backtrace", allow(unsafe_code, reason = "walks the stack without a lock"))]
 
-/// The calls that a thread was in, the innermost first, by the addresses to which they return.
+/// The call chain of a thread: the return addresses of its calls, the innermost first.
 #[cfg(feature = "backtrace")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Frames {
@@ -9,7 +9,7 @@ pub(crate) struct Frames {
     len: u8,
 }
 
-/// Frames further out are left away.
+/// The most frames that are captured. Outer frames beyond these are left out.
 #[cfg(feature = "backtrace")]
 pub(crate) const MAX_FRAMES: usize = 64;
 
@@ -21,7 +21,7 @@ impl Frames {
         let mut frames = Self { addresses: [0; MAX_FRAMES], len: 0 };
         let note = |frame: &backtrace::Frame| {
             let address = frame.ip().addr();
-            // The last frame of some threads.
+            // The stack of some threads ends with such a frame.
             if address == 0 {
                 return false;
             }
@@ -39,7 +39,7 @@ impl Frames {
         frames
     }
 
-    /// The addresses to which the calls return, the innermost first.
+    /// The return addresses, the innermost first.
     #[cfg(feature = "profile")]
     pub(crate) fn addresses(&self) -> &[usize] {
         &self.addresses[..usize::from(self.len)]
@@ -78,7 +78,7 @@ impl Frames {
         calls
     }
 
-    /// The first frame outside of this diagnosis, which is the same in every backtrace. 0 where it can't be told.
+    /// The index of the first frame outside of the tracing itself, whose frames are the same in every backtrace. 0 if it is unknown.
     fn made_by(&self) -> usize {
         let is_ours = |&address: &usize| {
             let mut found = false;
@@ -98,7 +98,7 @@ struct Call {
     place: Option<String>,
 }
 
-/// Functions of these lead from the program to the allocator.
+/// Functions with these prefixes are not the program's own: they lie between it and the allocator.
 #[cfg(feature = "backtrace")]
 const OF_LIBRARIES: [&str; 8] =
     ["alloc::", "core::", "std::", "hashbrown::", "rayon::", "rayon_core::", "zk_alloc::", "__r"];
@@ -118,7 +118,7 @@ fn one_line(calls: &[Call]) -> String {
     format!("{function}{place}{caller}")
 }
 
-/// Nothing is known.
+/// Without the feature `backtrace`, nothing is captured.
 #[cfg(not(feature = "backtrace"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Frames;
@@ -130,7 +130,7 @@ impl Frames {
     }
 
     pub(crate) fn resolved(&self) -> String {
-        format!("a place that is not known: {}\n", self.in_one_line())
+        format!("an unknown place: {}\n", self.in_one_line())
     }
 
     pub(crate) fn in_one_line(&self) -> String {
@@ -142,7 +142,7 @@ impl Frames {
 mod tests {
     use super::*;
 
-    /// The calls of the allocator and of libraries are the same in every backtrace.
+    /// The line leaves out the calls of the allocator and of libraries, which tell nothing about the place.
     #[test]
     fn a_line_has_the_programs_innermost_function_and_its_caller() {
         let call =

@@ -1,5 +1,5 @@
-//! The words that requests read. They say how many phases are open, and from which size on the arena and the pinned range serve. They say where
-//! that range lies, which observers are told of allocations, and whether slow paths end with a decay tick. Only rare events write them.
+//! The global words that requests read: the number of open phases, the smallest requests that the arena and the pinned range serve, the place of
+//! that range, the observers of allocations, and whether slow paths end with a decay tick. Only rare events write them.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
@@ -41,10 +41,10 @@ pub(crate) fn set_min_bytes(bytes: usize) {
     MIN_BYTES.store(bytes, Ordering::Relaxed);
 }
 
-/// The smallest request that the [pinned range](crate::pinned) is asked for first, in bytes: more than any request while it serves none.
+/// The smallest request that the [pinned range](crate::pinned) may serve, in bytes: more than any request while the range serves none.
 static PINNED_MIN_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// The smallest request that the pinned range is asked for first, in bytes.
+/// The smallest request that the pinned range may serve, in bytes.
 #[inline(always)]
 pub(crate) fn pinned_min_bytes() -> usize {
     PINNED_MIN_BYTES.load(Ordering::Relaxed)
@@ -54,8 +54,8 @@ pub(crate) fn set_pinned_min_bytes(bytes: usize) {
     PINNED_MIN_BYTES.store(bytes, Ordering::Relaxed);
 }
 
-/// The place of the pinned range, in huge pages: where it begins, and in the lowest bits its length. 0 if there is none. It is one word,
-/// so that no thread takes the beginning of one range and the length of another.
+/// The place of the pinned range, in huge pages: the lowest bits hold its length, and the bits above them its start. 0 if there is none. It
+/// is one word, so that no thread reads the start of one range with the length of another.
 static PINNED: AtomicU64 = AtomicU64::new(0);
 const PINNED_LEN_BITS: u32 = 28;
 
@@ -68,7 +68,7 @@ pub(crate) fn is_pinned(at: *const u8) -> bool {
     block.wrapping_sub(range >> PINNED_LEN_BITS) < range & ((1 << PINNED_LEN_BITS) - 1)
 }
 
-/// Sets the pinned range, in whole huge pages; no bytes are no range.
+/// Sets the pinned range, in whole huge pages. With 0 bytes there is none.
 pub(crate) fn set_pinned(at: *const u8, bytes: usize) {
     let (block, blocks) = ((at.addr() / HUGE_PAGE_BYTES) as u64, (bytes / HUGE_PAGE_BYTES) as u64);
     PINNED.store(if blocks == 0 { 0 } else { block << PINNED_LEN_BITS | blocks }, Ordering::Relaxed);

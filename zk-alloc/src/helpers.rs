@@ -3,12 +3,12 @@
 
 use std::thread;
 
-/// Stack of a helper, in bytes. Without a size, the standard library would look for a default in the environment, behind its
+/// Stack size of a helper thread, in bytes. Without it, the standard library would read a default from the environment, under its
 /// lock.
 pub(crate) const STACK_BYTES: usize = 256 << 10;
 
 /// Calls `work` with each number below `threads`, each on a thread of its own. The calling thread takes 0, and the number of any
-/// thread that cannot be started. Returns when all calls have returned. `work` does not panic.
+/// thread that cannot be started. Returns when all calls have returned. `work` must not panic.
 pub(crate) fn in_parallel(threads: usize, work: &(dyn Fn(usize) + Sync)) {
     thread::scope(|scope| {
         for part in 1..threads {
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_part_is_done_once_and_before_the_call_returns() {
+    fn in_parallel_runs_each_part_once_before_it_returns() {
         for threads in [0, 1, 2, 9] {
             let done: Vec<_> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
             in_parallel(threads, &|part| {

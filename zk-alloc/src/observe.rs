@@ -1,4 +1,4 @@
-//! Tells the observers of allocations and frees: the tracing of what outlives its phase, and the profile.
+//! Tells the observers about allocations and frees: the tracing of allocations that outlive their phase, and the profile.
 
 use std::ptr::NonNull;
 
@@ -6,7 +6,8 @@ use crate::gate::{self, Observer, is_told};
 use crate::profile::{self, Source};
 use crate::{arena, escape};
 
-/// The arena serves a request for `size` bytes at `at`. Returns the address, so that this call can be the request's last step.
+/// Tells the observers that the arena serves a request for `size` bytes at `at`. Returns the address, so that this call can be the last step
+/// of the request.
 #[inline(always)]
 pub(crate) fn allocated(at: NonNull<u8>, size: usize) -> *mut u8 {
     if gate::is_observed() { tell_allocated(at, size) } else { at.as_ptr() }
@@ -22,7 +23,7 @@ fn tell_allocated(at: NonNull<u8>, size: usize) -> *mut u8 {
     at.as_ptr()
 }
 
-/// The arena's memory at `at` is about to be free. Afterwards, another thread may be handed it.
+/// Tells the observers that the arena's memory at `at` is about to be free. Once it is, another thread may get it.
 #[inline(always)]
 pub(crate) fn will_free(at: NonNull<u8>) {
     if gate::is_observed() {
@@ -39,7 +40,7 @@ fn tell_freed(at: NonNull<u8>) {
     profile_freed(at.as_ptr());
 }
 
-/// The arena's memory at `at` has a new length.
+/// Tells the observers that the arena's memory at `at` has a new length.
 #[inline(always)]
 pub(crate) fn resized(at: NonNull<u8>, size: usize) {
     will_free(at);
@@ -55,7 +56,7 @@ pub(crate) fn profile_allocated(at: NonNull<u8>, size: usize) {
     }
 }
 
-/// Memory at `at`, of the arena or of the backing allocator, is about to be freed. Tells the profile alone.
+/// Tells the profile alone that memory at `at`, of the arena or of the backing allocator, is about to be freed.
 #[inline(always)]
 pub(crate) fn profile_freed(at: *mut u8) {
     if is_profiled() {
@@ -71,13 +72,13 @@ pub(crate) fn profile_resized(at: NonNull<u8>, size: usize) {
     profile_allocated(at, size);
 }
 
-/// Whether an observer may want to be told that the memory at `at` is freed. Called if there is one.
+/// Whether an observer may need to know that the memory at `at` is freed. Called only if an observer is on.
 #[inline(always)]
 pub(crate) fn may_concern(at: *mut u8) -> bool {
     is_told(Observer::Escapes) || profile::may_hold(at.addr())
 }
 
-/// The backing allocator served a request for `size` bytes at `at`, or refused it and returned null.
+/// Tells the profile that the backing allocator served a request for `size` bytes at `at`. Does nothing if `at` is null.
 #[inline(always)]
 pub(crate) fn backing_allocated(at: *mut u8, size: usize) {
     if is_profiled() && !at.is_null() {
@@ -93,7 +94,7 @@ pub(crate) fn is_profiled() -> bool {
 
 #[cfg(not(feature = "profile"))]
 pub(crate) mod no_profile {
-    //! In place of the sampling, without its feature: nothing is sampled.
+    //! Replaces the module `profile` without its feature: nothing is sampled.
 
     pub(crate) enum Source {
         Arena,

@@ -1,4 +1,4 @@
-//! Phases: the times in which the arena takes part. A phase is a scope, not a lifetime: memory that is allocated in a phase may
+//! Phases: the times in which the arena serves requests. A phase is a scope, not a lifetime: memory that is allocated in a phase may
 //! outlive it.
 
 use std::cell::Cell;
@@ -10,7 +10,7 @@ use crate::{accounts, arena, background, escape, gate, os, retain, stats};
 thread_local! {
     /// Phases that this thread began and has not ended.
     static OWN: Cell<usize> = const { Cell::new(0) };
-    /// Whether this thread works for any thread that opens a phase.
+    /// Whether this thread is a worker: the arena serves it in every phase.
     static WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -27,7 +27,7 @@ pub enum Participants {
     Pool,
 }
 
-/// Whether this thread takes part while a phase is open, by [`Participants::Pool`].
+/// Whether this thread is one of [`Participants::Pool`].
 #[inline]
 pub(crate) fn is_in_pool() -> bool {
     WORKER.get() || OWN.get() > 0
@@ -107,7 +107,7 @@ impl Drop for PhaseGuard {
         #[cfg(feature = "tracing")]
         let report = self.begun.report();
         end_phase();
-        // After its end: the subscriber's memory is not the prover's.
+        // After the end of the phase: the subscriber's memory is not the prover's.
         #[cfg(feature = "tracing")]
         report.trace();
     }
@@ -202,8 +202,8 @@ pub fn begin_phase() {
 
 /// Ends a phase that [`begin_phase`] began, on any thread. If none is open, nothing happens.
 pub fn end_phase() {
-    // A phase may end on another thread than it began on. The thread that began it then counts one too many, and takes part in
-    // phases of others. This has an effect only with `Participants::Pool`.
+    // A phase may end on another thread than it began on. The thread that began it then counts one too many, and allocates from the arena
+    // in phases of other threads. This has an effect only with `Participants::Pool`.
     OWN.set(OWN.get().saturating_sub(1));
     if gate::phase_ended() {
         if escape::is_on() && arena::get().is_some_and(|arena| arena.config().settings.trace_escaped.value) {
@@ -213,7 +213,7 @@ pub fn end_phase() {
     }
 }
 
-/// For `ZK_ALLOC_TRACE_ESCAPED=1`. Bypasses the standard library's lock of standard error.
+/// Prints the report of `ZK_ALLOC_TRACE_ESCAPED=1`. Bypasses the standard library's lock of standard error.
 #[cold]
 fn print_escaped() {
     /// The places that are printed. With the lines before and after them, the report has 20 lines at most.
@@ -236,10 +236,10 @@ fn print_escaped() {
 }
 
 pub mod pool {
-    //! The prover's thread pool: it is built where it costs least, and its threads are workers.
+    //! The prover's thread pool: it is built outside of phases, and its threads are workers.
 
-    /// Makes the calling thread a worker: it takes part in every phase, even if only
-    /// [`Participants::Pool`](crate::Participants::Pool) do. Call it in the start handler of your own thread pool. [`build_global`]
+    /// Makes the calling thread a worker: the arena serves it in every phase, even under
+    /// [`Participants::Pool`](crate::Participants::Pool). Call it in the start handler of your own thread pool. [`build_global`]
     /// registers its workers itself.
     ///
     /// ```
@@ -254,8 +254,8 @@ pub mod pool {
         super::WORKER.set(true);
     }
 
-    /// Builds rayon's global thread pool, with rayon's own defaults (`RAYON_NUM_THREADS` included). Its workers take part in phases also
-    /// under [`Participants::Pool`](crate::Participants::Pool).
+    /// Builds rayon's global thread pool, with rayon's own defaults (`RAYON_NUM_THREADS` included). The arena serves its workers in every
+    /// phase, even under [`Participants::Pool`](crate::Participants::Pool).
     ///
     /// Call it first thing in `main`. If you don't, rayon builds the pool at the first proof, inside that proof's phase. That breaks
     /// nothing, but the pool's own memory then occupies pages of the arena as long as the process lives.

@@ -1,7 +1,7 @@
-//! One page-locked range, for provers that copy to a GPU: large buffers of a proof lie in memory that the driver knows.
+//! One page-locked range, for provers that copy to a GPU: large buffers of a proof lie in memory that is registered with the driver.
 //!
 //! From ordinary memory, a driver copies through a buffer of its own. From memory that was registered with it (page-locked, "pinned"), the
-//! device reads by itself. Registering takes long, so it is done once, for a range that all proofs use. docs/gpu.md says when it pays.
+//! device reads directly. Registering takes long, so it is done once, for a range that all proofs use. docs/gpu.md says when it pays.
 //!
 //! ```
 //! use zk_alloc::{Pinned, ZkAllocator, phase, pinned};
@@ -20,9 +20,9 @@
 //!
 //! # How it works
 //!
-//! The range is one run of the arena's huge zone. The zone takes it for used, so nothing purges it, moves it or hands it out. Its pages are
-//! claimed and freed by a bitmap of its own, without a lock, as those of a zone are. Where a request does not fit, the arena serves it as
-//! usual. A forked child has no such memory ([`Pinned`]).
+//! The range is one run of the arena's huge zone. To the zone, the run is in use, so nothing purges it, moves it or hands it out. The range has
+//! a bitmap of its own, by which its pages are claimed and freed without a lock, as those of a zone are. If a request does not fit, the arena
+//! serves it as usual. A forked child has no such memory ([`Pinned`]).
 #![allow(unsafe_code, reason = "hands out memory of the range, advises the kernel on it and locks it")]
 #![allow(clippy::not_unsafe_ptr_arg_deref, reason = "the kernel refuses to lock an address that is not mapped")]
 
@@ -40,11 +40,11 @@ use crate::os::{self, Errno, HUGE_PAGE_BYTES};
 use crate::sync::AtomicU64;
 use crate::{accounts, gate};
 
-/// The smallest request that the range serves, in bytes, unless the program says another. It is four pages, so that rounding to whole pages
-/// takes at most a fifth.
+/// The smallest request that the range serves, in bytes, unless the program sets another. It is four pages, so that rounding to whole pages
+/// wastes at most a fifth.
 const MIN_BYTES: usize = 1 << 20;
 
-/// The range, as the threads that use it see it.
+/// The state of the range, which all threads share.
 struct Range {
     start: NonNull<u8>,
     bytes: usize,
@@ -64,9 +64,9 @@ struct Range {
 // SAFETY: `start` never changes, everything mutable is atomic, and memory is only reached through pages that the caller owns.
 unsafe impl Sync for Range {}
 
-/// The range; null while there is none. One that was published is never freed: a thread may be about to claim pages.
+/// The range; null while there is none. A published range is never freed, because a thread may be about to claim pages in it.
 static RANGE: AtomicPtr<Range> = AtomicPtr::new(null_mut());
-/// Whether the process has, makes or inherited one.
+/// Whether the process has a range, is making one, or inherited one.
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The range, if this process made it.
@@ -139,7 +139,8 @@ pub(crate) fn sizes() -> [usize; 3] {
     })
 }
 
-/// Called in a child after a fork: it has no memory there. [`own`] knows that by itself, and children of the system call are not told.
+/// Called in a child after a fork, which has no memory in the range. [`own`] notices the fork by itself, even in a child of the bare system
+/// call, where nothing calls this.
 #[cfg(unix)]
 pub(crate) fn after_fork_in_child(arena: &Arena) {
     // SAFETY: as in `own`.
@@ -170,17 +171,18 @@ impl Range {
         (at.addr().get() - self.start.addr().get()) / self.page_bytes
     }
 
-    /// Notes that the caller claimed pages. Returns from where on pages were never in use before.
+    /// Notes that the caller claimed pages. Returns the first page that had never been in use.
     fn came_into_use(&self, start: usize, pages: usize) -> usize {
         let more_bytes = pages * self.page_bytes;
         let in_use_bytes = self.in_use_bytes.fetch_add(more_bytes, Ordering::Relaxed) + more_bytes;
         self.peak_bytes.fetch_max(in_use_bytes, Ordering::Relaxed);
-        // Relaxed: the next owner of these pages claims the bits that this owner's release turns, so it sees the mark.
+        // Relaxed: the next owner of these pages claims the bits that this owner's release clears, so it sees the new value.
         self.fresh_from.fetch_max(start + pages, Ordering::Relaxed)
     }
 
     fn release(&self, start: usize, pages: usize) {
-        // First: the bytes in use never fall below zero.
+        // Before the pages are free. Otherwise another thread could claim and count them first, and more bytes than the range has would
+        // be in use.
         self.in_use_bytes.fetch_sub(pages * self.page_bytes, Ordering::Relaxed);
         self.runs.release(start, pages);
     }
@@ -188,21 +190,22 @@ impl Range {
 
 type Unregister = dyn FnOnce(*mut u8, usize) -> bool + Send + Sync;
 
-/// A page-locked range of the arena. While it lives, requests of 1 MiB and more that the arena serves (in a phase, of threads that take
-/// part) come from it first. See the [module](self).
+/// A page-locked range of the arena. While it lives, it serves requests of 1 MiB and more that would otherwise go to the arena, if they fit.
+/// See the [module](self).
 ///
 /// The process may have one at a time. Make it when the program starts, outside of phases, and keep it as long as there are proofs.
 ///
 /// # Growth
 ///
-/// A `Vec` that grows stays where it is if there is room behind it, in the range or outside. One that has to move goes to the range if
-/// that has room: its contents are copied. `with_capacity` avoids the copies.
+/// A `Vec` that grows stays where it is if there is room behind it, in the range or outside. If it has to move, it moves to the range if
+/// there is room, and its contents are copied. `with_capacity` avoids the copies.
 ///
 /// # Fork
 ///
-/// A child of `fork` has no memory in the range (`MADV_DONTFORK`), so that the device never sees a copy. The contents are lost to the
-/// child: an access ends it by SIGSEGV. It may drop such values if that touches nothing, as for a `Vec` of numbers. It uses the range for
-/// no request, can't make another, and its drop of a `Pinned` does nothing. `Command` and posix_spawn(3) are not affected.
+/// A child of `fork` has no memory in the range (`MADV_DONTFORK`), so that the device never sees a copy. The child loses the contents: an
+/// access kills it with SIGSEGV. It may drop values in the range if that touches no memory there, as for a `Vec` of numbers. The range serves
+/// none of its requests, it can't make another range, and dropping a `Pinned` there does nothing. `Command` and posix_spawn(3) are not
+/// affected.
 ///
 /// # Drop
 ///
@@ -215,8 +218,8 @@ pub struct Pinned {
 }
 
 impl Pinned {
-    /// Makes a range of at least `bytes` (whole huge pages of 2 MiB) resident, on all processors, and has `register` register it with a
-    /// driver. `unregister` runs when it is dropped. Both get the address and the length. Neither runs within a request.
+    /// Makes a range of at least `bytes` (whole huge pages of 2 MiB) resident, on all processors, and calls `register` to register it with a
+    /// driver. `unregister` runs when the `Pinned` is dropped. Both get the address and the length. Neither runs within a request.
     ///
     /// # Errors
     /// See [`NotPinned`]. The process is then as before.
@@ -236,17 +239,18 @@ impl Pinned {
             Self::registered(arena, bytes, register).inspect_err(|_| IS_TAKEN.store(false, Ordering::Release))?;
         let range: &'static Range = Box::leak(Box::new(range));
         let unregister = Box::new(move |at, bytes| {
-            let said = |error| os::warn(format_args!("{bytes} pinned bytes are not unregistered: {error}; they stay"));
+            let said = |error| os::warn(format_args!("unregistering {bytes} pinned bytes failed: {error}; they stay"));
             unregister(at, bytes).map_err(said).is_ok()
         });
-        // The place before the range, with Release: a thread that claims pages, and all that get them from it, know the place.
+        // The place comes first, then the range with Release. So each thread that claims pages, or gets them from such a thread, sees the
+        // place.
         gate::set_pinned(range.start.as_ptr(), range.bytes);
         RANGE.store(std::ptr::from_ref(range).cast_mut(), Ordering::Release);
         gate::set_pinned_min_bytes(MIN_BYTES);
         Ok(Self { range, unregister: Some(unregister) })
     }
 
-    /// A range that is resident, registered, in use for its zone, and all free. It is not published yet.
+    /// A range that is resident, registered, and free. To its zone it is in use. It is not published yet.
     fn registered<E>(
         arena: &Arena,
         asked_bytes: usize,
@@ -317,10 +321,10 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         let (range, unregister) = (self.range, self.unregister.take());
-        // In a child, and for a range that stays, what keeps the registration must stay too: the driver's context.
+        // In a child, and for a range that stays registered, `unregister` is not dropped: it may own the driver's context.
         let (Some(arena), Some(_)) = (arena::get(), own()) else { return forget(unregister) };
-        // A thread that has read the old threshold may still claim pages. So this thread claims all of them: then that one finds none. If it
-        // was faster, it holds a page, and the range stays.
+        // A thread that has read the old threshold may still claim pages. If this thread claims all of them, the other finds none. If the
+        // other was faster, it holds a page, and the range stays.
         gate::set_pinned_min_bytes(usize::MAX);
         if !range.runs.try_claim(0, range.pages(range.bytes)) {
             let alive_bytes = range.in_use_bytes.load(Ordering::Relaxed);
@@ -377,10 +381,10 @@ pub fn unlock(at: *mut u8, bytes: usize) -> io::Result<()> {
 
 fn not_locked(bytes: usize, Errno(errno): Errno) -> io::Error {
     let (error, limit) = (io::Error::from_raw_os_error(errno), os::lockable_bytes());
-    io::Error::new(error.kind(), format!("{bytes} bytes to lock or unlock: {error}; RLIMIT_MEMLOCK is {limit} bytes"))
+    io::Error::new(error.kind(), format!("can't lock/unlock {bytes} bytes: {error}; RLIMIT_MEMLOCK is {limit} bytes"))
 }
 
-/// Why there is no [`Pinned`]. The process is as before.
+/// Why [`Pinned::new`] failed. The process is as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotPinned<E> {
@@ -388,7 +392,7 @@ pub enum NotPinned<E> {
     Taken,
     /// There is no arena (`ZK_ALLOC=off`, or the system refused address space).
     NoArena,
-    /// There is not so much memory.
+    /// The range needs more memory than a limit allows, or than the system grants.
     Refused {
         /// The size of the range that was asked for.
         asked_bytes: usize,
@@ -402,7 +406,7 @@ pub enum NotPinned<E> {
     NotRegistered {
         /// The size of the range.
         asked_bytes: usize,
-        /// The answer of `register`.
+        /// The error that `register` returned.
         error: E,
     },
 }
@@ -410,10 +414,10 @@ pub enum NotPinned<E> {
 impl<E: fmt::Display> fmt::Display for NotPinned<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Taken => write!(f, "this process has, or inherited, a pinned range, and there is one at a time"),
-            Self::NoArena => write!(f, "there is no arena to pin a range of"),
+            Self::Taken => write!(f, "this process has or inherited a pinned range, and can have only one"),
+            Self::NoArena => write!(f, "there is no arena to pin a range in"),
             Self::Refused { asked_bytes, limit_bytes: Some(limit), .. } => {
-                write!(f, "{asked_bytes} bytes were to be pinned, and the limit is {limit}")
+                write!(f, "{asked_bytes} bytes to pin are more than the limit of {limit} bytes")
             }
             Self::Refused { asked_bytes, errno, .. } => {
                 write!(f, "the system refused {asked_bytes} bytes to pin (errno {errno})")

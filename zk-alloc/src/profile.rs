@@ -1,4 +1,4 @@
-//! Which call sites hold the memory, by sampling.
+//! A sampling profiler: which call sites hold the memory.
 //!
 //! [`start`] samples requests at random: on average one in 512 KiB, and every request of 1 MiB and more. Each sample notes the calls
 //! that led to the request. [`snapshot`] estimates from the samples, for each call site, the bytes allocated, alive, alive at
@@ -35,7 +35,7 @@
 //! of the samples. A sample that can't be noted is counted in [`Snapshot::missed`].
 //!
 //! The unwinder walks the stack. On glibc before 2.35, it takes the loader's lock. There, a child that is forked while another
-//! thread takes a sample may wait for ever at its own first sample. The walk needs some KiB of stack, which a coroutine may lack.
+//! thread takes a sample may wait forever at its own first sample. The walk needs some KiB of stack, which a coroutine may lack.
 
 mod live;
 mod sampler;
@@ -55,13 +55,13 @@ pub use sites::{Amount, Site, Source};
 /// The mean distance between two samples, in bytes, that suits most programs: 512 KiB.
 pub const MEAN_BYTES: usize = 512 << 10;
 
-/// The largest mean distance between two samples: with a larger one, a single sample would stand for more requests than are counted.
+/// The largest mean distance between two samples. With a larger one, a sample could stand for more requests than its count can hold.
 const MAX_MEAN_BYTES: usize = 32 << 20;
 
-/// Counts the calls of [`start`]. A sample that was begun before the last one is dropped.
+/// Counts the calls of [`start`]. A sample that a thread began before the last call is dropped.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 
-/// The samples up to a moment, as estimates.
+/// The estimates from the samples up to a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Snapshot {
@@ -73,8 +73,8 @@ pub struct Snapshot {
     pub missed: u64,
 }
 
-/// Begins to sample, on average once in `mean_bytes`. Every request of 1 MiB and more is sampled too. With 1, all requests are. Forgets
-/// earlier samples.
+/// Starts to sample, on average once in `mean_bytes`. Every request of 1 MiB and more is sampled, too. With a mean of 1, all requests are.
+/// Forgets earlier samples.
 ///
 /// The largest mean is 32 MiB. With `ZK_ALLOC_PROFILE` in the environment, sampling begins by itself when the arena serves its first
 /// request, with `ZK_ALLOC_PROFILE_BYTES` as the mean. If the system grants no memory for the tables, one warning says so, and nothing is
@@ -94,12 +94,12 @@ pub fn start(mean_bytes: usize) {
     sites::clear();
     live::clear();
     sampler::begin(mean_bytes.clamp(1, MAX_MEAN_BYTES));
-    // The first walk of a stack prepares the unwinder, which a signal handler must not interrupt.
+    // The first walk of a stack prepares the unwinder. That must not happen in a signal handler, which may take the first sample.
     std::hint::black_box(Frames::capture());
     gate::switch(Observer::Profile, true);
 }
 
-/// Ends the sampling. [`snapshot`] still has its samples. Memory that is freed afterwards still counts as alive there.
+/// Stops sampling. [`snapshot`] still has the samples. Memory that is freed afterwards still counts as alive there.
 pub fn stop() {
     gate::switch(Observer::Profile, false);
 }
@@ -110,8 +110,8 @@ pub fn is_on() -> bool {
     gate::is_told(Observer::Profile)
 }
 
-/// Sets the allocated and the fresh bytes of all sites to 0, and the peak to the live bytes. So the next [`snapshot`] has the figures of
-/// one phase, if this is called before it.
+/// Sets the allocated and the fresh bytes of all sites to 0, and the peak to the live bytes. If this is called before a phase, the next
+/// [`snapshot`] has the figures of that phase.
 ///
 /// ```
 /// # #[global_allocator]
@@ -147,11 +147,11 @@ static PARKER: os::Parking = os::Parking::new();
 /// See [`c_api::profile_on_signal`](crate::c_api::profile_on_signal).
 #[cfg(feature = "c-api")]
 pub(crate) fn on_signal(write: fn()) {
-    // To wake a thread is all that a signal handler may do for a file.
+    // A signal handler must not write files, so it only wakes a thread.
     if WRITE.set(write).is_err() || !config::on_signal_of(&config::PROFILE_SIGNAL, || PARKER.wake()) {
         return;
     }
-    // Writing a file takes more stack than purging.
+    // Writing a file needs more stack than purging: the C library's default.
     if let Err(os::Errno(code)) = os::OwnThread::start(write_on_signals, None) {
         os::warn(format_args!("the system refused a thread (errno {code}); ZK_ALLOC_PROFILE_SIGNAL has no effect"));
     }
@@ -187,7 +187,7 @@ pub fn unsampled<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Begins to sample if the environment says so.
+/// Starts to sample if the environment says so.
 pub(crate) fn start_if_set() {
     if os::variable("ZK_ALLOC_PROFILE").is_none_or(|value| matches!(value.text(), Some("" | "0"))) {
         return;

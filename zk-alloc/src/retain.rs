@@ -13,12 +13,12 @@ use crate::{accounts, gate, os};
 /// The free memory that the arena keeps resident when the last open phase ends. Memory in use is never touched.
 ///
 /// Without a call of [`set_retain`] and without `ZK_ALLOC_RETAIN_BYTES`, the arena follows the program's rhythm. If the last two pauses
-/// between phases were each longer than the phase that ends, and longer than a second, all free memory is purged. Else it stays, up to half
-/// of the memory that the process may use (the limit of its control group, or the machine's memory).
+/// between phases were each longer than the phase that ends, and longer than a second, all free memory is purged. Otherwise it stays, up to
+/// half of the memory that the process may use (the limit of its control group, or the machine's memory).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Retain {
-    /// Everything: the next phase finds its pages, and RSS stays at its peak. Nor is memory purged within a phase to keep to the peak.
+    /// Everything: the next phase finds its pages, and RSS stays at its peak. Within a phase, no memory is purged to keep to the peak either.
     Always,
     /// At most this many bytes, memory in use included. While no more is resident, nothing is purged within a phase either.
     /// `ZK_ALLOC_RETAIN_BYTES` sets this policy from outside.
@@ -26,13 +26,13 @@ pub enum Retain {
     /// The peak live size of the last `Duration`. Between phases, free memory beyond that is purged. Once that time has passed
     /// without a phase, all free memory is purged. While a phase is open, nothing is purged.
     ///
-    /// The program's own threads purge, when they ask for memory. A process that goes fully idle asks for none, and keeps its memory:
+    /// The program's own threads purge, when they request memory. A process that goes fully idle requests none, and keeps its memory:
     /// call [`release`], or start the background thread ([`start_background_thread`](crate::start_background_thread),
     /// `ZK_ALLOC_BACKGROUND=1`).
     ///
-    /// In [`Mode::Resident`](crate::Mode::Resident) this is the default, with `ZK_ALLOC_RETAIN_FOR` seconds, or else 8. An idle process
-    /// keeps its live size and a little more there. A freed run of 256 KiB or more is purged at once, until the program has
-    /// asked for as much again.
+    /// In [`Mode::Resident`](crate::Mode::Resident) this is the default, with `ZK_ALLOC_RETAIN_FOR` seconds, or else 8. In that mode, an
+    /// idle process keeps its live size and a little more. A freed run of 256 KiB or more is purged at once, until the program has
+    /// requested as much again.
     For(Duration),
     /// Nothing: every phase pays for its pages again.
     Never,
@@ -71,16 +71,16 @@ pub fn set_retain(retain: Retain) {
     background::start_if_set();
 }
 
-/// Whether an allocator always takes part, so that memory has to be purged without the end of a phase.
+/// Whether an allocator is in [`Mode::Resident`](crate::Mode::Resident), so that memory has to be purged without the end of a phase.
 static IS_RESIDENT: AtomicBool = AtomicBool::new(false);
 
-/// Turns purging by time on, for an allocator that always takes part. Never waits, and allocates nothing.
+/// Turns purging by time on, for an allocator in [`Mode::Resident`](crate::Mode::Resident). Never waits, and allocates nothing.
 pub(crate) fn follow_live() {
     IS_RESIDENT.store(true, Ordering::SeqCst);
     follow();
 }
 
-/// Whether an allocator that always takes part has served.
+/// Whether an allocator in [`Mode::Resident`](crate::Mode::Resident) has served a request.
 pub(crate) fn is_resident() -> bool {
     IS_RESIDENT.load(Ordering::SeqCst)
 }
@@ -106,7 +106,7 @@ fn window_ns(policy: u64, is_resident: bool, by_setting: impl FnOnce() -> Durati
     }
 }
 
-/// The first open phase begins.
+/// Called when a phase begins while none is open.
 pub(crate) fn first_phase_began() {
     RHYTHM.begin(os::coarse_ns());
     keep_in_phase();
@@ -114,7 +114,7 @@ pub(crate) fn first_phase_began() {
 
 /// Keeps all memory resident that is freed while a phase is open.
 fn keep_in_phase() {
-    // Pairs with the fence below: either that thread sees this phase, or this thread's limit replaces that one's.
+    // Pairs with the fence below: either that thread sees this phase, or this thread's limit replaces that thread's.
     fence(Ordering::SeqCst);
     accounts::set_retained(usize::MAX);
 }
@@ -157,7 +157,7 @@ pub(crate) fn last_phase_ended() {
     keep_between_phases(keep);
 }
 
-/// Purges all free memory of the arena, and returns how many bytes went. glibc also returns the free memory of its heap to the
+/// Purges all free memory of the arena, and returns the number of bytes purged. glibc also returns the free memory of its heap to the
 /// system, which is not counted. Memory in use stays as it is. The next phase takes new page faults. Until then, the process is
 /// as small as without the arena.
 ///
@@ -175,21 +175,21 @@ pub(crate) fn trim(how: Purge) -> usize {
     arena::get().map_or(0, |arena| arena::purge::trim(arena, 0, how))
 }
 
-/// Has the signal of `ZK_ALLOC_RELEASE_SIGNAL` purge all free memory of the arena, unless the program handles that signal. Only ordinary code
-/// calls this.
+/// Installs a handler for the signal of `ZK_ALLOC_RELEASE_SIGNAL`, unless the program handles that signal. The handler purges all free memory of
+/// the arena. Never called in a signal handler.
 pub(crate) fn release_on_signal_if_set() {
     config::on_signal_of(&config::RELEASE_SIGNAL, release_in_handler);
 }
 
-/// As [`release`], without the C library's heap, whose lock the interrupted code may hold. The arena has no lock, and a request in a handler
-/// may purge as well: it leaves out the cache or the decay tick in which its thread was interrupted.
+/// As [`release`], without the C library's heap, whose lock the interrupted code may hold. The arena has no lock. Like a request in a signal
+/// handler, the purge leaves out the cache or the decay tick in which its thread was interrupted.
 fn release_in_handler() {
     trim(Purge::Now);
 }
 
 /// Lets the system take the arena's free memory when it runs short (`MADV_FREE`), and returns how many bytes that may be. Until
 /// then, the next phase finds its pages without a fault, and RSS as the kernel counts it does not fall. There is one exception.
-/// If a part of a huge page is in use, Linux from 6.12 on takes at once the pages of it that hold only zeroes. `stats()` counts
+/// If a part of a huge page is in use, Linux from 6.12 on immediately takes those of its pages that hold only zeroes. `stats()` counts
 /// lazily purged memory as resident until it is purged or used again.
 ///
 /// ```
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn free_memory_goes_with_time_under_retain_for_and_by_default_where_no_phase_ends() {
+    fn free_memory_is_purged_by_time_under_retain_for_and_by_default_in_resident_mode() {
         let eight_seconds = || Duration::from_secs(8);
         for (policy, is_resident, expected_ns) in [
             (DEFAULT, false, 0),
@@ -258,12 +258,12 @@ mod tests {
         assert_eq!(window_ns(DEFAULT, true, || Duration::ZERO), 1);
     }
 
-    /// A thread ends the last phase, and another begins one before the first sets the limit between phases. Without a second look, that
-    /// limit would hold in the new phase.
+    /// A thread ends the last phase, and another begins one before the first sets the limit between phases. Without the second check, that
+    /// limit would apply in the new phase.
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_phase_that_began_while_the_last_one_ended_keeps_what_is_freed_in_it() {
-        // The limit is one for the process, so a forked child has it to itself.
+    fn a_phase_that_began_while_the_last_one_ended_keeps_memory_that_it_frees() {
+        // The limit is process-wide, so this runs in a forked child, where no other test runs.
         let code = os::forks::in_a_fork(|| {
             gate::phase_began();
             keep_in_phase();

@@ -215,7 +215,7 @@ impl Scratch {
     /// Room for `len` values, on a boundary of 64 bytes or more, with all bytes zero. The kernel zeroes pages that were not used
     /// since the scratch was made or last [wiped](Self::wipe) or [released](Self::release), when they are first touched.
     ///
-    /// It depends on the type whether zero bytes are a value, as with [`Box::new_zeroed_slice`]:
+    /// It depends on the type whether zero bytes are a valid value, as with [`Box::new_zeroed_slice`]:
     ///
     /// ```
     /// let scratch = zk_alloc::Scratch::with_capacity(1 << 20);
@@ -247,7 +247,7 @@ impl Scratch {
     }
 
     /// Frees everything, and zeroes all memory that was handed out since the scratch was made or last wiped. The compiler does
-    /// not leave these writes out. Pages stay resident. Use it for secrets that must not outlive their round. Dropping a scratch
+    /// not remove these writes. Pages stay resident. Use it for secrets that must not outlive their round. Dropping a scratch
     /// does not zero its pages. [`SecretBuf`](crate::SecretBuf) guards secrets that need more.
     pub fn wipe(&mut self) {
         self.reset();
@@ -295,7 +295,7 @@ impl Scratch {
         len: usize,
         claim: fn(&Self, usize, usize) -> Result<NonNull<u8>, ScratchExhausted>,
     ) -> Result<&mut [MaybeUninit<T>], ScratchExhausted> {
-        const { assert!(!needs_drop::<T>(), "nothing is dropped in a scratch: a type that needs it can't live there") };
+        const { assert!(!needs_drop::<T>(), "a scratch drops nothing, so it can't hold types that need a drop") };
         let at = claim(self, layout.size(), layout.align())?;
         // SAFETY: the bytes are as long and as aligned as `layout` says, which holds `len` values. Nobody else gets them before a
         // reset, and by then this borrow must be over.
@@ -303,7 +303,7 @@ impl Scratch {
     }
 }
 
-// The bump pointer. It deals in addresses only; the methods above decide who holds which of them.
+// The bump pointer. It handles addresses only; the methods above decide who owns the memory at them.
 impl Scratch {
     /// Claims `size` free bytes, on a boundary of `align`, a power of two.
     #[inline]
@@ -326,7 +326,7 @@ impl Scratch {
         Ok(at)
     }
 
-    /// Changes the length of a claim where it stands, and returns whether that was possible. The last claim grows while there is
+    /// Changes the length of a claim in place, and returns whether that was possible. The last claim grows while there is
     /// room, and frees the bytes that it loses. Any other claim can only shrink, and its lost bytes stay unused until the reset.
     /// A length of 0 frees a claim.
     ///
@@ -494,8 +494,8 @@ impl fmt::Display for ScratchExhausted {
         let Self { asked_bytes, align_bytes, left_bytes, capacity_bytes } = self;
         write!(
             f,
-            "{asked_bytes} bytes (on a boundary of {align_bytes}) were asked of a scratch that has {left_bytes} of \
-             {capacity_bytes} bytes left; nothing was allocated"
+            "a request for {asked_bytes} bytes (aligned to {align_bytes}) does not fit into a scratch with \
+             {left_bytes} of {capacity_bytes} bytes left; nothing was allocated"
         )
     }
 }
@@ -522,10 +522,10 @@ mod tests {
         assert_eq!(place(BASE, 8, 4096, usize::MAX, 1), None);
     }
 
-    /// Zeroing is left out for bytes that still hold the kernel's zeroes. Bytes that were freed, by whatever path, may hold
-    /// something else.
+    /// Zeroing is left out for bytes that still hold the kernel's zeroes. Bytes that were used and freed may hold something else,
+    /// however they were freed.
     #[test]
-    fn zeroed_claims_are_zero_wherever_somebody_was_before() {
+    fn zeroed_claims_are_zero_even_in_reused_memory() {
         let mut scratch = Scratch::with_capacity(4096);
         let fill = |scratch: &Scratch, len| {
             let at = scratch.claim(len, 1).unwrap();

@@ -187,7 +187,7 @@ mod tests {
     /// Different loops write the words in the middle and the bytes at both edges. They must leave no gap, and touch nothing outside
     /// the range.
     #[test]
-    fn every_byte_of_a_range_is_wiped_and_none_beside_it() {
+    fn every_byte_of_a_range_is_wiped_and_no_byte_outside_it() {
         for start in 0..20 {
             for len in 0..70 {
                 let mut bytes = [MaybeUninit::new(0xA5u8); 100];

@@ -1,4 +1,4 @@
-//! Statistics for the program to read: since the process started, of one phase, the parts of resident memory, and metrics.
+//! Statistics for the program to read: totals since the process started, reports of a phase, the parts of resident memory, and metrics.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::{accounts, pinned};
 pub struct Stats {
     /// Allocations that the arena served: blocks of slabs and page runs.
     pub arena_allocations: u64,
-    /// Bytes of them: of a block its size, of a run the requested bytes.
+    /// Bytes of these allocations: for a block its size, and for a run the requested bytes.
     pub arena_bytes: u64,
     /// Allocations served with blocks of slabs (up to 32 KiB).
     pub slab_allocations: u64,
@@ -50,7 +50,7 @@ pub struct Stats {
     /// Bytes of the live blocks in them, rounded up to their size classes. The rest serves the next requests.
     pub slab_live_bytes: usize,
     /// Bytes of the arena that are handed out or retained: resident, or resident as soon as a thread touches them. Memory that was handed
-    /// out and never touched counts too. [`resident_parts`](crate::resident_parts) asks the kernel for what it has pages for.
+    /// out and never touched counts too. [`resident_parts`](crate::resident_parts) asks the kernel how much of it has pages.
     pub resident_bytes: usize,
     /// Bytes of the [pinned range](crate::pinned); 0 while there is none. All of it counts in [`resident_bytes`](Self::resident_bytes) and
     /// in [`peak_live_bytes`](Self::peak_live_bytes), and what is in use in [`live_bytes`](Self::live_bytes).
@@ -139,9 +139,9 @@ pub fn stats() -> Stats {
 }
 
 /// The peak of the live bytes since the last call, or since the process started. The next peak begins now. It is at least the bytes that
-/// are live now. [`Stats::peak_live_bytes`] has the meaning; no other counter changes.
+/// are live now. [`Stats::peak_live_bytes`] says what counts as live. No other counter changes.
 ///
-/// There is one such peak in the process. A caller takes it from all others, so only one layer, profiler or loop should call this.
+/// There is one such peak in the process. Each call resets it for all callers, so only one layer, profiler or loop should call this.
 ///
 /// ```
 /// # #[global_allocator]
@@ -150,7 +150,7 @@ pub fn stats() -> Stats {
 /// zk_alloc::take_peak_live_bytes();
 /// drop(vec![1u8; 4 << 20]);
 /// assert!(zk_alloc::take_peak_live_bytes() >= 4 << 20);
-/// assert!(zk_alloc::take_peak_live_bytes() < 4 << 20); // the vector died before
+/// assert!(zk_alloc::take_peak_live_bytes() < 4 << 20); // the vector was freed before
 /// ```
 pub fn take_peak_live_bytes() -> usize {
     accounts::take_peak_live_bytes(live_bytes())
@@ -288,7 +288,7 @@ impl PhaseReport {
 
 #[cfg(feature = "tracing")]
 impl PhaseReport {
-    /// Makes an event of a phase that ended.
+    /// Emits the event of a phase that ended.
     pub(crate) fn trace(&self) {
         tracing::info!(
             target: "zk_alloc",
@@ -335,8 +335,8 @@ pub struct ResidentParts {
     pub free_run_bytes: usize,
     /// Memory that was prefaulted, and not handed out since.
     pub prefaulted_bytes: usize,
-    /// The memory among all this that the kernel has pages for, by its own account; `None` if it does not tell. It is less where
-    /// memory was handed out and not touched, and more where a huge page reaches beyond.
+    /// The bytes of all these parts that the kernel has pages for, by its own account; `None` if it does not tell. This is less than the
+    /// sum if memory was handed out and not touched, and more if huge pages reach beyond the parts.
     pub kernel_bytes: Option<usize>,
 }
 
@@ -360,7 +360,7 @@ impl ResidentParts {
     }
 }
 
-/// The parts of the arena's resident memory now; all 0 while there is no arena. It looks at all slabs and asks the kernel about each
+/// The parts of the arena's resident memory now; all 0 while there is no arena. This reads all slabs and asks the kernel about each
 /// page (mincore(2)), which takes milliseconds for gigabytes. So call it to explain memory, and [`stats`](crate::stats()) to watch it.
 /// While other threads allocate, the parts are not of one instant.
 ///

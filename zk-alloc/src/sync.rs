@@ -1,5 +1,5 @@
-//! Atomics, and what is made of them. The protocols that loom checks have loom's types in its builds, and the standard library's in all
-//! others.
+//! Atomics, and a cell that is written once. In loom's builds, the protocols that it checks use its atomics. All other builds use those of the
+//! standard library.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic;
@@ -112,12 +112,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_value_stays_and_there_is_none_while_it_is_written() {
+    fn the_first_value_stays_and_is_absent_while_it_is_written() {
         let cell = WrittenOnce::new();
         assert_eq!(cell.get(), None);
         cell.write(|| {
             cell.write(|| 2);
-            assert_eq!(cell.get(), None, "what interrupts the writing finds nothing");
+            assert_eq!(cell.get(), None, "a call within the write finds no value");
             1
         });
         cell.write(|| 3);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_writers_one_is_read_by_all() {
+    fn concurrent_writers_leave_one_value_for_all_readers() {
         for _ in 0..100 {
             let cell = WrittenOnce::new();
             std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The table of constants: each number of the allocator that could be another one, with its unit, its reason, and the experiment that it
+//! The table of constants: each number of the allocator that could have another value, with its unit, its reason, and the experiment that it
 //! comes from. Numbers that follow from a layout (widths of bit fields, lengths of arrays) stand with that layout.
 //!
 //! With the feature `tune`, `ZK_ALLOC_TUNE=name=value,name=value` sets them for one process. `docs/experiments/ablation.md` shows the
@@ -21,7 +21,7 @@ pub struct Constant {
     pub unit: &'static str,
     /// The effect, and the reason for the value.
     pub reason: &'static str,
-    /// The value that switches the mechanism off; `None` if that is no mechanism of its own.
+    /// The value that switches the mechanism off; `None` if the constant has no mechanism of its own.
     pub off: Option<usize>,
 }
 
@@ -74,32 +74,32 @@ const NEVER: usize = usize::MAX;
 
 constants! {
     // Where a request goes.
-    /// Runs below this length that are aligned to more than a block can be have a zone of their own. Elsewhere each would fault in a whole
+    /// Runs below this length whose alignment is too large for a block have a zone of their own. In another zone, each would fault in a whole
     /// huge page.
     aligned_bytes = 256 * KIB, "bytes", off 0;
-    /// Words of a bitmap in which a run shorter than its alignment is searched before free runs of its length are. They take some 25 ns.
+    /// Words of a bitmap that are scanned for a run shorter than its alignment, before free runs of its length are tried. This takes some 25 ns.
     aligned_scan_words = 64, "words";
-    /// The smallest huge run. Huge runs have a zone of their own: a survivor in the gap that one leaves would force the next one elsewhere
-    /// (placement.md).
+    /// The smallest huge run. Huge runs have a zone of their own. Otherwise a smaller run that survives in the gap of a freed huge run would
+    /// force the next huge run elsewhere (placement.md).
     huge_run_bytes = 64 * MIB, "bytes", off NEVER;
-    /// The smallest run that goes to the other of these two zones if only that one has free resident memory.
+    /// The smallest run of the mid zone that goes to the zone of huge runs if only that zone has free resident memory for it.
     crosses_min_bytes = 4 * MIB, "bytes", off NEVER;
-    /// The smallest long run. Shorter runs outlive their proof more often, and lie with the slabs (placement.md).
+    /// The smallest long run. Shorter runs outlive their proof more often, and are placed with the slabs (placement.md).
     long_run_bytes = 256 * KIB, "bytes";
-    /// Slabs and short runs have this much for each thread to themselves, at the start of their zone. Otherwise survivors take the places of
+    /// The small-object region, which only slabs and short runs use, at the start of their zone. Without it, survivors would take the places of
     /// the next proof's long runs (placement.md).
     small_region_bytes = 3 * MIB, "bytes a thread", off 0;
-    /// But no more than this on machines with many threads. A large region keeps memory from a small prover's long runs, until its second proof.
+    /// The largest small-object region, on machines with many threads. It keeps memory from a small prover's long runs until its second proof.
     max_small_region_bytes = 24 * MIB, "bytes";
-    /// After the first phase, they have no more than this part of the peak. Long runs can't use the free memory there, so it must not exceed
-    /// the headroom (ablation.md).
+    /// After the first phase, the small-object region is at most this part of the peak. Long runs can't use the free memory there, so it must
+    /// not exceed the headroom (ablation.md).
     small_region_part = 8, "of the peak";
-    /// Free runs that a search checks for resident memory before it takes fresh memory. The search takes a few microseconds, as the faults of
-    /// the shortest run do.
+    /// Free runs that a search checks for resident memory before it takes fresh memory. The search takes a few microseconds, as long as the
+    /// page faults of the shortest run.
     max_resident_probes = 64, "free runs", off 0;
     /// Free runs of one length class that may be too short before a search takes a longer one.
     max_probes_per_bin = 8, "free runs";
-    /// The same for free runs of 4 MiB and more, whose classes are twice as wide. A look at so many takes some two microseconds.
+    /// The same for free runs of 4 MiB and more, whose classes are twice as wide. Checking so many takes some two microseconds.
     max_long_probes_per_bin = 64, "free runs";
 
     // Growth and reallocation.
@@ -108,67 +108,67 @@ constants! {
     migrate_max_bytes = 128 * KIB, "bytes", off 0;
     /// The smallest run whose pages the kernel moves when it grows elsewhere. Below it, a copy costs less than the kernel's bookkeeping.
     move_min_bytes = 4 * MIB, "bytes", off NEVER;
-    /// Runs are copied instead of moved while moves have split the arena into this part of the mappings that a process may have. At half of
-    /// that, moved runs are purged when they are freed, so that the kernel can merge their mappings.
+    /// Runs are copied instead of moved while moves have split the arena into this part of the mappings that a process may have. From half of
+    /// that on, moved runs are purged when they are freed, so that the kernel can merge their mappings.
     moved_part = 4, "of vm.max_map_count", off NEVER;
     /// The most mappings of purged memory that one purge replaces.
     renewed_at_once = 64, "mappings";
-    /// A huge run that moves gets this many times its length of addresses, and grows in place from then on. An eighth of its last length
-    /// may stay behind (untouched.md).
+    /// A huge run that moves gets addresses for this many times its length, and grows in place from then on. If it moves again, it leaves
+    /// behind at most an eighth of its last length (untouched.md).
     huge_run_growth_room = 8, "times its length", off 1;
-    /// These addresses are taken only if the system would map this many times as much: the program needs the rest of the address space.
+    /// Such a place is taken only if the system would map this many times the bytes that it adds: the program needs address space, too.
     address_headroom_factor = 4, "times the addresses";
 
     // What becomes resident.
-    /// Small and medium sizes of a small prover that fit in here stay in small pages where the rest has huge ones.
+    /// This much of the zone after the small-object region stays in small pages, so that small provers do not pay for whole huge pages.
     small_pages_bytes = 8 * MIB, "bytes", off 0;
-    /// The most zeroed requests of a length in a row that are taken for densely used without a look.
+    /// The most zeroed requests of one length in a row that are taken for densely used without asking the kernel.
     max_trust = 4095, "requests";
     /// Below this length, clearing costs less than asking the kernel for the resident pages (zeroing.md).
     sparse_min_bytes = 256 * KIB, "bytes", off NEVER;
-    /// Zeroed memory of which less than this part was touched is purged when it is zeroed again.
+    /// If less than this part of zeroed memory was touched, it is purged instead of cleared when it has to be zeroed again.
     sparse_part = 4, "of the length";
     /// Below this length, a copy costs less than asking the kernel for the pages of the source that were never touched.
     sparse_copy_min_bytes = 32 * KIB, "bytes", off NEVER;
-    /// A copy leaves out pages that were never touched if they are at least this part. The kernel is then asked a second time, which takes
-    /// some microseconds.
+    /// A copy leaves out pages that were never touched if they are at least this part. That asks the kernel a second time, which takes some
+    /// microseconds.
     sparse_copy_part = 8, "of the length";
-    /// The most copies of a length in a row that are taken for dense without a look. A look at 32 KiB takes a tenth of the copy's time.
+    /// The most copies of one length in a row that are taken for dense without asking the kernel. For 32 KiB, asking takes a tenth of the copy.
     max_copy_trust = 15, "copies";
-    /// With more hardware threads than this, the kernel clears huge runs on all threads, instead of one thread all of them.
+    /// With more hardware threads than this, the kernel clears huge runs on the threads that touch them, instead of one thread all pages.
     eager_zero_threads = 4, "threads";
-    /// The smallest run that the kernel clears then. Shorter ones are cleared at once, and are still in the processor's caches when
+    /// The smallest run that the kernel clears in this way. Shorter runs are cleared at once, and are still in the processor's caches when
     /// they are written (zeroing.md).
     huge_run_zero_bytes = 128 * MIB, "bytes";
-    /// A step in which a zone commits memory is half of what it has, but at least this. Small steps leave more of a limit on address space
-    /// to the program.
+    /// A zone commits memory in steps of half of what it has, but at least this. Small steps leave more of a limit on address space to the
+    /// program.
     min_commit_bytes = 2 * MIB, "bytes";
     /// The most bytes of one such step. Large steps save system calls.
     max_commit_bytes = 32 * MIB, "bytes";
 
     // What stays resident.
-    /// The headroom above the peak live size is this part of the peak, or the next two constants if they allow more (headroom.md).
+    /// The headroom above the peak live size is this part of the peak, or what the next two constants allow, if that is more (headroom.md).
     headroom_part = 8, "of the peak", off NEVER;
-    /// The smallest headroom, and what stays of freed runs that were not used again. To purge less gains nothing.
+    /// The smallest headroom, and what stays resident of freed runs that were not reused. Purging so little gains nothing.
     min_headroom_bytes = 512 * KIB, "bytes", off 0;
-    /// Up to this, half of the peak is headroom (headroom.md).
+    /// Half of the peak is headroom, up to this many bytes (headroom.md).
     max_headroom_bytes = 6 * MIB, "bytes", off 0;
-    /// In resident mode: the headroom above the peak of a busy process. A small process gets its own size at most.
+    /// In resident mode: the headroom above the peak of a busy process. A small process gets at most its own size.
     busy_headroom_bytes = 8 * MIB, "bytes", off 0;
-    /// In resident mode: a process that allocates less than this in a window is idle. A purge costs it no more faults than that.
+    /// In resident mode: a process that allocates less than this in a window is idle. After a purge, it faults in no more than that.
     min_busy_bytes = MIB, "bytes";
-    /// In resident mode: the process keeps its peak of this time. Longer, an idle process keeps memory longer; shorter, a slow prover
-    /// faults it in again (preload.md).
+    /// In resident mode: the process keeps memory up to its peak of this period. With a longer period, an idle process keeps memory longer.
+    /// With a shorter one, a slow prover faults it in again (preload.md).
     retain_for_ms = 8000, "ms";
     /// The least time between two decay ticks.
     min_decay_tick_us = 1000, "µs";
-    /// Free memory stays resident over pauses between phases that are no longer than this: faulting it in again takes longer than they do.
+    /// Free memory stays resident over pauses between phases that are no longer than this: faulting it in again takes longer than the pause.
     min_pause_ms = 1000, "ms";
     /// The time between two decay ticks of the background thread while there is nothing to purge.
     rest_ms = 1000, "ms";
-    /// After a decay tick, the program's threads purge this much, request by request.
+    /// After a decay tick, the program's threads purge at most this much, request by request, or the next constant, if that is more.
     tick_bytes = 64 * MIB, "bytes";
-    /// Or this part of the surplus, if that is more.
+    /// After a decay tick, the program's threads purge this part of the surplus, if that is more than the constant above.
     tick_part = 4, "of the surplus";
     /// A thread that ticks late purges for the missed ticks too, up to this many.
     ticks_at_once = 4, "ticks";
@@ -179,20 +179,20 @@ constants! {
     request_purge_ranges = 64, "ranges";
     /// The most words of bitmaps that a request reads to find free memory to purge. They cover 8 GiB of small pages, in some 50 µs.
     request_scan_words = 32 * KIB, "words";
-    /// A program at its peak that purges memory and needs it again gets more headroom. Purges may take this part of what is served without.
+    /// A program at its peak that purges memory and needs it again gets more headroom, if its purges take more than this part.
     churn_part = 256, "of the bytes served";
-    /// After a purge in vain at the cap, this much must be freed before the next.
+    /// After a purge at the cap that freed nothing, this much must be freed before the next.
     retry_at_cap_bytes = 256 * KIB, "bytes";
-    /// The most thread caches that a request empties, and one more for each MiB of its size. To empty a full one takes up to 0.3 ms.
+    /// The most thread caches that a request empties, and one more for each MiB of its size. Emptying a full one takes up to 0.3 ms.
     request_caches = 4, "caches";
     /// How long the cap leaves out memory that the kernel said was untouched.
     untouched_ms = 100, "ms";
-    /// A request at the cap asks for the pages of untouched memory until it has found this much that is in memory, which takes a millisecond.
+    /// A request at the cap asks the kernel for untouched pages, until it has found this much that is in memory, which takes a millisecond.
     ask_bytes = 1 << 30, "bytes", off 0;
     /// A request over a limit purges this much more than it needs, so that the next requests find room.
     purge_ahead_bytes = MIB, "bytes";
-    /// The function of `on_memory_limit` is called again after resident memory fell by this part below its share, so that a process at the
-    /// share does not call it all the time.
+    /// The function of `on_memory_limit` is called again only after resident memory fell below its share by this part, so that a process at
+    /// the share does not call it all the time.
     event_part = 8, "of the limit";
     /// Thread caches are emptied at a limit if they hold this part of the used memory.
     cached_part = 16, "of the used memory";
@@ -205,18 +205,18 @@ constants! {
     watch_ms = 100, "ms";
 
     // Forks.
-    /// With less free memory than this, a fork copies it to the child: its page tables take some ten microseconds.
+    /// With less free memory than this, a fork does not withhold it from the child: copying its page tables takes some ten microseconds.
     fork_min_bytes = MIB, "bytes", off NEVER;
-    /// A free run shorter than this is copied to the child. To withhold it takes the fork some ten microseconds, and its page tables take less.
+    /// A free run shorter than this is not withheld. Withholding it takes the fork some ten microseconds, and copying its page tables takes less.
     fork_run_min_bytes = 256 * KIB, "bytes", off NEVER;
 
     // Huge pages.
-    /// The most blocks of a zone that are forbidden to be huge because a part of them was purged. Each adds up to two mappings, and a
-    /// process may have 65,530.
+    /// The most blocks of a zone for which the arena forbids huge pages because a part of the block was purged. Each adds up to two mappings,
+    /// and a process may have 65,530.
     max_forbidden = 4096, "blocks", off 0;
 
     // Thread caches.
-    /// The short runs that a thread caches, those that it freed last (thread-caches.md).
+    /// The number of short runs that a thread caches: those that it freed last (thread-caches.md).
     caches_runs = 4, "runs, at most 4", off 0;
     /// Whether a batch that a thread fetches fills whole cache lines, so that threads share none (stress.md).
     fetches_lines = 1, "0 or 1", off 0;
@@ -224,40 +224,40 @@ constants! {
     fetch_blocks = 32, "blocks, at most 32";
     /// The most bytes that a thread fetches at once.
     fetch_bytes = 16 * KIB, "bytes";
-    /// One block in this number takes the slow path even if the cache has it: a thread that lives on its cache would not see time pass. The
-    /// detour takes some 15 ns.
+    /// One block in this many is taken on the slow path even if the cache has one. Otherwise a thread that only uses its cache would run no
+    /// decay tick. The slow path takes some 15 ns.
     tick_requests = 128, "requests";
-    /// The same while there is memory to purge, of which each such request takes a part.
+    /// The same while there is memory to purge. Each request on the slow path purges a part of it.
     purge_requests = 4, "requests";
-    /// Requests after which a thread asks again for a cache if all were taken.
+    /// If all caches were taken, a thread asks again for one after this many requests.
     cache_retry_interval = 256, "requests";
 
-    /// Caches of other threads that a request may look at, for each page that it asks for, and so many more. A look takes a nanosecond or
+    /// A request may check this many caches of other threads, and as many more for each page that it requests. A check takes a nanosecond or
     /// two.
     visits_a_page = 16, "caches";
 
     // The process around the arena.
-    /// The one buffer that glibc serves and frees before the arena takes over. Then glibc keeps the top of its heap, instead of trimming it
+    /// The one buffer that glibc serves and frees before the arena serves. Then glibc keeps the top of its heap, instead of trimming it
     /// at every free.
     malloc_warmup_bytes = 4 * MIB, "bytes", off 0;
-    /// The region lies this far below the place at which the kernel puts mappings by itself, or the largest half, quarter, ... of it that
-    /// the address space allows. The program's mappings would have to fill that distance before they get in the way.
+    /// The region lies this far below the place at which the kernel puts mappings by itself, or the largest half, quarter, ... of that distance
+    /// that the address space allows. The program's mappings would have to fill the distance before they get in the way.
     region_distance_gib = 16 << 10, "GiB";
-    /// The most foreign mappings that one request finds in its way, before it is served elsewhere. Each costs about ten system calls,
-    /// and all parts of a long one count.
+    /// The most foreign mappings that one request may find in its way, before it is served elsewhere. Each costs about ten system calls, and
+    /// each part of a long mapping counts.
     max_foreign_probes = 16, "mappings";
     /// The smallest span of a zone.
     min_span_bytes = 64 * MIB, "bytes";
-    /// A span is chosen if the system would also map this part of it, for the tables and for the rest of the process.
+    /// A span is chosen if the system would also map this part of it, for the arena's tables and for the rest of the process.
     address_part = 8, "of the span";
     /// The same for data (`RLIMIT_DATA`).
     data_part = 64, "of the span";
-    /// Requests that may come from a signal handler, after which the next counts as the first even if it may come from one.
+    /// Requests that may come from a signal handler leave the work of the first request to a later one. After this many, the next one does it.
     max_postponed = 100, "requests";
 }
 
-/// Sets constants from `name=value,...`. Returns a part of the text that `parse` or the table does not know, if there is one; the other
-/// parts hold. Allocates nothing: the first request may come in a signal handler.
+/// Sets constants from `name=value,...`. If `parse` or the table does not know parts of the text, returns the last of them; the other parts
+/// take effect. Allocates nothing: the first request may come in a signal handler.
 #[cfg(feature = "tune")]
 pub(crate) fn set(text: &str, parse: impl Fn(&str) -> Option<usize>) -> Result<(), &str> {
     let mut result = Ok(());
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_stands_for_one_constant_with_a_reason() {
+    fn each_constant_has_its_own_name_a_reason_and_a_unit() {
         for constant in CONSTANTS {
             assert_eq!(CONSTANTS.iter().filter(|other| other.name == constant.name).count(), 1, "{}", constant.name);
             assert!(constant.reason.ends_with('.') && !constant.unit.is_empty(), "{}", constant.name);

@@ -6,7 +6,7 @@ const MACHINE: Host = Host {
     huge_pages: HostHugePages::Available,
 };
 
-/// Each setting: its variable, a good value, and the program's word for another, with that as the environment has it.
+/// Each setting: its variable, a usable value, another value as the program sets it, and the latter as the environment would have it.
 const EACH: [(&str, &str, Settings, &str); 11] = [
     ("ZK_ALLOC_MIN_BYTES", "4K", Settings::new().min_bytes(100), "100"),
     ("ZK_ALLOC_SLAB_GB", "8", Settings::new().thread_capacity_bytes(3 << 30), "3"),
@@ -44,12 +44,12 @@ fn set(name: &'static str, value: &str) -> SettingsInForce {
 }
 
 #[test]
-fn what_is_not_set_has_its_default_and_no_warning() {
+fn unset_settings_have_their_defaults_and_no_warning() {
     let settings = set("", "");
     assert_eq!(settings.min_bytes.value, 0);
     assert_eq!(settings.retain_bytes.value, 12 << 30);
     assert_eq!(settings.huge_pages.value, HugePages::Auto);
-    assert_eq!(settings.to_string(), "all as by default");
+    assert_eq!(settings.to_string(), "all defaults");
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn numbers_of_bytes_may_have_a_unit() {
     assert_eq!(set("ZK_ALLOC_MIN_BYTES", " 64k ").min_bytes.value, 64 << 10);
 }
 
-/// The environment, else the program, else the default; and what is in force says which.
+/// The resolved settings also tell the origin of each value.
 #[test]
 fn the_environment_outweighs_the_program_which_outweighs_the_default() {
     for (name, value, program, in_code) in EACH {
@@ -86,12 +86,12 @@ fn the_environment_outweighs_the_program_which_outweighs_the_default() {
 }
 
 #[test]
-fn each_bad_value_is_named_with_what_is_used_instead() {
+fn warning_names_each_bad_value_and_the_value_used_instead() {
     let overflowing = "99999999999999999999";
     for (name, _, program, in_code) in EACH {
         for value in ["", "-1", "garbage", "1.5", "1.5K", "9i", "Gi", overflowing, "18446744073709551615G"] {
             if (name, value) == ("ZK_ALLOC_RETAIN_FOR", "1.5") {
-                continue; // A second and a half.
+                continue; // One and a half seconds can be used.
             }
             for (program, instead) in [
                 (Settings::new(), "using the default, "),
@@ -109,7 +109,7 @@ fn each_bad_value_is_named_with_what_is_used_instead() {
 }
 
 #[test]
-fn times_are_seconds_and_may_have_parts() {
+fn times_are_seconds_and_may_have_a_fraction() {
     let of = |value| set("ZK_ALLOC_RETAIN_FOR", value).retain_for.value;
     assert_eq!(set("", "").retain_for.value, Duration::from_secs(8));
     assert_eq!(of("10"), Duration::from_secs(10));
@@ -131,9 +131,9 @@ fn times_are_seconds_and_may_have_parts() {
     );
 }
 
-/// The environment is refused what makes no sense; the program can't say it.
+/// A value out of bounds is refused if the environment sets it. If the program sets it, the nearest bound is used.
 #[test]
-fn values_in_code_are_brought_within_their_bounds() {
+fn values_set_in_code_are_clamped_to_their_bounds() {
     let capacity = |bytes| resolve("", "", &Settings::new().thread_capacity_bytes(bytes)).0.thread_capacity_bytes;
     for (bytes, gib) in [(0, 1), (1, 1), (1 << 30, 1), ((1 << 30) + 1, 2), (64 << 40, 64 << 10), (usize::MAX, 64 << 10)]
     {
@@ -149,7 +149,7 @@ fn values_in_code_are_brought_within_their_bounds() {
 }
 
 #[test]
-fn huge_runs_are_zeroed_lazily_where_many_threads_would_wait() {
+fn huge_runs_are_zeroed_lazily_on_hosts_with_many_threads() {
     let of = |threads| {
         let (config, _) =
             resolve_on(Host { limits: Limits { threads, ..MACHINE.limits }, ..MACHINE }, "", "", &Settings::new());
@@ -161,7 +161,7 @@ fn huge_runs_are_zeroed_lazily_where_many_threads_would_wait() {
 }
 
 #[test]
-fn a_host_is_not_asked_for_huge_pages_that_it_does_not_have_or_that_cost_more_than_they_save() {
+fn huge_pages_are_not_requested_where_they_are_unavailable_or_costly() {
     use HostHugePages as Says;
     use HugePagesOutcome::{Always, Auto, Avoided, Never, Unavailable};
     let of_all = |value| {
@@ -177,10 +177,10 @@ fn a_host_is_not_asked_for_huge_pages_that_it_does_not_have_or_that_cost_more_th
 
 #[test]
 #[cfg(feature = "tune")]
-fn a_constant_is_set_by_its_name_and_what_can_not_be_set_is_said() {
+fn constants_are_set_by_name_and_a_part_that_sets_none_is_reported() {
     use tuning::{in_force, max_postponed, min_span_bytes};
     let set = |text| tuning::set(text, parse_constant);
-    // No other test of this process looks at these.
+    // No other test of this process reads these.
     assert_eq!(set("max_postponed=7, min_span_bytes=2M"), Ok(()));
     assert_eq!((max_postponed(), min_span_bytes()), (7, 2 << 20));
     assert_eq!(set("no_such=1,max_postponed=100,min_span_bytes=64M"), Err("no_such=1"));

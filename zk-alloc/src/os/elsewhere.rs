@@ -1,5 +1,5 @@
-//! Systems other than Linux: other Unix systems through libc, and those that can't reserve address space, so that the arena stays inert and
-//! the backing allocator serves everything. There, modules that need zeroed memory of their own get it from the system allocator.
+//! Systems other than Linux. Other Unix systems go through libc. On the rest, the arena can't reserve address space and never opens, so the
+//! backing allocator serves everything. Modules that need zeroed memory of their own get it from the system allocator there.
 #![allow(unsafe_code, reason = "the signatures of Linux, and mapping memory")]
 
 use std::ptr::null_mut;
@@ -15,7 +15,7 @@ pub(crate) use unix::*;
 #[cfg(not(unix))]
 pub(crate) use without_arena::*;
 
-/// Calls on a range of memory that a system lacks, each with the same answer.
+/// Defines calls on a range of memory that a system lacks. All of them return the same answer.
 macro_rules! refuse {
     ($answer:expr => $($name:ident),+) => {$(
         /// This system has no such call.
@@ -29,7 +29,7 @@ macro_rules! refuse {
 }
 use refuse;
 
-/// Functions that return a constant, on systems that lack the call.
+/// Defines functions that return a constant, on systems that lack the call.
 macro_rules! answer {
     ($($(#[$doc:meta])+ $name:ident($($parameter:ty),*) -> $type:ty = $answer:expr;)+) => {$(
         $(#[$doc])+
@@ -72,7 +72,7 @@ pub(crate) unsafe fn renew(_at: *mut u8, _len: usize) -> Result<(), NotMoved> {
     Err(UNSUPPORTED.into())
 }
 
-/// `false`: these systems do not tell what was touched.
+/// Returns `false`: these systems do not tell which pages were touched.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
@@ -88,8 +88,8 @@ pub(crate) unsafe fn count_resident(_at: *const u8, _len: usize) -> Option<usize
     None
 }
 
-/// How a thread sleeps in a [`Parking`](super::Parking), whose wakes are counted in `wakes`: the thread that sleeps there; null until its
-/// first sleep. The handle is leaked, because a wake may use it at any time.
+/// How a thread sleeps in a [`Parking`](super::Parking), whose wakes are counted in `wakes`. It holds the handle of the thread that sleeps
+/// there, or null before the first sleep. The handle is leaked, because a wake may use it at any time.
 pub(super) struct Sleeper(AtomicPtr<Thread>);
 
 impl Sleeper {
@@ -128,7 +128,7 @@ mod unix {
     pub(in crate::os) const UNSUPPORTED: Errno = Errno(libc::ENOTSUP);
 
     super::refuse!(Err(UNSUPPORTED) => keep_on_fork);
-    // Left out without an error: what serves does so without them, too.
+    // Skipped without an error: these calls only affect speed.
     super::refuse!(Ok(()) => prefault, advise_huge, forbid_huge);
 
     fn last_error() -> Errno {
@@ -390,7 +390,7 @@ mod without_arena {
         Limits { threads, memory_bytes: 0, is_memory_grouped: false }
     }
 
-    /// Nanoseconds of the wall clock. It may be set, so that a wait may last longer or shorter.
+    /// Nanoseconds of the wall clock. If somebody sets the clock, a wait takes longer or shorter.
     pub(crate) fn monotonic_ns() -> u64 {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         since.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))

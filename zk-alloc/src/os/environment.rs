@@ -1,6 +1,6 @@
-//! The environment of the process when it starts: its variables, its standard error, and the host. Functions before `main` note all three,
-//! because later the answers may differ, or the process may not be allowed to ask. Here are also the messages for people, and the flag of a
-//! process in a sandbox.
+//! The environment of the process when it starts: its variables, its standard error, and the host. Functions that run before `main` note all
+//! three, because later the answers may differ, or the process may not be allowed to ask. This module also writes the messages for people,
+//! and has the flag of a process in a sandbox.
 //!
 //! The variables are read without the standard library's lock. `std::env` guards the environment with a lock. Another thread may hold it while it
 //! sets a variable. After a fork, it may stay locked forever. The first allocation may come at such a moment, and must not wait. So a function
@@ -8,12 +8,12 @@
 //! seen.
 //!
 //! Standard error is the file that the process was started with, and no other. A program may close descriptor 2, or be started without
-//! one. The next file that it opens takes that number, and a message would land in its data. So each message compares the file with the
-//! one that was noted.
+//! one. The next file that it opens takes that number, and a message would land in its data. So before each message, the file is compared
+//! with the one that was noted.
 //!
 //! A program may lose the right to ask about the host before its first allocation: by a filter of system calls (seccomp), or by a change
-//! of its root or user. So on Linux a function before `main` asks. It also gives each [advice](imp::rehearse) once that the arena will
-//! give. Later changes of the control group or the allowed processors are not seen.
+//! of its root or user. So on Linux a function before `main` asks. It also makes each call once that the arena may make later
+//! ([`imp::rehearse`]). Later changes of the control group or the allowed processors are not seen.
 //!
 //! (In a library that `dlopen` loads, all this is noted at that time.)
 #![allow(
@@ -38,7 +38,8 @@ use hook::write_stderr;
 #[cfg(unix)]
 const PREFIX: &[u8] = b"ZK_ALLOC";
 
-/// Names that another build or another part reads: no mistakes, although this build knows nothing of them. Tests and benches have the last.
+/// Names that another build or another part of the project reads. They are no mistakes, although this build does not read them. Names that
+/// end with `_` are prefixes, which tests and benches use.
 #[cfg(any(unix, test))]
 const ELSEWHERE: &[&str] = &[
     "ZK_ALLOC_REPORT",
@@ -49,7 +50,7 @@ const ELSEWHERE: &[&str] = &[
     "ZK_ALLOC_SOAK_",
 ];
 
-/// Longer than any usable value, and longer than the part of a value that a message shows.
+/// The most bytes of a value that are kept: more than any usable value has, and more than a message shows.
 const HEAD_BYTES: usize = 96;
 
 /// The most characters of a value that a message shows.
@@ -106,12 +107,12 @@ impl fmt::Debug for Value {
 struct Values {
     /// The value of each of [`VARIABLES`].
     known: [Option<Value>; VARIABLES.len()],
-    /// The name of the first variable that looks like one of ours and is none.
+    /// The name of the first variable that looks like one of ours but is unknown.
     unknown: Option<Value>,
 }
 
 impl Values {
-    /// Takes an entry that begins as all of our variables do: the first of equal names counts, as for getenv(3).
+    /// Takes in an entry that begins with [`PREFIX`]. If a name occurs twice, the first entry counts, as for getenv(3).
     #[cfg(unix)]
     fn take(&mut self, entry: &[u8]) {
         let value_of = |name: &str| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=");
@@ -167,22 +168,23 @@ fn unknown_name(entry: &[u8]) -> Option<&[u8]> {
 
 /// The variable whose name is nearest to this one, if one is near.
 pub(crate) fn nearest_variable(name: &str) -> Option<&'static str> {
-    /// Letters to insert, drop or replace.
+    /// The most letters to insert, drop or replace.
     const MAX_EDITS: usize = 4;
     let is_public = |known: &&&str| !known.starts_with("ZK_ALLOC_TEST_");
     let near = VARIABLES.iter().filter(is_public).map(|&known| (edits(name.as_bytes(), known.as_bytes()), known));
-    // More would replace every letter of a short name.
+    // More edits could replace every letter of a short name.
     let max_edits = MAX_EDITS.min(name.len().saturating_sub("ZK_ALLOC_X".len()));
     near.min_by_key(|&(edits, _)| edits).filter(|&(edits, _)| edits <= max_edits).map(|(_, known)| known)
 }
 
-/// The least number of letters to insert, drop or replace that makes one text of the other (Levenshtein's distance).
+/// The least number of letters to insert, drop or replace to turn one text into the other (the Levenshtein distance). `usize::MAX` if one
+/// is too long.
 fn edits(from: &[u8], to: &[u8]) -> usize {
     const MAX_BYTES: usize = 64;
     if from.len() >= MAX_BYTES || to.len() >= MAX_BYTES {
         return usize::MAX;
     }
-    // The distances from the beginning of `from` so far to each beginning of `to`.
+    // The distances from the current prefix of `from` to each prefix of `to`.
     let mut row: [usize; MAX_BYTES] = std::array::from_fn(|index| index);
     for (index, letter) in from.iter().enumerate() {
         let (mut diagonal, mut left) = (row[0], index + 1);
@@ -204,7 +206,7 @@ pub(crate) fn warn(message: fmt::Arguments<'_>) {
     write_line(message, write_stderr);
 }
 
-/// Hands one line of a message to `write`; none in a sandbox, which may end the process for the call.
+/// Hands a message to `write`, as one line. Does nothing in a sandbox, which may kill the process for the write.
 pub(crate) fn write_line(message: fmt::Arguments<'_>, write: impl FnOnce(&[u8])) {
     if is_in_sandbox() {
         return;
@@ -244,9 +246,9 @@ pub(crate) fn abort(message: fmt::Arguments<'_>) -> ! {
 // Whether the process is in a sandbox that kills it for an unexpected system call (seccomp).
 //
 // An allowlist for such a process has the calls of glibc's malloc: mmap, munmap, mremap, mprotect, brk, futex, and madvise with
-// `MADV_DONTNEED`. Few have membarrier(2) or other advice, and a process cannot ask for the list. Once the process is said to be in a
-// sandbox, the arena makes no other calls. It leaves the caches of other threads alone, faults memory in as threads touch it, gives no
-// advice on huge pages, and writes no message.
+// `MADV_DONTNEED`. Few allowlists have membarrier(2) or other advice, and a process cannot ask for its list. Once the arena is told of the
+// sandbox, it makes no other calls. It leaves the caches of other threads alone, does not prefault memory, gives no advice on huge pages,
+// and writes no message.
 
 static IS_SANDBOXED: AtomicBool = AtomicBool::new(false);
 
@@ -284,8 +286,8 @@ static HOST: WrittenOnce<Host> = WrittenOnce::new();
 #[cfg(feature = "c-api")]
 static IS_POSTPONED: AtomicBool = AtomicBool::new(false);
 
-/// Postpones the questions to the host until the arena opens, or the process enters a sandbox. By default they are asked when the process
-/// starts. Call this before `main`, from a function of priority 104.
+/// Postpones reading the facts about the host until the arena opens, or the process enters a sandbox. By default they are read when the
+/// process starts. Call this before `main`, from a constructor of priority 104.
 #[cfg(feature = "c-api")]
 pub fn postpone_asking_host() {
     IS_POSTPONED.store(true, Ordering::Relaxed);
@@ -377,7 +379,7 @@ mod hook {
         values
     }
 
-    /// Which file a descriptor stands for: its device, its number there, and its kind.
+    /// The identity of a file: its device, its inode number there, and its type.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct File {
         device: libc::dev_t,
@@ -385,7 +387,7 @@ mod hook {
         kind: libc::mode_t,
     }
 
-    /// The file behind descriptor 2 when the process began; `None` where it was closed.
+    /// The file behind descriptor 2 when the process began; `None` if the descriptor was closed.
     static AT_START: WrittenOnce<Option<File>> = WrittenOnce::new();
 
     /// The file behind descriptor 2 now.
@@ -411,8 +413,8 @@ mod hook {
     #[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
     static BEFORE_MAIN: extern "C" fn() = note;
 
-    /// Notes the variables and standard error for a caller that runs before [`BEFORE_MAIN`], such as a library's constructor. The call goes through that static, so
-    /// that the linker keeps it.
+    /// Notes the variables and standard error for a caller that runs before [`BEFORE_MAIN`], such as a library's constructor. The call goes
+    /// through that static, so that the linker keeps it.
     pub(super) fn begin() {
         std::hint::black_box(&BEFORE_MAIN)();
     }
@@ -445,7 +447,7 @@ mod hook {
             return;
         }
         let host = super::host();
-        // A filter that kills for one of these calls may already be in force. The variable tells us.
+        // A filter that kills the process for one of these calls may already be in force. The variable tells us.
         let is_told = super::variable("ZK_ALLOC_SANDBOX").is_some_and(|value| value.text() == Some("1"));
         if !is_told {
             imp::rehearse(host.huge_pages);
@@ -459,7 +461,7 @@ mod hook {
 
     pub(super) fn begin() {
         let value = |name| std::env::var_os(name).map(|found| Value::new(found.as_encoded_bytes()));
-        // To list all variables would allocate.
+        // Listing all variables would allocate.
         SNAPSHOT.write(|| Values { known: std::array::from_fn(|index| value(VARIABLES[index])), unknown: None });
     }
 }
@@ -478,9 +480,9 @@ mod tests {
         assert_eq!((format!("{broken:?}"), broken.text()), (r#""4\xFF\xFE96""#.into(), None));
     }
 
-    /// A misspelt variable would be ignored in silence; one that another part reads is no mistake.
+    /// A misspelt variable would be ignored silently. A variable that another part of the project reads is no mistake.
     #[test]
-    fn a_name_that_nothing_reads_is_found_and_the_nearest_name_too() {
+    fn unknown_variable_is_found_and_the_nearest_name_suggested() {
         for (entry, unknown) in [
             (&b"ZK_ALLOC_MAX_BYTE=1"[..], Some(&b"ZK_ALLOC_MAX_BYTE"[..])),
             (b"ZK_ALLOC_=", Some(b"ZK_ALLOC_")),
@@ -510,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_too_long_is_cut_and_of_no_use() {
+    fn too_long_value_is_cut_and_unusable() {
         let whole = Value::new(&[b'9'; HEAD_BYTES]);
         assert_eq!(whole.text(), Some(&*"9".repeat(HEAD_BYTES)));
         let cut = Value::new(&[b'9'; HEAD_BYTES + 1]);

@@ -25,14 +25,14 @@ impl Mapping {
         self.start
     }
 
-    /// In bytes.
+    /// The length, in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The same mapping, for a table of the arena's own that is touched here and there. It stays in small pages, also where the host makes
-    /// huge ones unasked. If the system can do that, core files leave it out. A debugger's core file otherwise has every page of a mapping,
-    /// touched or not.
+    /// The same mapping, for a table of the arena that is touched here and there. It stays in small pages, even if the host's setting is to
+    /// use huge pages unasked. Core files leave it out, if the system can do that. Otherwise a debugger's core file has every page of a
+    /// mapping, touched or not.
     pub(crate) fn for_table(self) -> Self {
         // SAFETY: one mapping, which is ours; its contents stay.
         let _ = unsafe { imp::leave_out_of_dumps(self.start.as_ptr(), self.len) };
@@ -178,7 +178,7 @@ unsafe impl Send for AddressRange {}
 unsafe impl Sync for AddressRange {}
 
 impl AddressRange {
-    /// Room for `len` bytes.
+    /// Finds a range of `len` bytes.
     ///
     /// # Errors
     /// The system's, or `Errno(0)` if there is no such range.
@@ -221,7 +221,7 @@ impl AddressRange {
         None
     }
 
-    /// Whether nothing is mapped in a range. Where a limit on address space forbids to map so much, looks at its ends and its middle only.
+    /// Whether nothing is mapped in a range. If a limit on address space forbids mapping so much, only five places in it are checked.
     fn is_free(start: usize, len: usize) -> bool {
         let is_free = |start: usize, len: usize| imp::try_place(std::ptr::with_exposed_provenance_mut(start), len);
         match is_free(start, len) {
@@ -272,7 +272,7 @@ pub(crate) fn lockable_bytes() -> usize {
 /// Touches each page of a range, without changing its contents.
 ///
 /// # Safety
-/// The range is readable and writable, and the caller's alone.
+/// The range is readable and writable, and belongs to the caller alone.
 #[cfg(unix)]
 pub(super) unsafe fn touch(at: *mut u8, len: usize, page_bytes: usize) {
     for offset in (0..len).step_by(page_bytes) {
@@ -353,8 +353,8 @@ mod tests {
     /// Runs in a process with large pages. A length that is not in whole pages destroys the same bytes as under a kernel with such
     /// pages.
     #[test]
-    fn with_large_pages_a_call_covers_all_of_each_page_and_begins_with_one() {
-        let name = "os::mapping::tests::with_large_pages_a_call_covers_all_of_each_page_and_begins_with_one";
+    fn with_large_pages_a_call_covers_whole_pages_and_must_begin_with_one() {
+        let name = "os::mapping::tests::with_large_pages_a_call_covers_whole_pages_and_must_begin_with_one";
         let Some(wanted) = os::variable(TEST_PAGE_BYTES) else {
             for page_bytes in ["16384", "65536", "4096", "1", "garbage"] {
                 let mut command = Command::new(std::env::current_exe().unwrap());

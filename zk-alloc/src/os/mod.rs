@@ -66,14 +66,14 @@ impl From<Errno> for NotMoved {
 pub(crate) enum HostHugePages {
     /// The kernel provides huge pages.
     Available,
-    /// The kernel provides them. But it hands free memory to the hypervisor, and has to ask for it again, page by page, at the first
+    /// The kernel provides huge pages. But it hands free memory to the hypervisor, and has to get it back, page by page, at the first
     /// touch.
     Costly,
     /// Off, unknown to this kernel, or not readable.
     Unavailable,
 }
 
-/// In builds with debug assertions, this variable makes a virtual machine pass for a host that reports no free memory. So tests in a
+/// In builds with debug assertions, this variable makes a virtual machine look like a host that reports no free memory. So tests in a
 /// virtual machine cover the code for bare metal.
 pub(crate) const TEST_BARE_METAL: &str = "ZK_ALLOC_TEST_BARE_METAL";
 
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sleep_ends_when_woken_and_when_its_time_is_up_and_never_begins_with_an_old_ticket() {
+    fn sleep_ends_on_wake_or_timeout_and_an_old_ticket_prevents_it() {
         static PLACE: Parking = Parking::new();
         let old = PLACE.ticket();
         PLACE.wake();

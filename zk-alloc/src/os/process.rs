@@ -1,16 +1,16 @@
-//! The generation of this process, the clocks, and what keeps this code loaded.
+//! The generation of this process, the clocks, and the module that keeps this code loaded.
 //!
 //! The generation is a number that differs between a forked child and its parent. A vforked child runs on its parent's
 //! memory, and shares its number.
 //!
-//! A process id can't tell the two apart: a vforked child has its own, yet every claim in its memory belongs to a live thread. So the
-//! number lies on a page that the kernel clears in a forked child (`MADV_WIPEONFORK`). The first caller that finds 0 there takes the
+//! A process id can't be that number: a vforked child has its own, although every claim in its memory belongs to a live thread of the parent. So
+//! the number lies on a page that the kernel clears in a forked child (`MADV_WIPEONFORK`). The first caller that finds 0 there takes the
 //! next number.
 //!
-//! Without such a page the number is always 1. This is so before Linux 4.14, in sandboxes that lack this advice (gVisor), and if no
-//! page can be mapped. It is also so on other systems, where pthread_atfork(3) allocates and misses some kinds of fork. There a
-//! forked child mistakes its parent's claims for its own. A cache that another thread had claimed at the fork stays claimed, and the
-//! child claims no more caches. That memory stays unused; nothing is handed out twice.
+//! Without such a page the number is always 1: before Linux 4.14, in sandboxes that lack this advice (gVisor), and if no page can be mapped.
+//! Other systems have no such pages either, and their pthread_atfork(3) allocates and misses some kinds of fork. Without the page, a forked
+//! child mistakes its parent's claims for its own. A cache that another thread had claimed at the fork stays claimed, and the child claims
+//! no more caches. That memory stays unused; nothing is handed out twice.
 #![allow(unsafe_code, reason = "lays a word over a page, and runs before main")]
 
 #[cfg(target_os = "linux")]
@@ -90,7 +90,7 @@ static BEFORE_MAIN: extern "C" fn() = begin;
 
 #[cfg(target_os = "linux")]
 extern "C" fn begin() {
-    // Most processes that inherit the preloaded library never open the arena. It takes the page when it opens.
+    // With the preload library, most processes never open the arena. There, the arena maps the page when it opens.
     #[cfg(not(feature = "c-api"))]
     process_generation();
 }
@@ -121,8 +121,8 @@ mod pin {
     //! Keeps the shared object that contains this code (a plugin, for example) mapped until the process ends.
     //!
     //! dlclose(3) would unmap it, with the arena's tables and our code. But each thread that allocated here calls our code when it ends
-    //! (the destructor of its key), and nothing can cancel that call. The host may also still use memory of the arena. So the object asks
-    //! the loader, when it is loaded, never to unload it (`RTLD_NODELETE`). dlclose(3) then succeeds, and another dlopen(3) finds the
+    //! (the destructor of its key), and nothing can cancel that call. The program may also still use memory of the arena. So when the object
+    //! is loaded, it asks the loader never to unload it (`RTLD_NODELETE`). dlclose(3) then succeeds, and another dlopen(3) finds the
     //! object as it was left.
     //!
     //! This is for glibc only. musl's dlclose(3) unloads nothing, and a static program has no such objects. (libzk_alloc.so has a flag in
@@ -193,7 +193,7 @@ mod tests {
 
     /// A child with its parent's number would mistake its parent's claims for live ones, or cancel its own.
     #[test]
-    fn every_process_of_a_line_of_forks_has_a_number_of_its_own() {
+    fn every_process_in_a_line_of_forks_has_its_own_generation() {
         let own = process_generation();
         assert!(own >= 1);
         let others = [(); 2].map(|()| {
@@ -205,12 +205,12 @@ mod tests {
             })
         });
         assert!(others.iter().all(|&child| (1..1_000).contains(&child)), "{others:?}, {own}");
-        assert_eq!(process_generation(), own, "the parent's own number stands");
+        assert_eq!(process_generation(), own, "the parent keeps its number");
     }
 
     /// A vforked child with a number of its own would cancel the claims of the threads whose memory it shares.
     #[test]
-    fn a_vforked_child_has_its_parents_number() {
+    fn a_vforked_child_has_its_parents_generation() {
         extern "C" fn tell(seen: *mut libc::c_void) -> libc::c_int {
             // SAFETY: a variable of the parent, which is suspended until the child ends.
             unsafe { seen.cast::<u64>().write(process_generation()) };
@@ -227,16 +227,16 @@ mod tests {
         assert_eq!((code_of(child), seen), (0, process_generation()));
     }
 
-    /// A number is recorded before it is used. Otherwise a child forked in between would take it, too.
+    /// Otherwise a child that is forked between the two steps would take the same number.
     #[test]
-    fn a_number_that_somebody_is_about_to_use_is_not_taken_again() {
+    fn a_generation_is_recorded_before_it_is_used() {
         let (word, last) = (AtomicU64::new(0), AtomicU64::new(2));
         assert_eq!((number(&word, &last), number(&word, &last)), (3, 3));
         assert_eq!((word.into_inner(), last.into_inner()), (3, 3));
     }
 
     #[test]
-    fn threads_that_ask_at_once_agree() {
+    fn threads_that_ask_at_once_get_the_same_generation() {
         for _ in 0..200 {
             let (word, last) = (&AtomicU64::new(0), &AtomicU64::new(0));
             std::thread::scope(|scope| {

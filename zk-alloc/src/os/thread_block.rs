@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 
 /// The length of the block, in bytes. It is zeroed when the thread begins, and aligned to 16 bytes.
 pub(crate) const THREAD_BLOCK_BYTES: usize = 32;
-/// The length of the part behind it, which serves `profile`, in bytes.
+/// The length of the part after it, which `profile` uses, in bytes.
 #[cfg(feature = "profile")]
 pub(crate) const PROFILE_BLOCK_BYTES: usize = 32;
 #[cfg(not(feature = "profile"))]
@@ -65,7 +65,7 @@ pub(crate) fn thread_block() -> NonNull<u8> {
     unsafe { NonNull::new_unchecked(at) }
 }
 
-/// The part of the calling thread's block that serves `profile`.
+/// The part of the calling thread's block that `profile` uses.
 #[cfg(feature = "profile")]
 #[inline(always)]
 pub(crate) fn profile_block() -> NonNull<u8> {
@@ -79,7 +79,7 @@ mod tests {
 
     /// A block that two threads share would hand one thread's cache to the other.
     #[test]
-    fn each_thread_has_zeroes_of_its_own() {
+    fn each_thread_has_its_own_zeroed_block() {
         let zero_and_apart = || {
             let at = thread_block();
             assert!(at.addr().get().is_multiple_of(16));

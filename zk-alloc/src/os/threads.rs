@@ -46,8 +46,8 @@ pub(crate) fn signal_number(text: &str) -> Option<i32> {
     Some(number).filter(|number| (1..=MAX_SIGNAL).contains(number) && !RESERVED.contains(number))
 }
 
-/// Has `run` called on whichever thread gets the signal. Returns `false`, and changes nothing, if the signal has a handler or is ignored, or if
-/// the system refuses. `run` does only what a signal handler may do.
+/// Installs `run` as the handler of a signal. It runs on the thread that gets the signal. Returns `false`, and changes nothing, if the signal has
+/// a handler or is ignored, or if the system refuses. `run` does only what a signal handler may do.
 pub(crate) fn on_signal(number: i32, run: fn()) -> bool {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: asks without changing anything, and writes the answer to a place for one.
@@ -83,7 +83,7 @@ extern "C" fn handle(number: c_int) {
 /// on the thread that forks. They must not unwind. vfork(2), posix_spawn(3) and the system call itself call none of them.
 ///
 /// Call it before `main`: then `prepare` runs after those of other libraries, and the other two run before theirs. glibc has room for 48
-/// libraries before it allocates. When an object is unloaded, its functions are called no more.
+/// libraries before it allocates. When an object is unloaded, its functions are no longer called.
 #[cfg(target_os = "linux")]
 pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
     // Miri forks nothing, and has no such function.
@@ -98,8 +98,8 @@ fn register(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C"
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
 }
 
-// glibc's pthread_atfork(3) is linked into each library, and calls this function. musl has none, and its loader would refuse the library for
-// it. A weak symbol is null there.
+// glibc's pthread_atfork(3) is linked into each library, and calls `__register_atfork`. musl has no such function, and its loader would refuse a
+// library that needs it. So the symbol is weak, and null there.
 #[cfg(thread_blocks)]
 std::arch::global_asm!(
     ".weak __register_atfork",
@@ -245,7 +245,7 @@ fn checked(result: libc::c_int) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(Errno(result)) }
 }
 
-/// A number that tells this thread from the other living ones, and that it keeps in a forked child.
+/// A number that tells this thread from all other living threads. It stays the same in a forked child.
 pub(crate) fn thread_id() -> usize {
     // SAFETY: always succeeds.
     unsafe { libc::pthread_self() as usize }
@@ -310,7 +310,7 @@ fn store(key: u32, value: NonNull<u8>) -> bool {
 }
 
 /// Whether any signal is blocked in this thread. If so, the thread may be in a signal handler, which may have interrupted anything,
-/// even `malloc`. This is conservative, but no proof. Threads may block signals for other reasons. A handler that was installed with
+/// even `malloc`. Neither answer is certain: threads may block signals for other reasons, and a handler that was installed with
 /// `SA_NODEFER` and an empty mask blocks none. Always `true` in a [sandbox](super::is_in_sandbox).
 pub(crate) fn may_be_in_signal_handler() -> bool {
     if super::is_in_sandbox() {
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_armed_thread_is_told_with_its_value() {
+    fn an_armed_thread_calls_the_function_with_its_value_when_it_ends() {
         let key = thread_exit_key(on_end).expect("a test uses few keys");
         let arm =
             move |value| arm_thread_exit(key, NonNull::without_provenance(std::num::NonZero::new(value).unwrap()));
@@ -446,7 +446,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_fence_that_the_kernel_refuses_is_none() {
+    fn a_fence_that_the_kernel_refuses_returns_false() {
         use crate::os::seccomp::{self, Answer};
         use rustix::thread::{MembarrierCommand, membarrier_query};
 
@@ -466,7 +466,7 @@ mod tests {
     /// idle after the fence, the owner must see the claim.
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_thread_that_is_seen_idle_after_the_fence_sees_the_claim() {
+    fn an_owner_that_is_seen_idle_after_the_fence_sees_the_claim() {
         use std::sync::atomic::{AtomicBool, AtomicU64, compiler_fence};
 
         const LOOKS: usize = 1 << 12;
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_has_a_name_or_a_number_and_no_other_meaning() {
+    fn signals_are_given_by_name_or_number_and_reserved_ones_are_refused() {
         assert_eq!(
             ["USR1", "SIGUSR1", "12", "64"].map(signal_number),
             [Some(libc::SIGUSR1), Some(libc::SIGUSR1), Some(12), Some(64)]

@@ -1,7 +1,7 @@
 //! The sampled allocations that are alive, by address.
 //!
-//! Most frees are of memory that was not sampled. A small table of counters, by the hash of the address, tells most of them at once.
-//! Behind it stands a hash table of buckets. Each slot is claimed and released with one compare-and-swap, and nobody waits.
+//! Most frees are of memory that was not sampled. A small table of counters, indexed by a hash of the address, filters out most of them.
+//! The allocations are in a hash table of buckets. Each slot is claimed and released with one compare-and-swap, and nobody waits.
 #![allow(unsafe_code, reason = "promises that zeroes are a table")]
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -16,9 +16,9 @@ const BUCKETS: usize = 1 << 14;
 /// Buckets that are tried for an address.
 const TRIES: usize = 4;
 const COUNTERS: usize = 1 << 15;
-/// A counter that was this high once stays there.
+/// A counter that has reached this value keeps it.
 const FULL: u8 = u8::MAX;
-/// In place of an address: a thread is writing the slot. No allocation has this address.
+/// Stands in place of an address while a thread writes the slot. No allocation has this address.
 const CLAIMED: usize = 1;
 
 static TABLE: MappedOnce<Table> = MappedOnce::new();
@@ -45,7 +45,7 @@ struct Sample {
 }
 
 impl Table {
-    /// Neighbours have neighbouring counters, so that a program that works in one place uses few cache lines of them.
+    /// Neighbouring addresses have neighbouring counters, so that a program that works in one place uses few cache lines of counters.
     fn counter(&self, at: usize) -> &AtomicU8 {
         &self.may_hold[((at >> 4) ^ (at >> 19)) % COUNTERS]
     }
@@ -117,7 +117,7 @@ pub(super) fn remove(at: usize) -> Option<(Index, Noted)> {
 /// Forgets all allocations.
 pub(super) fn clear() {
     let Some(table) = TABLE.get() else { return };
-    // Each is looked at first, so that memory that was never touched stays so.
+    // Each value is read first, so that pages that were never written take no memory.
     for counter in table.may_hold.iter().filter(|counter| counter.load(Ordering::Relaxed) != 0) {
         counter.store(0, Ordering::Relaxed);
     }
@@ -136,9 +136,9 @@ mod tests {
 
     const NOTED: Noted = Noted { bytes: 7 << 32, count: 1 << 30 };
 
-    /// An address that is lost in a full bucket would stay alive for ever; one too many would count its site twice.
+    /// An address that got lost in a full bucket would stay alive forever. An address that came out twice would be counted as freed twice.
     #[test]
-    fn every_address_comes_out_once_however_full_the_buckets_are() {
+    fn every_address_is_removed_once_even_from_full_buckets() {
         let _turn = crate::profile::tests::turn();
         open().unwrap();
         // Addresses at equal distances would fill the buckets evenly.

@@ -15,7 +15,7 @@ use crate::os;
 
 /// Requests of this size and more are always sampled, whatever the mean is.
 const ALWAYS_BYTES: usize = 1 << 20;
-/// Counts of requests are kept in these parts of one.
+/// Counts of requests are fixed-point numbers: one request is this many units.
 pub(super) const COUNT_PARTS: u64 = 64;
 
 /// The mean distance of samples in bytes, and its inverse as the bits of a float.
@@ -28,7 +28,7 @@ static MISSED: AtomicU64 = AtomicU64::new(0);
 /// Threads that drew random numbers. Each has a sequence of its own.
 static THREADS: AtomicU64 = AtomicU64::new(0);
 
-/// The state of a thread. No `Drop`. All zeroes when the thread begins.
+/// The state of a thread. It has no `Drop`, and is all zeroes when the thread begins.
 struct Local {
     /// The distance to the next sample of each [`Stream`], in means.
     until: [Cell<f64>; 2],
@@ -37,15 +37,15 @@ struct Local {
     state: Cell<SamplerState>,
 }
 
-/// Where a thread is.
+/// What a thread is doing in this module.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(dead_code, reason = "a thread's memory is zeroed when it begins")]
 enum SamplerState {
     Outside = 0,
-    /// It notes a sample. A request of a signal handler that interrupts it can't be sampled.
+    /// The thread notes a sample. A request of a signal handler that interrupts it can't be sampled.
     Sampling,
-    /// It reads the samples. Its own requests are not sampled.
+    /// The thread reads the samples. Its own requests are not sampled.
     Reading,
 }
 
@@ -56,7 +56,7 @@ pub(super) enum Stream {
     FreshBytes = 1,
 }
 
-/// A sample: it stands for this many requests.
+/// A sample, which stands for `weight` requests.
 #[derive(Clone, Copy)]
 pub(super) struct Sampled {
     weight: f64,
@@ -91,7 +91,7 @@ fn with_local<R>(f: impl FnOnce(&Local) -> R) -> R {
     LOCAL.with(f)
 }
 
-/// The compiler's own thread locals would call `malloc`, which this library may be.
+/// The compiler's own thread locals may call `malloc`, which this library may implement.
 #[cfg(thread_blocks)]
 #[inline(always)]
 fn with_local<R>(f: impl FnOnce(&Local) -> R) -> R {
@@ -101,7 +101,7 @@ fn with_local<R>(f: impl FnOnce(&Local) -> R) -> R {
     f(unsafe { os::profile_block().cast::<Local>().as_ref() })
 }
 
-/// Begins, with this mean distance of samples in bytes.
+/// Begins to sample, with this mean distance of samples in bytes.
 pub(super) fn begin(bytes: usize) {
     MISSED.store(0, Ordering::Relaxed);
     MEAN_BYTES.store(bytes, Ordering::Relaxed);
@@ -145,7 +145,7 @@ pub(super) fn sample(stream: Stream, bytes: usize) -> Option<Sampled> {
 }
 
 impl Local {
-    /// Draws the distance to the next sample. The one that was passed is a sample, unless there was none yet.
+    /// Samples a request that passed the drawn distance, and draws the next one. The first call on a thread draws the first distances.
     #[cold]
     fn draw(&self, until: &Cell<f64>, len: f64) -> Option<Sampled> {
         let is_first = self.random.get() == 0;
@@ -184,7 +184,7 @@ impl Local {
         }
     }
 
-    /// A number from 0 to 1, without 1.
+    /// A uniformly distributed number in [0, 1).
     fn uniform(&self) -> f64 {
         // splitmix64: good numbers from any seed.
         let state = self.random.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -195,10 +195,10 @@ impl Local {
     }
 }
 
-/// `1 - exp(-len)`, the share of the requests of `len` means that are sampled. The error is below one part in 10^13. Without libm, as
-/// [`Local::exponential`].
+/// `1 - exp(-len)`, the share of the requests of `len` means that are sampled. The error is below one part in 10^13. Like
+/// [`Local::exponential`], it does not use libm.
 fn share_sampled(len: f64) -> f64 {
-    // Beyond, the result rounds to 1.
+    // From here on, the result rounds to 1.
     if len >= 40.0 {
         return 1.0;
     }
@@ -281,7 +281,7 @@ mod tests {
 
     /// A biased estimate would be wrong by the same share however long the program runs.
     #[test]
-    fn samples_stand_for_all_requests_of_their_size() {
+    fn estimates_from_samples_are_unbiased() {
         begin(64 << 10);
         // 200,000 requests of each size: standard deviations of about 2%, 0.3% and 0.1%.
         for (size, percent) in [(1 << 10, 10.0), (48 << 10, 1.5), (512 << 10, 0.5)] {

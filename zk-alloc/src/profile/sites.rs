@@ -1,11 +1,11 @@
-//! The call sites, and what the samples say about each, now and at the peak of the live bytes.
+//! The call sites, and the estimates for each, now and at the peak of the live bytes.
 //!
-//! A hash table that only grows. A thread claims a slot with one compare-and-swap, and nobody waits for it. A thread that stops in the
-//! middle, as in a forked child, leaves a site without addresses.
+//! The sites are in a hash table that only grows. A thread claims a slot with one compare-and-swap, and nobody waits for it. A thread that
+//! stops in the middle, as in a forked child, leaves a site without addresses.
 //!
-//! Live bytes rise until something is freed. So the sites are noted just before a free, if the live bytes are above the last noted peak
-//! by 1/256. Other threads allocate and free during a note. They note a site themselves before they change it. At a new peak they
-//! complete the note, and begin another.
+//! A *note* of the peak records the live bytes of all sites. Live bytes rise until something is freed. So the sites are noted just before a
+//! free, if the live bytes are above the last noted peak by 1/256. Other threads allocate and free during a note, and note a site themselves
+//! before they change it. A thread that sees a new peak during a note completes that note, and begins another.
 #![allow(unsafe_code, reason = "promises that zeroes are a table")]
 
 use std::mem::MaybeUninit;
@@ -15,14 +15,14 @@ use super::sampler::{COUNT_PARTS, Noted};
 use crate::frames;
 use crate::os::{self, AllZero, Errno, MappedOnce};
 
-/// The number of sites. Samples of others count for a site without addresses.
+/// The number of sites. Samples of further sites count for a site without addresses.
 const SITES: usize = 1 << 14;
 /// Slots that are tried for a site.
 const TRIES: usize = 32;
 
 static TABLE: MappedOnce<Table> = MappedOnce::new();
-/// The number of the last note of the peak that was begun, in the upper half. In the lower half the process of which a thread began it,
-/// or 0 when it is complete. A forked child may find its parent's.
+/// The upper half is the number of the last note of the peak. The lower half is the process that began it ([`noting`]), or 0 when the note is
+/// complete. A forked child may find a note of its parent.
 static NOTE: AtomicU64 = AtomicU64::new(0);
 /// The estimated live bytes of all sites.
 static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
@@ -36,7 +36,7 @@ const STEP: u64 = 256;
 static NO_ENTRY: Entry = unsafe { MaybeUninit::zeroed().assume_init() };
 
 struct Table {
-    /// The hash of the site in each slot; 0 for none. Sites with equal hashes of 64 bits are taken for one.
+    /// The hash of the site in each slot; 0 for none. Sites with equal hashes of 64 bits count as one site.
     hashes: [AtomicU64; SITES],
     entries: [Entry; SITES],
 }
@@ -92,13 +92,13 @@ impl Site {
     }
 }
 
-/// The account of a site. The counters come first, so that a look at them touches one cache line.
+/// The account of a site. The counters come first, so that reading them touches one cache line.
 #[repr(align(64))]
 struct Entry {
     allocated: Counted,
     /// Below 0 if sampling was started again between an allocation and its free.
     live: Counted,
-    /// The bytes at the peak, with the number of the last note in which this site is: one word, so that a note is never half written.
+    /// The bytes at the peak, with the number of the last note that has this site: one word, so that no thread sees one without the other.
     peak: AtomicU64,
     peak_count: AtomicU64,
     fresh_bytes: AtomicU64,
@@ -128,7 +128,7 @@ impl Tagged {
         self.0 & ((1 << Self::BYTES_BITS) - 1)
     }
 
-    /// Whether this is of an earlier note. Notes are compared that are less than 2^15 apart.
+    /// Whether this belongs to an earlier note than `number`. The two notes must be less than 2^15 apart.
     fn is_before(self, number: u32) -> bool {
         let ahead = (number as u16).wrapping_sub((self.0 >> Self::BYTES_BITS) as u16);
         (1..1 << 15).contains(&ahead)
@@ -213,7 +213,7 @@ pub(super) fn clear() {
             hash.store(0, Ordering::Relaxed);
         }
     }
-    // The sites for samples without one always have a place.
+    // The sites without addresses always have a slot.
     for source in [Source::Arena, Source::Backing] {
         find(&[], source);
     }
@@ -288,7 +288,7 @@ impl Counted {
         self.count.store(noted.count, Ordering::Relaxed);
     }
 
-    /// The sums; 0 where one is below.
+    /// The sums, or 0 for a sum below 0.
     fn noted(&self) -> Noted {
         let sum = |sum: &AtomicU64| (sum.load(Ordering::Relaxed) as i64).max(0) as u64;
         Noted { bytes: sum(&self.bytes), count: sum(&self.count) }
@@ -322,8 +322,8 @@ impl Entry {
 
     /// Notes the live bytes as those of the peak, unless a thread did so before for the note with this number. Returns them.
     fn note_peak(&self, number: u32) -> u64 {
-        // Read before the live bytes. A thread that changes the site notes it first, or finds it noted. So they are from before the
-        // change.
+        // Read before the live bytes. A thread that changes the site notes it first, or finds it noted. So the live bytes that are stored
+        // below are from before the change.
         let peak = self.peak.load(Ordering::Acquire);
         let live = self.live.noted();
         let noted = Tagged::new(number, live.bytes).0;
@@ -360,7 +360,7 @@ fn live_bytes() -> u64 {
     u64::try_from(LIVE_BYTES.load(Ordering::Relaxed)).unwrap_or(0)
 }
 
-/// A site is about to change. If a thread notes the sites now, the note gets what the site has before.
+/// Called before a site changes. If a thread notes the sites now, the note gets the bytes from before the change.
 fn about_to_change(site: &Entry) {
     let (number, by) = split(NOTE.load(Ordering::Acquire));
     if by == noting() {
@@ -377,15 +377,15 @@ fn join(number: u32, by: u32) -> u64 {
     u64::from(number) << 32 | u64::from(by)
 }
 
-/// A thread may find so often that others began a note before it.
+/// A thread tries at most this many times to complete or begin a note: other threads may begin notes at the same time.
 const MAX_NOTES: usize = 8;
 
-/// Notes the sites, until the noted bytes are the live bytes, but for one part in `step`. A note that is in progress was begun at a lower
-/// peak, and its thread may be interrupted for long. So this thread completes it first.
+/// Notes the sites, until the live bytes exceed the noted bytes by no more than one part in `step`. A note that is in progress was begun at a
+/// lower peak, and its thread may be interrupted for long. So this thread completes it first.
 #[cold]
 fn note(step: u64) {
     for _ in 0..MAX_NOTES {
-        // Read first: if a note is completed after the comparison, this one does not begin.
+        // Read before the comparison: if another note begins or is completed after it, this thread begins none.
         let note = NOTE.load(Ordering::Acquire);
         let (number, by) = split(note);
         if by == noting() {
@@ -403,8 +403,8 @@ fn is_peak(step: u64) -> bool {
     live_bytes() > noted + noted / step
 }
 
-/// From now on, a thread that changes a site notes it before. Returns the number of this note, or nothing if `note` is no longer the
-/// last one. A note of the parent's has no thread here, so this one takes its place.
+/// Begins a note: from now on, a thread that changes a site notes it first. Returns the number of this note, or `None` if `note` is no longer
+/// the last one. A note that the parent process began has no thread here, so this one takes its place.
 fn begin_note(note: u64) -> Option<u32> {
     let number = split(note).0.wrapping_add(1);
     let next = join(number, noting());
@@ -438,9 +438,9 @@ mod tests {
     use super::*;
     use crate::profile::{allocated, freed, live};
 
-    /// A program with more call sites than there is room for keeps its totals.
+    /// The totals stay right in a program with more call sites than there is room for.
     #[test]
-    fn sites_beyond_the_table_count_for_one_without_addresses() {
+    fn sites_that_do_not_fit_count_for_one_without_addresses() {
         let _turn = crate::profile::tests::turn();
         open().unwrap();
         clear();
@@ -456,9 +456,9 @@ mod tests {
         assert_eq!(all().count(), 2);
     }
 
-    /// Otherwise the peak would have memory that was not alive at the same time.
+    /// Otherwise the peak would add up memory that was not alive at the same time.
     #[test]
-    fn what_changes_while_the_peak_is_noted_is_in_it_as_it_was_before() {
+    fn a_note_of_the_peak_has_the_sites_from_before_concurrent_changes() {
         let _turn = crate::profile::tests::turn();
         open().unwrap();
         live::open().unwrap();

@@ -41,8 +41,8 @@ pub(crate) fn mappings_limit() -> Option<usize> {
     read_small(c"/proc/sys/vm/max_map_count", &mut buffer).trim().parse().ok()
 }
 
-/// Page faults of this process so far that read nothing from a disk; 0 in a [sandbox](super::super::is_in_sandbox), which may end the process
-/// for the question.
+/// Page faults of this process so far that read nothing from a disk. 0 in a [sandbox](super::super::is_in_sandbox), which may kill the process
+/// for reading them.
 pub(crate) fn minor_faults() -> u64 {
     if super::super::is_in_sandbox() {
         return 0;
@@ -82,7 +82,7 @@ pub(crate) fn limits() -> Limits {
 }
 
 /// The bytes that must be purged for each control group of the process to have a `spare_part`th of its limit left. The answer is 0 if each
-/// has that, and `usize::MAX` if threads of a group wait for memory in `stall_percent` of the time.
+/// has that, and `usize::MAX` if threads of a group waited for memory in `stall_percent` of the last ten seconds.
 pub(crate) fn missing_memory(spare_part: usize, stall_percent: usize) -> usize {
     let mut missing = 0;
     with_groups(|groups, room| {
@@ -161,7 +161,7 @@ impl Group<'_> {
             ("memory.usage_in_bytes", "total_inactive_file ")
         };
         let used = self.read_number(used)?;
-        // Version 1 does not tell.
+        // Control groups of version 1 have no such file.
         let mut buffer = [0; 256];
         let pressure = if self.is_v2 { self.read("memory.pressure", &mut buffer) } else { "" };
         if stalled_percent(pressure).is_some_and(|percent| percent >= stall_percent) {
@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn free_memory_is_reported_where_the_order_is_a_number_from_zero_on() {
+    fn free_memory_reporting_is_recognised_by_its_order() {
         assert!(["0\n", "5\n", "9\n", "10"].into_iter().all(reports));
         assert!(!["", "\n", "-1\n", "4294967295\n", "garbage"].into_iter().any(reports));
     }
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn stalls_are_those_of_some_threads_in_the_last_ten_seconds() {
+    fn stalled_percent_is_that_of_the_last_ten_seconds_for_some_threads() {
         let text =
             "some avg10=12.34 avg60=50.00 avg300=70.00 total=9\nfull avg10=90.00 avg60=0.00 avg300=0.00 total=1\n";
         assert_eq!(stalled_percent(text), Some(12));

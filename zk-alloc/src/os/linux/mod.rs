@@ -31,7 +31,7 @@ pub(super) const HAS_GUARDS: bool = true;
 pub(super) const COARSE_CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC_COARSE;
 
 /// Calls a function of the C library that returns -1 if it fails, and keeps this thread's `errno`. The program may free memory
-/// between a failed call of its own and its look at `errno`.
+/// between a failed call of its own and its read of `errno`.
 pub(super) fn keeping_errno(call: impl FnOnce() -> libc::c_int) -> Result<(), Errno> {
     // SAFETY: always the address of this thread's `errno`.
     let errno = unsafe { &mut *libc::__errno_location() };
@@ -200,7 +200,7 @@ advices! {
     /// Has a child of `fork` inherit a range that was [left out](leave_out_of_children).
     ///
     /// # Safety
-    /// As there.
+    /// As for [`leave_out_of_children`].
     hand_to_children: LinuxDoFork;
 
     /// Leaves the range out of core dumps.
@@ -247,7 +247,7 @@ pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;
     // SAFETY: advice that changes no contents, on a range of ours.
     match unsafe { advise(at, len, Advice::LinuxPopulateWrite) } {
-        // Before Linux 5.14, or in a sandbox: touch each page, without changing its contents. Not after other errors: a touch of a
+        // Before Linux 5.14, or in a sandbox: touch each page, without changing its contents. Don't do so after other errors: touching a
         // page that the kernel could not prefault (no memory, broken memory) would kill the process.
         Err(refused) if refused == rustix::io::Errno::INVAL.into() => {
             // SAFETY: the caller's.
@@ -258,19 +258,19 @@ pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
     }
 }
 
-/// Counts advice as given that [`advise`] skipped in a [sandbox](super::is_in_sandbox).
+/// Reports success for advice that [`advise`] skipped in a [sandbox](super::is_in_sandbox).
 fn unless_in_sandbox(advised: Result<(), Errno>) -> Result<(), Errno> {
     if is_in_sandbox() { Ok(()) } else { advised }
 }
 
-/// Counts advice as given that this kernel does not know, or that a [sandbox](super::is_in_sandbox) rules out.
+/// Reports success for advice that this kernel does not know, or that [`advise`] skipped in a [sandbox](super::is_in_sandbox).
 fn unless_unknown(advised: Result<(), Errno>) -> Result<(), Errno> {
     if advised == Err(rustix::io::Errno::INVAL.into()) { Ok(()) } else { advised }
 }
 
 // Moving pages, copying them, and counting those that are resident.
 
-/// rustix has this flag in its Linux backend only, and Miri takes the one of the C library.
+/// rustix has this flag in its Linux backend only, and under Miri it uses its libc backend.
 const DONTUNMAP: MremapFlags = MremapFlags::from_bits_retain(libc::MREMAP_DONTUNMAP as u32);
 
 /// Moves the pages of `from` to `to`, without copying (mremap(2) with `MREMAP_DONTUNMAP`, Linux 5.7). Afterwards `to` has the
@@ -318,7 +318,7 @@ const KEPT: u8 = 1;
 const LOST: u8 = 2;
 
 /// Whether a move leaves its source mapped. An emulator of another architecture (qemu-user 7.2 to 11.1) ignores
-/// `MREMAP_DONTUNMAP` and takes the source for unmapped. Accesses then die of SIGSEGV, and the emulator ignores advice for these
+/// `MREMAP_DONTUNMAP` and treats the source as unmapped. Accesses to it then end with SIGSEGV, and the emulator ignores advice for these
 /// pages.
 fn keeps_source() -> bool {
     // Relaxed: each thread may find out by itself.
@@ -338,7 +338,7 @@ unsafe fn try_move(from: *mut u8) {
     let len = page_bytes();
     // SAFETY: the caller's.
     let is_moved = unsafe { commit(from, len).is_ok() && remap(from, from.add(len), len).is_ok() };
-    // Also asked if nothing moved: this is the only call at start-up that asks.
+    // Call mincore(2) even if nothing moved: nothing else calls it at start-up, where some tools record the calls (see `rehearse`).
     let is_unmapped = !is_in_sandbox() && resident_bytes(from, len) == Err(rustix::io::Errno::NOMEM.into());
     SOURCE.store(if is_moved && is_unmapped { LOST } else { KEPT }, Ordering::Relaxed);
 }
@@ -397,7 +397,7 @@ unsafe fn fill_hole(to: *mut u8, len: usize) -> bool {
     }
 }
 
-/// Replaces what is mapped in the range by one fresh mapping, without its advice, which reads as zeroes. The kernel merges it with its
+/// Replaces the mappings in the range with one fresh mapping, which reads as zeroes and has none of their advice. The kernel merges it with its
 /// neighbours once it has their advice.
 ///
 /// # Errors
@@ -453,7 +453,7 @@ fn resident_bytes(at: *const u8, len: usize) -> Result<usize, Errno> {
 // Copies without touching pages that nobody touched. mincore(2) does not tell a page that was written to swap from one that was never
 // touched. `/proc/self/pagemap` tells the two apart.
 
-/// Pages that are looked at together. The stack may be small.
+/// The number of pages whose entries are read together. The stack may be small.
 const PART: usize = 128;
 
 /// Copies `len` bytes between two runs of pages. Pages of the source that hold nothing (neither in memory nor in swap) are not touched.
@@ -548,12 +548,12 @@ impl Sleeper {
     }
 }
 
-/// Gives each advice of the arena once, to a page that nobody uses, and moves that page once. Some tools record the calls of a
-/// program while it starts, and later forbid all others. They see here which calls the arena will make.
+/// Gives each advice of the arena once, for a page that nobody uses, and moves that page once. Some tools record the calls of a
+/// program while it starts, and later forbid all others. So they see here which calls the arena will make.
 pub(super) fn rehearse(huge_pages: HostHugePages) {
     let Ok(pages) = super::map_zeroed(2 * page_bytes()) else { return };
     let (at, len) = (pages.start().as_ptr(), page_bytes());
-    // This advice puts the process on a list of the kernel, so skip it if the arena will not ask for huge pages.
+    // Advice for huge pages puts the process on a list of the kernel, so skip it if the arena will not ask for them.
     let asks = huge_pages == HostHugePages::Available;
     let advices = [
         Advice::LinuxPopulateWrite,
@@ -607,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn moved_pages_hold_what_they_held_and_leave_zeroes_behind() {
+    fn moved_pages_keep_their_contents_and_leave_zeroes_behind() {
         let (_from, from) = mapped(LEN, 1);
         let (_to, to) = mapped(LEN, 2);
         let page = page_bytes();
@@ -628,7 +628,7 @@ mod tests {
 
     /// A refused call may leave no mapping at the target.
     #[test]
-    fn a_refused_move_loses_neither_side() {
+    fn a_refused_move_keeps_the_source_and_a_usable_target() {
         let (_from, from) = mapped(LEN, 1);
         let (_to, to) = mapped(LEN, 0);
         let page = page_bytes();
@@ -714,7 +714,7 @@ mod tests {
 
     /// If the hole went unnoticed, the arena would hand out a run with a hole in it.
     #[test]
-    fn the_hole_of_a_refused_move_is_filled_or_known() {
+    fn the_hole_of_a_refused_move_is_filled_or_reported() {
         let is_usable = |refused: NotMoved, to: *mut u8| {
             // SAFETY: the child's own mapping, in which no hole may be left.
             unsafe { to.write_bytes(3, LEN) };
@@ -728,9 +728,9 @@ mod tests {
         assert_eq!(refused_in_a_child(0, LEN, false, is_lost), 0, "all of it, and no memory to fill it with");
     }
 
-    /// After a refused move, growth copies the run: without the pages it would copy zeroes.
+    /// After a refused move, growth copies the run. Without these pages it would copy zeroes.
     #[test]
-    fn pages_that_were_moved_before_the_rest_was_refused_come_back() {
+    fn pages_that_were_moved_before_a_refusal_are_copied_back() {
         let page = page_bytes();
         for (moved, hole) in [(page, 0), (LEN / 2, page), (LEN - page, page), (LEN, 0)] {
             let status = refused_in_a_child(moved, hole, true, |refused, _| refused.is_target_whole == (hole == 0));
@@ -757,9 +757,9 @@ mod tests {
 
     const PAGES: usize = 3 * PART + 7;
 
-    /// Every second page of the source holds something, or none, and of the target every third.
+    /// In each round, every n-th page of the source holds something, and every m-th page of the target.
     #[test]
-    fn copies_are_equal_and_touch_nothing_that_was_not_touched() {
+    fn copies_are_equal_and_leave_untouched_pages_untouched() {
         let page = page_bytes();
         let len = PAGES * page;
         for (in_source, in_target) in [(2, 3), (1, 1), (PAGES, PAGES), (5, PAGES), (PAGES, 2)] {
