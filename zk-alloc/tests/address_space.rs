@@ -1,5 +1,5 @@
-//! The arena maps memory as it needs it, and reserves nothing. A resource limit thus leaves room for the program,
-//! whenever the limit is set. Other mappings may lie where a zone would grow; the arena leaves them alone, and grows behind them.
+//! The arena maps memory when it needs it, and reserves no addresses in advance. So a resource limit leaves room for the
+//! program, no matter when the limit is set. Other mappings may lie where a zone would grow; the arena leaves them alone, and grows after them.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "sets limits of the process, and maps memory")]
 
@@ -19,7 +19,7 @@ use support::{
 };
 use zk_alloc::{ZkAllocator, overflow_stats, phase, stats};
 
-/// [`System`], except that a request of [`PLANTED`] bytes gets the memory that the test put there.
+/// [`System`], except that a request of [`PLANTED`] bytes gets the memory to which [`PLANT`] points.
 struct Backing;
 
 const PLANTED: usize = 123_456;
@@ -101,7 +101,7 @@ fn a_limited_address_space_gets_a_smaller_region() {
             assert!((3_000 * MIB..=80_000 * MIB).contains(&reserved), "{}", stats());
             assert!(stats().slab_allocations >= 2 && stats().run_allocations >= 3, "{}", stats());
             let is_left = black_box(Vec::<u8>::new()).try_reserve_exact(1_200 * MIB).is_ok();
-            assert!(is_left, "of {reserved} bytes, others get too few");
+            assert!(is_left, "a region of {reserved} bytes leaves the program too little");
         });
     });
 }
@@ -201,7 +201,7 @@ fn foreign_at(place: Option<usize>, len: usize) -> Option<*mut u8> {
     (at != libc::MAP_FAILED).then(|| at.cast())
 }
 
-/// As [`foreign_at`], at the first place behind `from` where nothing is mapped.
+/// As [`foreign_at`], at the first place after `from` where nothing is mapped.
 fn foreign_behind(from: usize, len: usize) -> *mut u8 {
     let places = (0..4096).map(|step| from.next_multiple_of(2 * MIB) + step * 2 * MIB);
     places.filter_map(|place| foreign_at(Some(place), len)).next().expect("a free place")
@@ -230,7 +230,7 @@ impl Foreign {
     }
 }
 
-/// Has the backing allocator hand out `at`, and frees it through the arena's allocator.
+/// Makes the backing allocator return `at`, and frees it through the arena's allocator.
 fn assert_foreign_memory_is_freed_by_its_owner(at: *mut u8) {
     let before = TAKEN_BACK.load(Ordering::Relaxed);
     PLANT.store(at, Ordering::Relaxed);
@@ -244,9 +244,8 @@ fn assert_foreign_memory_is_freed_by_its_owner(at: *mut u8) {
     assert_eq!((TAKEN_BACK.load(Ordering::Relaxed), stats().live_bytes), (before + 1, used));
 }
 
-/// Another mapping may lie where a zone would grow. It may be memory of the backing allocator, so the arena must know that it is not its
-/// own. The zones grow behind it: behind small mappings in a zone, and among large ones around the region and in it, as in a container of 4
-/// GiB (hazard 37).
+/// Another mapping may lie where a zone would grow. It may be memory of the backing allocator, so the arena must not take it for its own.
+/// The zones grow after such mappings: after small ones in a zone, and among large ones around the region and in it.
 #[test]
 fn the_arena_goes_on_growing_among_foreign_mappings_and_leaves_them_alone() {
     for (count, len) in [(12, MIB), (5, 6 << 30), (20, 6 << 30)] {
@@ -274,7 +273,7 @@ fn the_arena_goes_on_growing_among_foreign_mappings_and_leaves_them_alone() {
                 buffers.iter().zip(0..).for_each(|(words, seed)| assert_patterned(words, seed));
             }
             let is_behind = mid.iter().map(|words| words.as_ptr().addr()).max() > highest;
-            assert!(is_behind || !is_small, "the zone grows behind them");
+            assert!(is_behind || !is_small, "the zone grows after them");
             foreign.iter().for_each(Foreign::assert_intact);
             assert_foreign_memory_is_freed_by_its_owner(foreign[before].0);
             drop((own, many, small, mid));
@@ -318,7 +317,7 @@ fn one_warning_says_that_no_addresses_are_left() {
     });
 }
 
-/// How often this thread has waited for something.
+/// How often this thread has waited in the kernel (its voluntary context switches).
 fn waits() -> i64 {
     // SAFETY: all zeroes is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -327,7 +326,7 @@ fn waits() -> i64 {
     usage.ru_nvcsw
 }
 
-/// A fork may cut off threads at any moment of a growth. The child has their claims, and not the threads (hazard 42).
+/// A fork may happen at any moment while other threads grow a zone. The child has the claims of these threads, but not the threads.
 #[test]
 fn children_of_forks_while_zones_grow_neither_wait_nor_overflow() {
     without_warnings(&[("ZK_ALLOC_SLAB_GB", "400")], fork_while_zones_grow);

@@ -1,4 +1,4 @@
-//! Programs that were written against the public API of the crate zk-alloc 0.0.9 compile and do what they meant. So do
+//! Programs that were written against the public API of the crate zk-alloc 0.0.9 compile and work as before. So do
 //! programs that use earlier names of this crate and of zk-nalloc.
 
 mod support;
@@ -16,7 +16,8 @@ static A: ZkAllocator = ZkAllocator;
 /// A second allocator in addition to the installed one, by its full path.
 static BESIDE: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
 
-/// Phases that were begun by hand, ended twice, or never begun. The type parameters of `phase` may be written out: the closure, then the result.
+/// Programs begin and end phases by hand, end a phase twice, or end one that never began. They may write out the type parameters of `phase`:
+/// the closure, then the result.
 #[test]
 fn phases_by_hand_may_be_ended_more_often_than_begun() {
     without_warnings(&[], || {
@@ -37,7 +38,7 @@ fn phases_by_hand_may_be_ended_more_often_than_begun() {
     });
 }
 
-/// Guards, created in all possible ways. A guard ends its phase on a panic, too.
+/// The test creates guards in all possible ways. A guard ends its phase on a panic, too.
 #[test]
 fn guards_end_their_phase_on_return_and_on_panic() {
     without_warnings(&[], || {
@@ -68,7 +69,7 @@ fn guards_end_their_phase_on_return_and_on_panic() {
     });
 }
 
-/// Requests that did not fit the arena were counted in pairs of numbers, which programs print and reset.
+/// Requests that the arena could not serve are counted in a pair of numbers, which programs print and reset.
 #[test]
 fn overflow_is_a_pair_of_numbers_that_can_be_reset() {
     without_warnings(&[], || {
@@ -78,7 +79,7 @@ fn overflow_is_a_pair_of_numbers_that_can_be_reset() {
             assert!(black_box(Vec::<u8>::new()).try_reserve_exact(1 << 61).is_err());
             drop(patterned(1 << 15, 1));
         });
-        // No allocator serves it, which is no reason for a warning.
+        // No allocator can serve a request of this size. It counts as overflow, but not as a refusal, and causes no warning.
         assert_eq!((zk_alloc::overflow_stats(), zk_alloc::stats().refusals), ((1, 1 << 61), 0));
         zk_alloc::reset_overflow_stats();
         assert_eq!(zk_alloc::overflow_stats(), (0, 0));
@@ -105,7 +106,7 @@ fn settings_are_read_under_their_old_names() {
     });
 }
 
-/// Tests called the allocator's methods on a value, and moved that value.
+/// Tests of such programs call the allocator's methods on a value, and move that value.
 #[test]
 #[allow(unsafe_code, reason = "calls an allocator by hand")]
 fn the_allocator_is_a_value_with_methods() {
@@ -113,7 +114,7 @@ fn the_allocator_is_a_value_with_methods() {
     assert!(format!("{boxed:?}").starts_with("ZkAllocator"));
     for (size, align) in [(1, 1), (100, 16), (4096, 4096), (40_000, 64), (1 << 21, 1 << 16)] {
         let layout = |size| Layout::from_size_align(size, align).unwrap();
-        // SAFETY: no size is zero. All instances share one arena and one backing allocator. It reads only bytes that it wrote.
+        // SAFETY: no size is zero. All instances share one arena and one backing allocator. The test reads only bytes that it wrote.
         zk_alloc::phase(|| unsafe {
             let at = BESIDE.alloc(layout(size));
             assert!(!at.is_null() && at.addr().is_multiple_of(align));
@@ -126,10 +127,9 @@ fn the_allocator_is_a_value_with_methods() {
     }
 }
 
-/// An old name is still a name of the same thing.
 #[test]
 #[allow(deprecated, reason = "programs use these names")]
-fn old_names_mean_what_they_meant() {
+fn deprecated_names_still_refer_to_the_same_items() {
     let mut arena: zk_alloc::Arena = zk_alloc::Scratch::with_capacity(4096);
     let error = arena.try_alloc_array(1 << 20, |_| 0u8).unwrap_err();
     assert_eq!(error.asked_bytes, 1 << 20);

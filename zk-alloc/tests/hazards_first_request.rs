@@ -6,8 +6,8 @@
 //! A process has one first request, so each test starts its binary again. There a constructor takes over before any
 //! Rust code runs. It forks children that have made no request yet, and each makes its first request in such a moment.
 //!
-//! Each moment is tried with two arenas. One serves phases, and the first phase begins in that moment too. The other always serves: no call
-//! comes before the request, which has the settings in code.
+//! Each moment is tried with two arenas. One serves phases, and the first phase begins in that moment too. The other always serves: no other
+//! call comes before the first request, which brings the settings in code.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "forks, handles signals, sets limits and calls the C library's allocator")]
 
@@ -67,13 +67,14 @@ unsafe impl GlobalAlloc for Installed {
 #[global_allocator]
 static ALLOC: Installed = Installed;
 
-/// Before the first request and after the last one.
+/// Opens a phase before the first request, for the allocator that serves phases.
 fn begin() {
     if !IS_RESIDENT.load(Ordering::Relaxed) {
         begin_phase();
     }
 }
 
+/// Ends the phase after the last request.
 fn end() {
     if !IS_RESIDENT.load(Ordering::Relaxed) {
         end_phase();
@@ -102,7 +103,7 @@ const UNPREPARED: c_int = 13;
 extern "C" fn before_main() {
     IS_RESIDENT.store(variable(c"ZK_ALLOC_TEST_RESIDENT") == Some("1"), Ordering::Relaxed);
     let Some(moment) = variable(c"ZK_ALLOC_TEST_MOMENT") else { return };
-    // By default, the tries are few.
+    // Without this variable, each moment has its own number of tries.
     let asked = variable(c"ZK_ALLOC_TEST_TRIES").and_then(|tries| tries.parse().ok());
     let found = ALL.iter().find(|(name, ..)| *name == moment);
     let failed = found.map_or(1, |&(_, tries, child)| in_children(asked.unwrap_or(tries), child));
@@ -120,11 +121,11 @@ static INIT: extern "C" fn() = before_main;
 fn in_children(tries: u32, child: fn(u32) -> c_int) -> c_int {
     let codes = (0..tries).map(|number| (number, in_a_fork(|| child(number) as u8)));
     let failed = codes.into_iter().find(|&(_, code)| code != FINE);
-    eprintln!("of {tries} children, this one failed, with its code: {failed:?}");
+    eprintln!("{tries} children; first failure, with its code: {failed:?}");
     c_int::from(failed.is_some())
 }
 
-/// Runs the children of this moment in both modes, with only large requests served by the arena, and with all of them.
+/// Runs the children of this moment in both modes. In each mode, the arena serves the larger requests only, and then all requests.
 #[track_caller]
 fn check(moment: &str) {
     for (mode, min_bytes) in [("0", "1024"), ("0", "0"), ("1", "1024"), ("1", "0")] {
@@ -133,7 +134,7 @@ fn check(moment: &str) {
             (MOMENT, moment),
             (MODE, mode),
             ("ZK_ALLOC_MIN_BYTES", min_bytes),
-            // For the moment that is about the backtrace.
+            // For the moment in which a panic prints its backtrace.
             ("RUST_BACKTRACE", "1"),
             ("ZK_ALLOC_TRACE_ESCAPED", if moment.contains("backtrace") { "1" } else { "0" }),
         ];
@@ -141,11 +142,11 @@ fn check(moment: &str) {
         settings.extend(moment.contains("little_stack").then_some(("ZK_ALLOC_MAX_BYTES", MAX_BYTES)));
         // The process ends before `main`.
         let Some(ended) = child(&settings, || ()) else { return };
-        assert!(ended.status.success() && ended.stderr.contains("this one failed, with its code: None"), "{ended:?}");
+        assert!(ended.status.success() && ended.stderr.contains("first failure, with its code: None"), "{ended:?}");
     }
 }
 
-/// The test harness makes the first request. Methods that build the allocator further keep its settings.
+/// The test harness makes the first request. Builder methods that are called after `settings` keep the settings.
 #[test]
 fn settings_of_the_installed_allocator_are_in_force_from_the_first_request_on() {
     in_its_own_process(&[(MODE, "1")], || {
@@ -154,7 +155,7 @@ fn settings_of_the_installed_allocator_are_in_force_from_the_first_request_on() 
     });
 }
 
-/// The first request of this process, some more, and their frees. With `may_be_refused`, each request may be refused.
+/// Makes the first request of this process and some more, and frees them. With `may_be_refused`, each request may be refused.
 fn request(may_be_refused: bool) -> c_int {
     begin();
     let code = request_between(may_be_refused);
@@ -200,12 +201,12 @@ fn served() -> c_int {
     if stats().arena_allocations > 0 { FINE } else { ELSEWHERE }
 }
 
-/// Makes a test of each moment, whose function each child runs with its number: its name, and the number of children.
+/// Makes a test of each moment from its name and its number of children. Each child calls the function of that name with its own number.
 macro_rules! tests {
     ($($(#[doc = $why:literal])* $name:ident, $tries:literal;)*) => {
         const ALL: &[(&str, u32, fn(u32) -> c_int)] = &[$((stringify!($name), $tries, $name)),*];
 
-        mod tests {
+        mod the_first_request_neither_hangs_nor_crashes {
             $(
                 $(#[doc = $why])*
                 #[test]
@@ -221,9 +222,9 @@ tests! {
     /// The interrupted `malloc` holds its lock, and releases it only after the handler has returned. A handler that
     /// calls `malloc`, to register a destructor for example, waits forever.
     in_a_handler_that_interrupted_malloc, 40;
-    /// The handler interrupts the opening of the arena, or the take-over of `malloc`'s heap.
+    /// The handler interrupts the opening of the arena, or the warm-up of `malloc`'s heap.
     in_a_handler_that_interrupted_the_first_request, 120;
-    /// The other threads held locks when they were copied, and do not exist in the child. The C library repairs the
+    /// The other threads may hold locks at the fork, and do not exist in the child. The C library repairs the
     /// lock of `malloc`; nothing repairs the locks of the standard library.
     in_a_forked_child, 2;
     /// Neither address space nor data is left, and the C library's heap is used up.
@@ -245,7 +246,7 @@ tests! {
 
 /// Uses the C library's allocator in all ways that take its lock.
 fn churn(round: u32) {
-    // More than the C library's cache of a thread takes.
+    // Longer than the blocks that the C library caches for a thread.
     let size = 1_100 + (round as usize * 977) % 60_000;
     // SAFETY: each block is freed once, and grown while it is alive.
     unsafe {
@@ -263,7 +264,7 @@ fn churn(round: u32) {
 
 /// The result of the handler's requests; -1 before.
 static HANDLED: AtomicI32 = AtomicI32::new(-1);
-/// When to interrupt: after this number of turns of a loop.
+/// When to interrupt: after this number of turns of a loop, from [`GO`] on.
 static TURNS: AtomicU32 = AtomicU32::new(0);
 static GO: AtomicBool = AtomicBool::new(false);
 /// The result of another thread's requests; -1 before.
@@ -285,7 +286,7 @@ extern "C" fn interrupt(target: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Has `on_signal` interrupt this thread, `turns` after `GO`.
+/// Starts a thread that interrupts this one by `on_signal`, this number of turns after [`GO`].
 fn arrange_interruption(turns: u32) -> Option<libc::pthread_t> {
     TURNS.store(turns, Ordering::Relaxed);
     // SAFETY: only returns this thread.
@@ -381,7 +382,7 @@ fn with_no_memory_left(number: u32) -> c_int {
     grow_stack();
     let resource = if number.is_multiple_of(2) { libc::RLIMIT_AS } else { libc::RLIMIT_DATA };
     let code = limited(resource, 1, || {
-        // Some memory may be left, or none.
+        // Half of the children also use up the memory that `malloc` has left.
         if number % 4 < 2 {
             use_up_the_heap();
         }
@@ -438,7 +439,7 @@ unsafe extern "C" fn destroy(_: *mut c_void) {
     ENDED.store(request(false), Ordering::SeqCst);
 }
 
-/// A thread that leaves a value to be destroyed: by Rust, or by the C library, which comes last.
+/// A thread that leaves a value with a destructor: one that Rust runs, or one that the C library runs, which comes last.
 extern "C" fn end_with_destructor(key: *mut c_void) -> *mut c_void {
     if key.is_null() {
         AT_END.with(|_| ());
@@ -482,14 +483,14 @@ fn in_the_destructors_of_threads(number: u32) -> c_int {
 // First requests with little stack. They must fit into the smallest stack that the C library gives a thread, and into
 // the usual stack of a signal handler.
 
-/// `PTHREAD_STACK_MIN`, from which the C library takes its own data about the thread.
+/// `PTHREAD_STACK_MIN`. The C library keeps its own data about the thread in it.
 const THREAD_BYTES: usize = 16 << 10;
-/// `SIGSTKSZ`, from which the kernel takes the state of the interrupted code.
+/// `SIGSTKSZ`. The kernel saves the state of the interrupted code in it.
 const SIGNAL_BYTES: usize = 8 << 10;
-/// The least room for the handler itself. If the kernel takes more than the rest, as for the largest registers, the
-/// stack is made larger.
+/// The least room for the handler itself. If the kernel needs more than the rest, for example to save the largest
+/// registers, the stack is made larger.
 const SIGNAL_OWN_BYTES: usize = 4 << 10;
-/// Enough to measure the use of stack.
+/// Enough stack to measure how much is used.
 const AMPLE_BYTES: usize = 256 << 10;
 
 /// A cap that the requests reach, so that the arena must make room for them.
@@ -498,7 +499,7 @@ const MAX_BYTES: &str = "64M";
 /// Stacks are filled with this byte, to see how far down they were used.
 const FRESH: u8 = 0xA5;
 
-/// A stack, behind a guard that no access may touch.
+/// A stack, above a guard that allows no access.
 fn stack(bytes: usize) -> Option<*mut u8> {
     const GUARD_BYTES: usize = 64 << 10;
     let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

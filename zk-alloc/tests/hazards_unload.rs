@@ -62,7 +62,7 @@ fn go_on() {
     for _ in 0..3 {
         let threads: Vec<_> = (0..3).map(|seed| thread::spawn(move || vec![seed; 1 << 20].len())).collect();
         threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), 1 << 20));
-        // Time for any thread that the plugin left running: three of these are longer than its memory is retained.
+        // Time for any thread that the plugin left running. Three of these pauses are longer than the plugin retains memory.
         thread::sleep(Duration::from_millis(100));
     }
 }
@@ -84,21 +84,21 @@ fn in_each_mode(host: impl Fn()) {
 
 /// The thread that used the plugin closes it, goes on, and loads it again.
 #[test]
-fn a_plugin_is_closed_on_the_thread_that_used_it() {
+fn a_plugin_may_be_closed_on_the_thread_that_used_it() {
     in_each_mode(|| {
         for _ in 0..2 {
             let plugin = Loaded::load();
             plugin.call(PROVE);
             plugin.close();
-            assert!(is_mapped(), "the plugin's code is gone, which threads call when they end");
+            assert!(is_mapped(), "the plugin's code is unmapped, but threads call it when they end");
             go_on();
         }
     });
 }
 
-/// The end of a thread calls code of the plugin: the destructor of the key that returns the thread's cache.
+/// A thread that ends calls code of the plugin: the destructor of the key that returns the thread's cache.
 #[test]
-fn threads_that_used_a_plugin_end_after_it_was_closed() {
+fn threads_that_used_a_plugin_may_end_after_it_was_closed() {
     in_each_mode(|| {
         let plugin = Loaded::load();
         // This thread ends before the plugin is closed, as do the threads that the plugin starts.

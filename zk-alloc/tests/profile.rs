@@ -1,4 +1,4 @@
-//! The profile's estimates are those of all requests, by the call sites that made them, and sampling disturbs nothing.
+//! The profile's estimates agree with the exact figures for all requests and call sites, and sampling disturbs nothing.
 #![cfg(all(feature = "profile", target_os = "linux"))]
 
 mod support;
@@ -16,7 +16,7 @@ use zk_alloc::{stats, take_peak_live_bytes, thread_stats};
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator::resident();
 
-/// The profile belongs to the process, so each test runs alone. No setting of the caller begins to sample.
+/// The profile belongs to the process, so each test runs alone. With this setting, the caller's environment does not start sampling.
 const UNSAMPLED: &[(&str, &str)] = &[("ZK_ALLOC_PROFILE", "0")];
 
 fn total(profile: &Snapshot, amount: impl Fn(&Site) -> Amount) -> Amount {
@@ -55,10 +55,10 @@ fn bytes_within(profile: &Snapshot, function: &str, amount: impl Fn(&Site) -> u6
 #[track_caller]
 fn assert_near(estimate: u64, exact: u64, percent: u64) {
     let off = estimate.abs_diff(exact) * 100;
-    assert!(off <= exact * percent, "{estimate} is estimated for {exact}");
+    assert!(off <= exact * percent, "the estimate is {estimate}, and the exact value {exact}");
 }
 
-/// Makes requests of many sizes, of which some thousand stay alive. Returns the number of bytes.
+/// Makes requests of many sizes, of which up to 4,096 stay alive. Returns the number of bytes.
 fn request_at_random(requests: u64, alive: &mut Vec<Vec<u8>>) -> u64 {
     let mut numbers = Numbers::new(7);
     let sizes = (0..requests).map(|_| {
@@ -94,7 +94,7 @@ fn the_estimates_agree_with_all_requests() {
     assert_eq!(left, Amount::default(), "all frees are seen");
 }
 
-/// With every request sampled, the estimates are exact. The counted peak has the blocks in the thread's cache too, of some MiB.
+/// With every request sampled, the estimates are exact. The counted peak also includes the blocks in the thread's cache, a few MiB.
 #[test]
 fn the_totals_agree_with_the_counters() {
     alone!(UNSAMPLED);
@@ -113,7 +113,7 @@ fn the_totals_agree_with_the_counters() {
     drop(large);
 }
 
-// The functions use their results, so that no call is a jump.
+// The functions use their results, so that no call becomes a jump.
 
 #[inline(never)]
 fn hold_small_ones() -> Vec<Vec<u8>> {
@@ -160,7 +160,7 @@ fn fresh_pages_count_at_the_site_of_the_first_touch() {
     let before = stats().fresh_bytes;
     profile::start(profile::MEAN_BYTES);
     hold_nothing_at_the_peak();
-    // The pages are there by now.
+    // These pages are already resident.
     drop(black_box(vec![4u8; 40 * MIB]));
     let profile = profile::snapshot();
     let (all, exact) = (profile.sites.iter().map(|site| site.fresh_bytes).sum(), stats().fresh_bytes);
@@ -189,7 +189,7 @@ fn with_a_mean_of_one_byte_every_request_counts_once() {
     assert!(large().is_empty());
 }
 
-/// A profiler that allocates would profile itself, without an end.
+/// A profiler that allocates would profile itself endlessly.
 #[test]
 fn sampling_allocates_nothing() {
     alone!(UNSAMPLED);
@@ -242,7 +242,7 @@ fn memory_that_outlives_its_thread_stays_until_it_is_freed() {
     assert_eq!(live(own), 0);
 }
 
-/// A forked child has a copy of tables that other threads were changing, and of flags that nobody clears.
+/// A forked child has a copy of tables that other threads were changing, and of flags that no thread clears.
 #[test]
 fn a_forked_child_continues_to_sample() {
     alone!(UNSAMPLED);
@@ -263,7 +263,7 @@ fn a_forked_child_continues_to_sample() {
     });
 }
 
-/// A handler may interrupt the profile itself, and may run on a stack that is too short for a walk.
+/// A handler may interrupt the profile itself, and may run on a stack that is too short for a stack walk.
 #[test]
 #[allow(unsafe_code, reason = "installs a signal handler")]
 fn a_signal_handler_may_allocate() {
@@ -283,7 +283,7 @@ fn a_signal_handler_may_allocate() {
         let timer = libc::itimerval { it_interval: every, it_value: every };
         let none = libc::itimerval { it_interval: libc::timeval { tv_usec: 0, ..every }, ..timer };
         let until = HANDLED.load(Ordering::Relaxed) + 500;
-        // The arena serves handlers, and so does the profile; the handler calls nothing else.
+        // Signal handlers may use the arena and the profile, and this handler calls nothing else.
         assert!(support::process::handle(libc::SIGALRM, on_signal, flags));
         // SAFETY: a valid timer.
         unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
@@ -304,7 +304,7 @@ fn a_signal_handler_may_allocate() {
     }
 }
 
-/// Without a mark, the memory of a program outside of its phases would seem to be the arena's.
+/// Without a mark, memory that a program allocates outside of its phases would look like the arena's.
 #[test]
 fn memory_of_the_backing_allocator_is_marked() {
     alone!(UNSAMPLED);

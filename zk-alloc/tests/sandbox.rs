@@ -1,6 +1,6 @@
-//! Sandboxes (seccomp(2)). Some refuse single system calls with `EPERM` or `ENOSYS`: the allocator goes on without any call that it can do
-//! without, from its start or from any later moment. Others kill a process that makes an unlisted call: a program survives there with the
-//! arena, opened before or after.
+//! Sandboxes (seccomp(2)). Some refuse single system calls with `EPERM` or `ENOSYS`. The allocator then works without the call if it can, no
+//! matter whether the call is refused from the start or from a later moment on. Others kill a process that makes an unlisted call. A program
+//! with the arena survives there, whether the arena opens before the process enters the sandbox or after.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(unsafe_code, reason = "forks, and installs filters of system calls")]
 
@@ -25,11 +25,11 @@ use zk_alloc::{PhaseGuard, Retain, ZkAllocator, phase, release, set_retain, soft
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// The time for which memory is repeatedly taken from threads.
+/// The time for which `release()` repeatedly takes memory from threads.
 const TIME: Duration = Duration::from_millis(100);
 
-/// Works in processes in which these calls are refused: before the process starts unless it `needs` them there, and in the middle of its work.
-/// The arena treats all errors alike, so each moment has one.
+/// Runs the work in two processes in which these calls are refused. In the first, they are refused before the process starts, unless it `needs`
+/// them to start. In the second, they are refused in the middle of the work. The arena treats all errors alike, so each process tries one.
 #[track_caller]
 fn without(calls: &'static [c_long], needs: bool) {
     for (error, at_start) in [(libc::EPERM, !needs), (libc::ENOSYS, false)] {
@@ -116,7 +116,7 @@ fn churn(id: u64, stop: &AtomicBool) {
     assert!(kept.drain(), "a buffer has changed");
 }
 
-/// Vectors that move when they grow, because another buffer lies behind each, and shrink.
+/// Grows vectors, which move because another buffer follows each, and shrinks them.
 fn grow(seed: u64) {
     let mut grown: Vec<_> = (0..2).map(|id| patterned(6 * MIB / 8, seed + id)).collect();
     let mut barriers = Vec::new();
@@ -135,10 +135,10 @@ fn grow(seed: u64) {
     }
 }
 
-/// Vectors that are copied when they grow, and of which most pages were never touched.
+/// Grows vectors that are copied, and of which most pages were never touched.
 fn grow_sparse() {
     drop(black_box(vec![0xA5u8; 16 * MIB]));
-    // Else the vectors may get memory that is cleared by writing, and so resident.
+    // Otherwise, the vectors may get memory that the arena clears by writing, which makes it resident.
     release();
     let mut grown: Vec<_> = (0..8u8).map(|_| vec![0u8; 700 << 10]).collect();
     for words in &mut grown {
@@ -166,12 +166,12 @@ fn zeroed() {
 /// A child finds its inherited memory unchanged, and allocates. If no process can be started, nothing changes.
 fn forked(is_refused: bool, error: c_int) {
     let inherited = phase(|| blocks(77));
-    // The fork finds free memory.
+    // Retains memory, so that there is free memory at the fork.
     set_retain(Retain::Bytes(256 * MIB));
     phase(|| drop(black_box((0..8).map(|_| vec![1u8; 8 * MIB]).collect::<Vec<_>>())));
     let retained = stats().resident_bytes;
     if is_refused {
-        // SAFETY: fails.
+        // SAFETY: the kernel refuses the call.
         let pid = unsafe { libc::fork() };
         assert_eq!((pid, std::io::Error::last_os_error().raw_os_error()), (-1, Some(error)));
     } else {
@@ -181,30 +181,30 @@ fn forked(is_refused: bool, error: c_int) {
             release();
             u8::from(!(is_whole(&inherited) && is_whole(&own) && is_whole(&phase(|| blocks(77)))))
         });
-        assert_eq!(code, 0, "the child found something else than it inherited");
+        assert_eq!(code, 0, "the contents of the child's memory are wrong");
     }
     inherited.iter().for_each(|words| assert_patterned(words, 77));
     phase(|| drop(black_box((0..8).map(|_| vec![1u8; 8 * MIB]).collect::<Vec<_>>())));
-    assert!(stats().resident_bytes < retained + MIB, "the fork loses no free memory: {}", stats());
+    assert!(stats().resident_bytes < retained + MIB, "free memory was lost at the fork: {}", stats());
 }
 
 #[test]
-fn memory_keeps_its_contents_without_calls_that_are_refused() {
+fn memory_keeps_its_contents_when_system_calls_are_refused() {
     // No thread knows whether another is using its cache. So no thread may empty another's cache.
     without(&[libc::SYS_membarrier], false);
     // Memory keeps its contents after a purge, and is not wiped in a forked child.
     without(&[libc::SYS_madvise], false);
-    // Growth copies.
+    // Growth has to copy.
     without(&[libc::SYS_mremap], false);
-    // Nothing tells whether clearing memory or purging it is cheaper.
+    // The arena can't find out whether clearing memory or purging it is cheaper.
     without(&[libc::SYS_mincore], false);
-    // Nothing tells a page that was written to swap from one that was never touched. The loader reads by this call.
+    // The arena can't tell a page that was written to swap from one that was never touched. The loader needs this call to start the process.
     without(&[libc::SYS_pread64], true);
     // No path that allocates needs a thread or a process of its own. Only the test starts threads, at its beginning.
     without(&[libc::SYS_clone, libc::SYS_clone3], true);
 }
 
-/// Under a late limit, mremap(2) may refuse after it has already unmapped the target. That hole can't be mapped again,
+/// Under a limit that is set late, mremap(2) may refuse after it has already unmapped the target. That hole can't be mapped again,
 /// so a request that got it would find no memory there.
 #[test]
 fn the_hole_of_a_refused_move_is_not_handed_out() {
@@ -296,7 +296,7 @@ fn live_in_a_sandbox(is_open: bool, more: &[c_long], advices: &[c_int]) -> ! {
         work(1);
     }
     assert_eq!(stats().address_space_bytes > 0, is_open);
-    // Threads of the standard library make more calls. The first is for the calls that glibc makes only once.
+    // Threads of the standard library would make more calls. The first thread makes the calls that glibc makes only once.
     let thread = |run| start_thread(run, null_mut()).expect("a thread");
     join_thread(thread(nothing));
     enter_sandbox(more, advices);
@@ -314,7 +314,7 @@ fn live_in_a_sandbox(is_open: bool, more: &[c_long], advices: &[c_int]) -> ! {
     }
 }
 
-/// Every call that the arena makes once before `main`, but madvise(2). The last one is for samples of call sites.
+/// Every call that the arena makes once before `main`, except madvise(2). The last one is for samples of call sites.
 const MORE: [c_long; if cfg!(feature = "profile") { 6 } else { 5 }] = [
     libc::SYS_membarrier,
     libc::SYS_mincore,
@@ -349,14 +349,14 @@ fn lives(settings: Settings, more: &[c_long], advices: &[c_int]) {
 }
 
 #[test]
-fn with_its_setting_the_arena_survives_in_a_sandbox_with_the_calls_of_glibc() {
+fn with_the_sandbox_setting_the_arena_survives_with_only_the_calls_of_glibc() {
     lives(&[("ZK_ALLOC_SANDBOX", "1")], &[], &[libc::MADV_DONTNEED]);
 }
 
 /// Before `main`, the arena makes every call that it may need. An operator who records and allows those covers the
 /// whole run.
 #[test]
-fn the_arena_survives_in_a_sandbox_with_the_calls_made_at_the_start() {
+fn the_arena_survives_in_a_sandbox_that_allows_the_calls_made_at_the_start() {
     lives(&[], &MORE, &RECORDED);
 }
 
@@ -382,7 +382,7 @@ fn calls_at_the_start(call: c_long, argument_at: u32, argument: u32) -> bool {
 #[test]
 fn every_call_that_the_arena_may_make_is_made_once_at_the_start() {
     for advice in RECORDED {
-        // Only made if huge pages may be used.
+        // The arena gives this advice only if huge pages may be used.
         if advice != libc::MADV_HUGEPAGE {
             assert!(calls_at_the_start(libc::SYS_madvise, FIRST_AT + 16, advice as u32), "advice {advice}");
         }
@@ -394,6 +394,6 @@ fn every_call_that_the_arena_may_make_is_made_once_at_the_start() {
     }
     assert!(
         !calls_at_the_start(libc::SYS_madvise, FIRST_AT + 16, libc::MADV_COLLAPSE as u32),
-        "the filter kills whoever"
+        "the filter kills a program that does not make the call"
     );
 }

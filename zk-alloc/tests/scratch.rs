@@ -55,7 +55,7 @@ fn filled<T>(room: &mut [MaybeUninit<T>], seed: u8, make: Make<T>) -> &mut [T] {
         slot.write(make(seed, index));
     }
     // SAFETY: every element was written.
-    #[allow(unsafe_code, reason = "as the caller of an uninitialised array must")]
+    #[allow(unsafe_code, reason = "initialises the array, as its caller must")]
     unsafe {
         room.assume_init_mut()
     }
@@ -145,7 +145,7 @@ fn request() -> impl Strategy<Value = Request> {
     (how, align, bytes, any::<u8>()).prop_map(|(how, align, bytes, seed)| Request { how, align, bytes, seed })
 }
 
-/// The ways to take all memory back.
+/// The methods that free all memory of a scratch.
 fn back() -> impl Strategy<Value = fn(&mut Scratch)> {
     prop::sample::select(vec![Scratch::reset as fn(&mut Scratch), Scratch::wipe, Scratch::release])
 }
@@ -153,8 +153,8 @@ fn back() -> impl Strategy<Value = fn(&mut Scratch)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Nothing overlaps, everything is aligned, and contents do not change. Zeroed memory is zero, whatever was there
-    /// before. The scratch refuses requests that do not fit, with the right numbers, and each round starts over in the
+    /// Nothing overlaps, everything is aligned, and contents do not change. Zeroed memory is zero, no matter what was
+    /// there before. The scratch refuses requests that do not fit, with the right numbers, and each round starts over in the
     /// same memory.
     #[test]
     fn rounds_of_requests_agree_with_a_model(
@@ -179,7 +179,7 @@ fn an_initialiser_may_allocate_and_may_panic() {
     let scratch = Scratch::with_capacity(CAPACITY_BYTES);
     let outer = scratch.alloc_array(10, |index| &*scratch.alloc_array(10, |inner| (index, inner)));
     let panicked = catch_unwind(AssertUnwindSafe(|| {
-        scratch.alloc_array(10, |index| if index == 5 { panic!("in the midst") } else { index }).len()
+        scratch.alloc_array(10, |index| if index == 5 { panic!("in the middle") } else { index }).len()
     }));
     assert!(panicked.is_err());
     let after = scratch.alloc_array(100, |_| usize::MAX);
@@ -190,14 +190,14 @@ fn an_initialiser_may_allocate_and_may_panic() {
 }
 
 #[test]
-fn values_without_a_size_and_with_a_large_alignment_are_served() {
+fn values_of_size_zero_and_of_large_alignment_are_served() {
     #[derive(Clone, Copy)]
     #[repr(align(65536))]
     struct Aligned;
     let scratch = Scratch::with_capacity(256 << 10);
     scratch.alloc(1u8);
     assert!((&raw const *scratch.alloc(Aligned)).addr().is_multiple_of(65536));
-    // Not made one by one, because only an optimised loop of that length ends.
+    // Left uninitialised, because a loop of that length ends only if the compiler removes it.
     assert_eq!(scratch.alloc_array_uninit::<()>(usize::MAX).len(), usize::MAX);
     assert_eq!(scratch.alloc_array(3, |_| Aligned).len(), 3);
     assert_eq!(scratch.alloc_array_zeroed::<[u64; 0]>(usize::MAX / 2).len(), usize::MAX / 2);
@@ -221,7 +221,7 @@ fn lengths_and_capacities_larger_than_any_memory_are_refused() {
     assert!(message.contains("1048576 bytes") && message.contains("bytes left"), "{message}");
 }
 
-/// Tests that also need the arena of the global allocator, or the kernel's account of pages.
+/// Tests that also need the arena of the global allocator, or the kernel's figures for pages.
 #[cfg(target_os = "linux")]
 mod beside_the_system {
     use crate::support::in_its_own_process;
@@ -230,7 +230,7 @@ mod beside_the_system {
 
     use super::*;
 
-    /// After a reset, the next round must fault in no page. After a release, the memory belongs to the system again.
+    /// After a reset, the next round must not fault in any page. A release returns the memory to the system.
     #[test]
     fn pages_stay_resident_until_they_are_released() {
         const BYTES: usize = 1 << 20;
@@ -382,7 +382,7 @@ mod collections {
         assert!(scratch.used_bytes() < before + 200, "{scratch:?}");
         drop(last);
         assert!(scratch.used_bytes() < before + 64, "{scratch:?}");
-        // A block that is not the last returns nothing, because the block behind it stays in place.
+        // A block that is not the last returns no memory, because the block after it stays in place.
         let boxed = ScratchBox::new_in([7u64; 100], &scratch);
         let with_box = scratch.used_bytes();
         drop(first);
@@ -391,7 +391,7 @@ mod collections {
     }
 
     #[test]
-    fn maps_of_hashbrown_live_in_a_scratch() {
+    fn hashbrown_maps_work_in_a_scratch() {
         let mut scratch = Scratch::with_capacity(1 << 20);
         for round in 0..3u64 {
             let mut map = hashbrown::HashMap::with_hasher_in(RandomState::new(), &scratch);
@@ -451,7 +451,7 @@ mod collections {
     }
 }
 
-/// The protections of a `SecretBuf`, by the kernel's account.
+/// The protections of a `SecretBuf`, as the kernel reports them.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code, reason = "touches guarded memory on purpose")]
 mod secret {
@@ -490,15 +490,15 @@ mod secret {
         }
     }
 
-    /// The kernel may refuse each protection, and the buffer then says that it lacks it. Its answer must match the kernel's
-    /// account.
+    /// The kernel may refuse any protection, and the buffer then says that it lacks it. What the buffer says must match the
+    /// kernel's report.
     #[test]
     fn the_kernel_locks_a_secret_and_leaves_it_out_of_dumps_and_children() {
         let secret = SecretBuf::zeroed(2 * PAGE_BYTES + 1);
         let map = map_of(address(&secret)).unwrap();
         assert_eq!(map.access, "rw-p");
         assert_eq!(map.has("lo"), secret.is_locked(), "{map:?}");
-        // All tests of this binary together hold less than that.
+        // All tests of this binary together lock less than that.
         assert!(secret.is_locked() || lockable_bytes() < 1 << 20, "{map:?}");
         assert!(map.has("dd") && secret.is_left_out_of_dumps(), "{map:?}");
         assert!(map.has("wf") && secret.is_wiped_on_fork(), "{map:?}");

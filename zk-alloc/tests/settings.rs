@@ -1,6 +1,6 @@
-//! Settings come from the environment and from the program. Those of the program hold where the environment sets nothing, and `stats()` tells
-//! the origin of each. A warning names an invalid setting once, with the default that replaces it. The program runs on. Messages go to the
-//! file that was standard error when the process began, and to no other file (hazard 35).
+//! Settings come from the environment and from the program. A setting of the program applies if the environment does not set it, and
+//! `stats()` tells the origin of each. A warning names an invalid setting once, with the default that replaces it, and the program runs on.
+//! Messages go to the file that was standard error when the process began, and to no other file.
 //!
 //! The global allocator here is `System`, so that each test chooses the first `ZkAllocator` of its process.
 #![cfg(target_os = "linux")]
@@ -24,7 +24,7 @@ use zk_alloc::{
 
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// Allocates, writes and frees.
+/// Allocates a block, writes to it and frees it.
 fn request(allocator: &'static ZkAllocator, size: usize) {
     drop(Block::written(allocator, size));
 }
@@ -46,7 +46,7 @@ fn report() {
     assert!(stats().run_allocations >= 2, "{}", stats());
     let huge_pages = stats().huge_pages.expect("there is an arena");
     println!("capacity {} threshold {} huge_pages {huge_pages} .", thread_capacity_bytes(), min_arena_bytes());
-    // Whole GiB are shown.
+    // The capacity is set and shown in GiB.
     let values = [thread_capacity_bytes() >> 30, min_arena_bytes(), in_force().retain_bytes.value];
     VARIABLES.iter().zip(values).for_each(|((name, _), value)| println!("{name} is {value}"));
 }
@@ -60,8 +60,8 @@ fn reported(names: &[&str], value: impl AsRef<OsStr>) -> Option<Ended> {
     Some(ended)
 }
 
-/// Settings are read when the first phase begins, in the middle of the program. A typing error must not stop it, must
-/// not count as another value, and must be named once, with the default, however long it is. src/config/tests.rs tries more values and all
+/// Settings are read when the first phase begins, in the middle of the program. An invalid value must not stop the program, and must not be
+/// taken for another value. One warning must name it, however long it is, with the default. src/config/tests.rs tries more values and all
 /// variables.
 #[test]
 fn a_warning_names_an_invalid_value_and_the_default_used_instead() {
@@ -87,7 +87,7 @@ fn a_warning_names_an_invalid_value_and_the_default_used_instead() {
     }
 }
 
-/// A misspelt variable has no effect, and nothing else would say so. Valid values take effect without a warning.
+/// A misspelt variable has no effect, and only the warning says so. Valid values take effect without a warning.
 #[test]
 fn valid_values_take_effect_and_misspelt_ones_are_named() {
     let misspelt =
@@ -141,7 +141,8 @@ fn messages(before: impl FnOnce(), after: impl FnOnce()) -> Option<String> {
     Some(ended.stderr)
 }
 
-/// If a program closes descriptor 2, the next file that it opens gets that number. Without the first part, the second could not fail.
+/// If a program closes descriptor 2, the next file that it opens gets that number. The first part shows that there are messages: without
+/// messages, the second part could not fail.
 #[test]
 fn no_messages_are_written_to_a_data_file_that_has_the_descriptor_of_standard_error() {
     if let Some(messages) = messages(|| (), || ()) {
@@ -165,7 +166,7 @@ fn no_messages_are_written_to_a_data_file_that_has_the_descriptor_of_standard_er
     assert_eq!(messages(replace, check).unwrap_or_default(), "");
 }
 
-/// Only the file counts, not the descriptors that it had in between.
+/// Only the file matters, not which descriptors it had in between.
 #[test]
 fn messages_go_to_standard_error_again_when_its_descriptor_is_back() {
     let close_and_open = || {
@@ -184,7 +185,7 @@ fn in_force() -> SettingsInForce {
     stats().settings.expect("there is an arena")
 }
 
-/// Bytes that the arena and the backing allocator served while `f` ran.
+/// Bytes that the arena served while `f` ran, and bytes that the backing allocator served in its place.
 fn served(f: impl FnOnce()) -> (u64, u64) {
     let before = stats();
     f();
@@ -196,14 +197,14 @@ static BY_DEFAULT: ZkAllocator = ZkAllocator::resident();
 
 /// Without any setting, every value has the default as its origin. `reserve` opens the arena without a `ZkAllocator`.
 #[test]
-fn every_setting_has_its_default_and_says_so() {
+fn without_settings_every_value_is_reported_as_the_default() {
     for open in [|| request(&BY_DEFAULT, MIB), || assert!(reserve(MIB) >= MIB)] {
         without_warnings(&[], || {
             assert_eq!(stats().settings, None, "there is no arena yet");
             open();
-            assert_eq!(in_force().to_string(), "all as by default");
+            assert_eq!(in_force().to_string(), "all defaults");
             assert_eq!(in_force().min_bytes.origin, Origin::Default);
-            assert!(stats().to_string().ends_with("settings: all as by default"), "{}", stats());
+            assert!(stats().to_string().ends_with("settings: all defaults"), "{}", stats());
         });
     }
 }
@@ -212,13 +213,13 @@ const fn resident(settings: Settings) -> ZkAllocator {
     ZkAllocator::resident().settings(settings)
 }
 
-/// An allocator with one setting, what `stats()` says of it, and a check of its effect.
+/// An allocator with one setting, what `stats()` reports about it, and a check of its effect.
 type Case = (ZkAllocator, &'static str, fn(&'static ZkAllocator));
 
 static CASES: [Case; 6] = [
     // The threshold applies to every request, including the first.
     (resident(Settings::new().min_bytes(4 * KIB)), "ZK_ALLOC_MIN_BYTES=4096", |allocator| {
-        assert_eq!(min_arena_bytes(), 0, "no allocator brought its settings yet");
+        assert_eq!(min_arena_bytes(), 0, "no allocator has brought its settings yet");
         assert_eq!(served(|| request(allocator, 4 * KIB - 1)), (0, 0));
         assert_eq!(min_arena_bytes(), 4 * KIB);
         assert_eq!(served(|| request(allocator, 4 * KIB)), (4 * KIB as u64, 0));
@@ -238,7 +239,7 @@ static CASES: [Case; 6] = [
         assert_eq!(served(|| request(allocator, 6 * MIB)), (6 * MIB as u64, 0));
         assert_eq!(served(|| request(allocator, 10 * MIB)), (0, 10 * MIB as u64));
     }),
-    // The wish is the setting, and the outcome is its effect on this host.
+    // `stats()` has both the requested setting and its outcome on this host.
     (resident(Settings::new().huge_pages(HugePages::Never)), "ZK_ALLOC_THP=never", |allocator| {
         request(allocator, MIB);
         assert_eq!(stats().huge_pages, Some(HugePagesOutcome::Never));
@@ -249,11 +250,11 @@ static CASES: [Case; 6] = [
         resident(Settings::new().huge_pages(HugePages::Always).lazy_zero_bytes(MIB)),
         "ZK_ALLOC_THP=always (program), ZK_ALLOC_LAZY_ZERO_BYTES=1048576",
         |allocator| {
-            // Memory stays when it is used a second time.
+            // Memory stays resident only if it is used a second time.
             (0..2).for_each(|_| request(allocator, 4 * MIB));
             let before = stats().fresh_bytes;
             request(allocator, 4 * MIB);
-            assert_eq!(stats().fresh_bytes, before, "what was kept is not fresh");
+            assert_eq!(stats().fresh_bytes, before, "retained memory is not fresh");
             assert!(Block::zeroed(allocator, 4 * MIB).is_zero());
             let is_lazy = stats().huge_pages == Some(HugePagesOutcome::Always);
             assert_eq!(stats().fresh_bytes - before, if is_lazy { 4 * MIB as u64 } else { 0 }, "{}", stats());
@@ -303,10 +304,10 @@ const ALL: Settings = Settings::new()
 
 static OF_ALL: ZkAllocator = ZkAllocator::resident().settings(ALL);
 
-/// Operators know the host, so a variable outweighs its setting in code, and no other. src/config/tests.rs tries each variable, and what
-/// an invalid one leaves in force.
+/// Operators know the host, so a variable overrides its setting in code, and no other setting. src/config/tests.rs tries each variable, and
+/// checks which setting an invalid variable leaves in force.
 #[test]
-fn variables_outweigh_their_settings_in_the_program() {
+fn environment_variables_override_settings_in_the_program() {
     without_warnings(&[("ZK_ALLOC_MIN_BYTES", "2K"), ("ZK_ALLOC_SLAB_GB", "5"), ("ZK_ALLOC_THP", "auto")], || {
         request(&OF_ALL, MIB);
         assert_eq!((min_arena_bytes(), thread_capacity_bytes()), (2 * KIB, 5 * GIB));
@@ -342,7 +343,7 @@ fn the_first_request_starts_the_background_thread_unless_the_environment_forbids
 fn a_phase_before_the_first_request_opens_no_arena() {
     alone!();
     phase(|| ());
-    assert_eq!(stats().address_space_bytes, 0, "without an allocator of ours there is nobody to serve");
+    assert_eq!(stats().address_space_bytes, 0, "no `ZkAllocator` has made a request yet");
     begin_phase();
     assert_eq!(served(|| request(&RETAINS_NOTHING, MIB)), (MIB as u64, 0));
     end_phase();
@@ -351,9 +352,9 @@ fn a_phase_before_the_first_request_opens_no_arena() {
 
 /// Two allocators of a process share one arena. Its settings do not change after the first request.
 #[test]
-fn the_settings_of_the_first_allocator_hold() {
+fn the_settings_of_the_first_allocator_stay_in_force() {
     alone!();
-    // The first allocator's settings are taken even if the arena serves nothing.
+    // The first allocator's settings take effect even if the arena serves none of its requests.
     request(&RETAINS_NOTHING, MIB);
     request(&OF_ALL, MIB);
     assert_eq!(in_force().to_string(), "ZK_ALLOC_RETAIN_BYTES=0 (program)");

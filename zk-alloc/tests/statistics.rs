@@ -85,7 +85,7 @@ fn a_forked_child_does_not_wait_for_the_lock_of_the_table() {
 /// The requests of [`work`], and their bytes.
 const WORK: (u64, u64) = (30, 10 * (1024 + (100 << 10) + MIB as u64));
 
-/// Uses blocks, a run that the thread keeps, and runs that it does not. Returns what the thread counted.
+/// Allocates and frees blocks, runs that the thread caches, and runs that it does not cache. Returns the requests and bytes that it counted.
 fn work() -> (u64, u64) {
     let before = thread_stats();
     for bytes in [1 << 10, 100 << 10, MIB] {
@@ -128,7 +128,7 @@ fn a_thread_counts_only_its_own_requests() {
         assert_eq!(work(), WORK);
         let before = thread_stats();
         for _ in 0..3 {
-            // The threads follow each other, and the cache of one is the next one's.
+            // The threads run one after another, and each gets the cache of the one before.
             let (at_first, in_thread) = thread::spawn(move || (thread_stats(), work())).join().unwrap();
             assert!(at_first.bytes < MIB as u64, "a thread begins with another's count: {at_first:?}");
             assert_eq!(in_thread, WORK);
@@ -139,7 +139,7 @@ fn a_thread_counts_only_its_own_requests() {
     });
 }
 
-/// A purge claims the caches of other threads, so that their requests pass the caches by.
+/// A purge claims the caches of other threads, so that their requests bypass the caches.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_thread_counts_its_requests_while_another_purges() {
@@ -151,7 +151,7 @@ fn a_thread_counts_its_requests_while_another_purges() {
     });
 }
 
-/// A part that is missing or counted twice would send its reader to the wrong place.
+/// If a part were missing or counted twice, a reader would look for memory in the wrong place.
 #[cfg(target_os = "linux")]
 #[test]
 fn resident_parts_add_up_to_what_the_kernel_counts() {
@@ -220,7 +220,7 @@ fn the_metrics_are_the_statistics_and_tell_a_leak_from_retention() {
     assert!(idle("live_bytes") < 8 * MIB, "nothing is in use: {}", idle("live_bytes"));
     assert_eq!(idle("phases_total"), 1);
 
-    // Proofs leak, but not into what is retained.
+    // Leaks raise the live size, and not the retained size.
     let leaked = [made(16), made(16), made(16)];
     let leaking = recorded();
     assert!(leaking("live_bytes") >= idle("live_bytes") + 48 * MIB, "{}", stats());
@@ -235,7 +235,7 @@ fn the_metrics_are_the_statistics_and_tell_a_leak_from_retention() {
     assert_eq!(after("resident_bytes"), after("live_bytes") + after("retained_bytes"));
 }
 
-/// Each phase that ends is an event of tracing, and what the subscriber allocates is not the prover's.
+/// Each phase that ends emits an event of tracing, and the subscriber's allocations do not count as the prover's.
 #[cfg(feature = "tracing")]
 mod events {
     use super::*;
@@ -274,7 +274,7 @@ mod events {
     }
 
     #[test]
-    fn each_phase_that_ends_is_an_event() {
+    fn each_phase_that_ends_emits_an_event() {
         alone!();
         tracing::subscriber::with_default(tracing_subscriber::registry().with(Watch), || {
             drop(phase(|| black_box(vec![1u8; 8 * MIB])));

@@ -47,7 +47,7 @@ fn child(seed: u64, inherited: Vec<Vec<u64>>, guard: PhaseGuard) -> Result<(), u
     check(intact(&own, !seed), 17)
 }
 
-/// The fork copies other threads in the middle of an allocation, and they never continue in the child. Memory that they
+/// At the fork, other threads are in the middle of an allocation, and they do not exist in the child. Memory that they
 /// had claimed stays claimed, and nothing may wait for them. Parent and child each have their own copy of all live
 /// memory.
 #[test]
@@ -95,25 +95,25 @@ fn a_child_forked_in_a_phase_allocates_and_frees_inherited_memory() {
 }
 
 const RETAINED_MIB: usize = 256;
-/// Each fork finds the pages that it would copy in small pages.
+/// With these settings, all memory is in small pages, and free memory stays resident, so that a fork would copy many page table entries.
 const SMALL_PAGES: &[(&str, &str)] = &[("ZK_ALLOC_THP", "never"), ("ZK_ALLOC_RETAIN_BYTES", "8G")];
 
-/// The buffers of a proof: of every zone, and short ones between long ones.
+/// The buffers of a proof, from every zone: four long ones, then many short ones.
 fn proof() -> Vec<Vec<u64>> {
     let long = [96 * MIB, 40 * MIB, 40 * MIB, 40 * MIB];
     let short = [300 << 10, 20 << 10, 90 << 10].repeat(100);
     long.into_iter().chain(short).zip(1..).map(|(bytes, seed)| black_box(vec![seed; bytes / 8])).collect()
 }
 
-/// The memory that a process adds to that in use. A page that several processes share counts in parts.
+/// The proportional set size of a process: if n processes share a page, it counts one n-th for each.
 fn pss_bytes(process: &str) -> usize {
     kernel_bytes(&format!("{process}/smaps_rollup"), "Pss")
 }
 
-/// A forked child that has made its check, and stands still.
+/// A forked child that has run its check, and is stopped.
 struct Child(i32);
 
-/// Forks. The child ends with the step of `check` that failed, or 0, once its parent lets it go on.
+/// Forks a child, which runs `check` and stops. Once the parent continues it, it exits with the step of `check` that failed, or 0.
 fn fork_and(check: impl FnOnce() -> Result<(), u8>) -> Child {
     let child = fork(|| {
         let code = check().err().unwrap_or(0);
@@ -121,13 +121,13 @@ fn fork_and(check: impl FnOnce() -> Result<(), u8>) -> Child {
         unsafe { libc::raise(libc::SIGSTOP) };
         code
     });
-    // SAFETY: a child of this process. Its status is not asked for.
+    // SAFETY: a child of this process. The null pointer means that no status is returned.
     unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WUNTRACED) };
     Child(child)
 }
 
 impl Child {
-    /// Lets the child go on, and returns its exit code.
+    /// Continues the child, and returns its exit code.
     fn code(self) -> i32 {
         // SAFETY: a child of this process.
         unsafe { libc::kill(self.0, libc::SIGCONT) };
@@ -135,7 +135,7 @@ impl Child {
     }
 }
 
-/// A child of `depth` checks its account and its memory, and forks another.
+/// Runs in a child, and checks its resident size and its memory. Unless `depth` is 0, the child forks another that does the same.
 fn account_of_child(depth: u32, live: &[Vec<u64>], parent_bytes: usize) -> Result<(), u8> {
     let check = |ok: bool, step: u8| if ok { Ok(()) } else { Err(step) };
     let is_live_intact = || live.iter().zip(1..).all(|(words, seed)| words.iter().all(|&word| word == seed));
@@ -158,7 +158,7 @@ fn account_of_child(depth: u32, live: &[Vec<u64>], parent_bytes: usize) -> Resul
     check(stats().resident_bytes < parent_bytes / 4 && is_live_intact(), 27)
 }
 
-/// A fork would copy the page tables of the memory that the parent retains, and the parent's next proof would copy its pages.
+/// If the child inherited free memory, the fork would copy its page tables, and the parent's next proof would copy its pages.
 #[test]
 fn a_child_inherits_no_free_memory_and_its_parent_stays_warm() {
     alone!(SMALL_PAGES);
@@ -173,7 +173,7 @@ fn a_child_inherits_no_free_memory_and_its_parent_stays_warm() {
             let own = stats().resident_bytes;
             if own + 200 * MIB < resident { Ok(()) } else { Err(20) }
         });
-        assert_eq!(stats().resident_bytes, resident, "the parent's account stands");
+        assert_eq!(stats().resident_bytes, resident, "the fork changed the parent's resident size");
         let both = pss_bytes("self") + pss_bytes(&child.0.to_string());
         assert!(both < alone + alone / 10, "{both} bytes in parent and child, {alone} in the parent alone");
         let phase = Phase::new();
@@ -187,7 +187,7 @@ fn a_child_inherits_no_free_memory_and_its_parent_stays_warm() {
     assert!(live.iter().zip(1..).all(|(words, seed)| words.iter().all(|&word| word == seed)));
 }
 
-/// Buffers that threads wrote, and that nobody frees during a fork.
+/// A buffer that a thread has written, and that no thread frees during a fork.
 struct Published {
     at: AtomicPtr<u64>,
     words: AtomicUsize,
@@ -262,7 +262,7 @@ fn churn(kept: &mut Kept, numbers: &mut Numbers) -> bool {
 }
 
 /// Runs `child` as vfork(2) would, but with its own stack, so that its frames do not overwrite the caller's. Returns
-/// how it ended.
+/// its wait status.
 fn vforked(stack: &mut [u8], child: &mut dyn FnMut() -> c_int) -> c_int {
     extern "C" fn begin(child: *mut c_void) -> c_int {
         // SAFETY: a closure of the caller, which is suspended until this child ends.
@@ -283,10 +283,10 @@ fn vforked(stack: &mut [u8], child: &mut dyn FnMut() -> c_int) -> c_int {
     status
 }
 
-/// The child's process id differs from that of the threads whose claims it finds in memory. If it took that for a fork,
-/// it would cancel claims of live threads, and two threads would empty one cache.
+/// The child's process id differs from that of the threads whose claims it finds in memory. If the allocator took
+/// that for a fork, it would cancel claims of live threads, and two threads would empty one cache.
 #[test]
-fn vforked_children_allocate_while_another_thread_takes_what_threads_keep() {
+fn vforked_children_allocate_while_another_thread_empties_thread_caches() {
     alone!(each THRESHOLDS);
     let (children, releases) = (&AtomicU64::new(0), &AtomicU64::new(0));
     let vforks = |id: u64| -> Work {

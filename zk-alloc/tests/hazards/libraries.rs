@@ -1,4 +1,4 @@
-//! Libraries hold memory across phases, in their own structures. Each runs for real, and its results are checked.
+//! Libraries hold memory across phases, in their own structures. Each test runs the real library, and checks its results.
 //!
 //! - rayon: blocks of its injector, buffers of its deques, whole pools.
 //! - crossbeam-epoch frees late: any thread may free, in a later phase, what an earlier phase removed.
@@ -72,8 +72,8 @@ fn each_job_from_outside_the_pool_runs_once_in_any_phase() {
     assert!(stats().slab_allocations - before >= nodes, "{}", stats());
 }
 
-/// The jobs that `join` has not run yet wait in a deque. Its buffer doubles as they become more: 64 KiB for 4,000 of
-/// them. Each job waits until the bottom is reached, where the phase changes. So no thread finishes one earlier.
+/// The jobs that `join` has not run yet wait in a deque. Its buffer doubles as the deque grows: 64 KiB for 4,000 jobs.
+/// Each job waits until the recursion reaches the bottom, where the phase changes. So no job ends earlier.
 #[test]
 fn a_deque_that_grew_in_one_phase_keeps_its_jobs_in_the_next() {
     const DEPTH: u64 = 4_000;
@@ -146,7 +146,7 @@ fn pools_built_in_one_phase_work_in_the_nine_after_it() {
         });
     }
     assert!(stats().slab_allocations >= 2 * 9 * 2_000, "{}", stats());
-    // The pools end in another order than they were made, one of them outside of phases.
+    // One pool ends outside of phases, the other in a phase.
     let [small, large] = pools;
     drop(small);
     phase(|| drop(large));
@@ -156,7 +156,7 @@ const KEYS: u64 = 4_000;
 /// Phases, each of which updates the map.
 const ROUNDS: u64 = 20;
 
-/// Lowers the count of live values when the garbage collector drops it.
+/// A value of the map. It lowers the count of live values when the garbage collector drops it.
 struct Value {
     seed: u64,
     words: Vec<u64>,
@@ -213,7 +213,7 @@ fn a_map_updated_by_all_workers_across_phases_has_the_right_values() {
     let puts = KEYS * ROUNDS * 2 / 5;
     let served = stats().slab_allocations - before;
     assert!(served >= if small_nodes_too() { 2 * puts } else { puts / 5 }, "{}", stats());
-    // Collections that run in a phase and outside of one free all values in the end.
+    // Garbage collections, in phases and outside of phases, free all values in the end.
     assert!(map.iter().all(|entry| entry.remove()));
     for round in 0..1_000u32 {
         if alive.load(Ordering::Relaxed) == 0 {

@@ -14,7 +14,7 @@ use crate::support::{THRESHOLDS, alone, child, in_its_own_process};
 use crate::{buffers, intact};
 use zk_alloc::{PhaseGuard, phase, stats};
 
-/// With the first, the arena serves all requests; with the second, it serves the larger ones.
+/// With the first setting, the arena serves all requests; with the second, it serves the larger ones.
 const MIN_BYTES: [(&str, &str); 2] = [("ZK_ALLOC_MIN_BYTES", "0"), ("ZK_ALLOC_MIN_BYTES", "1024")];
 
 /// Set in a process that opens phases before `main`.
@@ -47,8 +47,8 @@ extern "C" fn before_main() {
 #[used]
 static INIT: extern "C" fn() = before_main;
 
-/// A constructor may open the first phase of the process, before `main` and the runtime have run. Its buffers are as
-/// good as any others.
+/// A constructor may open the first phase of the process, before `main` and the runtime have run. Its buffers stay
+/// valid like any others.
 #[test]
 fn buffers_made_before_main_live_through_the_phases_after_it() {
     let check = || {
@@ -70,7 +70,7 @@ fn buffers_made_before_main_live_through_the_phases_after_it() {
 
 static LAZY: LazyLock<Vec<Vec<u64>>> = LazyLock::new(|| buffers(4));
 
-/// Some phase fills a cache behind a static, which is never freed.
+/// One phase fills a static, which is never freed. Later phases read it.
 #[test]
 fn a_static_filled_in_one_phase_serves_all_that_follow() {
     alone!(each THRESHOLDS);
@@ -86,8 +86,8 @@ fn say(line: &str) {
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
-/// Set in a process whose main thread leaves buffers for its end. Tests run on other threads; code before `main` runs
-/// on the main thread.
+/// Set in a process whose main thread makes buffers that it uses at exit. They are made before `main`, because tests run on
+/// other threads.
 const AT_EXIT: &str = "ZK_ALLOC_TEST_AT_EXIT";
 
 /// Buffers that a phase left for the end of the process.
@@ -155,7 +155,7 @@ fn end<const WORDS: usize>(buffer: Box<[u64; WORDS]>, word: u64) {
     }
 }
 
-/// Puts this in a slot, and returns what was there.
+/// Puts `new` into a slot, and returns what was there.
 fn swap(slot: &AtomicPtr<[u64; 1_024]>, new: Option<Block>) -> Option<Block> {
     let passed = slot.swap(new.map_or(null_mut(), Box::into_raw), Ordering::AcqRel);
     // SAFETY: what is in a slot came from a box, and is taken out once.
@@ -163,7 +163,7 @@ fn swap(slot: &AtomicPtr<[u64; 1_024]>, new: Option<Block>) -> Option<Block> {
 }
 
 extern "C" fn on_signal(_: c_int) {
-    // Enough that the thread goes to another slab now and then.
+    // Enough blocks that the thread needs another slab from time to time.
     let blocks: [Block; 6] = [1; 6].map(make);
     let run = make::<6_000>(2);
     swap(&FROM_HANDLER, Some(make(HANDLERS))).into_iter().for_each(|passed| end(passed, HANDLERS));
@@ -178,7 +178,7 @@ extern "C" fn on_signal(_: c_int) {
 fn interrupt(worker: libc::pthread_t, signals: u64) {
     while HANDLED.load(Ordering::Relaxed) < signals && !BROKEN.load(Ordering::Relaxed) {
         let before = HANDLED.load(Ordering::Relaxed);
-        // SAFETY: the worker waits for this thread, so it outlives it.
+        // SAFETY: the worker waits for this thread, so it is still alive.
         assert_eq!(unsafe { libc::pthread_kill(worker, libc::SIGUSR1) }, 0);
         while HANDLED.load(Ordering::Relaxed) == before {
             std::hint::spin_loop();
@@ -186,11 +186,11 @@ fn interrupt(worker: libc::pthread_t, signals: u64) {
     }
 }
 
-/// A signal comes between any two instructions, also in the middle of the arena's bookkeeping, and its handler
+/// A signal may arrive between any two instructions, even in the middle of the arena's bookkeeping, and its handler
 /// allocates. All requests of the handler and of the interrupted code go to the arena, in a phase. So the signal never
 /// interrupts the backing allocator, which no handler may enter again.
 #[test]
-fn a_signal_handler_allocates_in_the_midst_of_an_allocation() {
+fn a_signal_handler_may_allocate_in_the_middle_of_an_allocation() {
     const SIGNALS: u64 = 3_000;
     const RING: u64 = 80;
     alone!();
@@ -258,7 +258,7 @@ mod keys {
     #[used]
     static INIT: extern "C" fn() = make_early;
 
-    /// Whether this thread gets the block that it freed last, as from a cache. Slabs would return the lowest free block.
+    /// Whether this thread has a cache, and so gets the block that it freed last. Slabs would return the lowest free block.
     fn has_cache() -> bool {
         let [low, high] = {
             let mut blocks = [(); 2].map(|()| Box::new([1u8; 200]));
@@ -299,7 +299,7 @@ mod keys {
         }
     }
 
-    /// Runs `body` in a process that makes its keys at this time, in a phase. Returns what the process printed.
+    /// Runs `body` in a phase, in a process that makes its keys at this time. Returns the number that the process printed.
     #[track_caller]
     fn with_keys(when: &str, body: impl FnOnce()) -> Option<f64> {
         let ended = child(&[(KEYS, when)], || {
@@ -327,11 +327,11 @@ mod keys {
         assert!(late <= 2.0 * none && early <= 2.0 * none, "{none:.1} ns a pair, {late:.1}, {early:.1}");
     }
 
-    /// A handler may have interrupted `malloc`. If the key needs `malloc`, the thread asks for it again later. A key that
-    /// was made before the program began needs nothing. There are 2,048 caches, so each must become free when its thread
-    /// ends.
+    /// A signal handler may have interrupted `malloc`. If the arena's key needs `malloc`, a thread gets no cache in a handler, and
+    /// asks again later. One of the first 32 keys needs no `malloc`. There are 2,048 caches, so each must become free when its
+    /// thread ends.
     #[test]
-    fn with_any_key_threads_get_a_cache_once_they_are_in_no_handler_and_hand_it_on() {
+    fn with_any_pthread_key_threads_get_a_cache_outside_of_handlers_and_return_it() {
         for when in ["", LATE, EARLY] {
             with_keys(when, || {
                 drop(black_box(Box::new([0u8; 1 << 20])));
@@ -350,7 +350,7 @@ mod keys {
                     assert!(thread::spawn(has_cache).join().unwrap(), "thread {number} has no cache");
                 }
                 let slabs = zk_alloc::stats().slabs;
-                assert!(slabs < 40, "{slabs} slabs are in use after the threads' ends");
+                assert!(slabs < 40, "{slabs} slabs are in use after the threads ended");
                 println!("measured {slabs}");
             });
         }

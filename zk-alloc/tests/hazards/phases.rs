@@ -24,7 +24,7 @@ struct Retained {
     clones: Vec<Table>,
     map: HashMap<u64, Vec<u64>>,
     tree: BTreeMap<String, u64>,
-    /// Each checks its own words.
+    /// Each closure checks the words that it owns.
     boxed: Vec<Box<dyn Fn() + Send>>,
     text: String,
     messages: (mpsc::Sender<[u64; 40]>, mpsc::Receiver<[u64; 40]>),
@@ -39,7 +39,7 @@ impl Retained {
         new
     }
 
-    /// Every collection grows by half or more, so each moves at some time.
+    /// Grows every collection, so that each moves at some time.
     fn grow(&mut self) {
         self.grown += 1;
         let longer = patterned(600 + 400 * self.grown as usize, self.seed);
@@ -115,8 +115,8 @@ fn collections_made_in_one_phase_are_used_and_grown_in_the_next_five() {
     assert!(served >= if small_nodes_too() { 100_000 } else { 1_000 }, "{}", stats());
 }
 
-/// `realloc` gets memory of the backing allocator, of a slab or of a page run, on any thread, and may move it to any
-/// other. Growth by push goes through all of them.
+/// `realloc` gets memory of the backing allocator, of a slab or of a page run, on any thread, and may move it to any of the
+/// others. Growth by push goes through all of them.
 #[test]
 fn a_vector_keeps_its_contents_across_phases_and_threads() {
     alone!(each THRESHOLDS);
@@ -130,7 +130,7 @@ fn a_vector_keeps_its_contents_across_phases_and_threads() {
     };
     for round in 0..24usize {
         for (vector, seed) in vectors.iter_mut().zip(0u64..) {
-            // From 100 words to 4 MiB over the rounds, so that every border is crossed.
+            // From 100 words to some 3 MiB over the rounds, so that every border is crossed.
             let more = 100 << (round * 3 / 4).min(12);
             match (round + seed as usize) % 4 {
                 0 => phase(|| push(vector, seed, more)),
@@ -184,8 +184,8 @@ fn nest(depth: usize, numbers: &mut Numbers, give: &mpsc::Sender<Buffer>) {
     }
 }
 
-/// Many threads change the number of open phases. A buffer is made under one number, checked under another, and freed
-/// by a thread that may have no phase open.
+/// Many threads change the number of open phases. It may differ between the moments when a buffer is made and when
+/// it is checked. The thread that frees the buffer may have no phase open.
 #[test]
 fn buffers_of_nested_and_concurrent_phases_never_share_memory() {
     alone!(each THRESHOLDS);
@@ -219,7 +219,7 @@ fn buffers_of_nested_and_concurrent_phases_never_share_memory() {
     drop(gives);
     let after = stats();
     assert!(after.slab_allocations > before.slab_allocations && after.run_allocations > before.run_allocations);
-    // Every phase has ended, so the arena takes no part.
+    // Every phase has ended, so the arena serves no request.
     let (before, buffer) = (stats().arena_allocations, patterned(100_000, 1));
     assert_eq!(stats().arena_allocations, before);
     drop(buffer);
@@ -262,7 +262,7 @@ fn a_panic_in_nested_phases_frees_its_frames_and_nothing_else() {
     drop(saved);
     let _ = std::panic::take_hook();
     assert!(stats().arena_allocations >= 40 * 4, "{}", stats());
-    // After 40 rounds of frames, only slabs of threads are left.
+    // After 40 rounds, only memory that threads cache still counts as live.
     assert!(stats().live_bytes - live_before <= 4 << 20, "{}", stats());
     let before = stats().arena_allocations;
     drop(patterned(100_000, 1));
@@ -356,7 +356,7 @@ thread_local! {
 }
 
 /// The arena takes back the thread's cache in a destructor of its own. Other destructors may free and allocate before
-/// or after it. They must neither crash nor touch memory of the cache's next thread.
+/// or after that. They must neither crash nor touch memory of the next thread that gets the cache.
 #[test]
 fn destructors_of_thread_locals_free_and_allocate() {
     alone!(each THRESHOLDS);

@@ -1,6 +1,6 @@
-//! Retention: the arena purges memory when asked, at the end of a phase, after an idle time, and on `release()`.
+//! Retention: the arena purges free memory at the end of a phase, after an idle time, and on `release()`, as the policy asks.
 //!
-//! The background thread does so, too. A process has it only on request, it behaves like any thread of the program, and with it an
+//! The background thread purges, too. A process has one only on request. It behaves like any other thread of the program, and with it, an
 //! idle process shrinks to its live size.
 
 use std::hint::black_box;
@@ -35,7 +35,7 @@ fn shrinks_to(bytes: usize, mut each_time: impl FnMut()) -> bool {
     })
 }
 
-/// The most that an idle process may retain: a twentieth more than its live size, and 2 MiB for the test itself.
+/// The most that may be resident in an idle process: its live size, a twentieth of that, and 2 MiB for the test itself.
 fn at_rest(live_bytes: usize) -> usize {
     live_bytes + live_bytes / 20 + 2 * MIB
 }
@@ -47,8 +47,8 @@ fn a_little() {
 
 const SHORT: (&str, &str) = ("ZK_ALLOC_RETAIN_FOR", "0.4");
 
-/// A hidden thread would keep privileges that the program drops, and would block calls that need a process with one
-/// thread.
+/// A hidden thread would keep privileges that the program drops. It would also make calls fail that the kernel allows only to a process
+/// with one thread.
 #[test]
 fn by_default_the_allocator_starts_no_thread() {
     alone!(&[SHORT]);
@@ -93,14 +93,14 @@ fn assert_shrinks(is_in_phases: bool, has_thread: bool, each_time: fn()) {
         drop(guard);
         for round in 0..2 {
             let guard = begin();
-            // Without phases, memory stays when it is used a second time.
+            // Without phases, memory stays resident only if it is used a second time.
             (0..2).for_each(|_| work(allocator));
             if guard.is_some() && has_thread {
-                // Longer than memory is retained outside of phases.
+                // This is longer than memory is retained outside of phases.
                 thread::sleep(Duration::from_millis(700));
             }
             drop(guard);
-            assert!(stats().resident_bytes >= MAX_BYTES, "round {round} is not over: {}", stats());
+            assert!(stats().resident_bytes >= MAX_BYTES, "round {round}: memory was purged too early: {}", stats());
             assert!(shrinks_to(at_rest(survivor.size()), each_time), "round {round}: {}", stats());
         }
         assert!(are_ours(usize::from(has_thread)), "{:?}", ours());
@@ -113,15 +113,15 @@ fn assert_shrinks(is_in_phases: bool, has_thread: bool, each_time: fn()) {
 }
 
 #[test]
-fn an_idle_process_shrinks_to_its_live_size_with_the_thread() {
+fn an_idle_process_with_a_background_thread_shrinks_to_its_live_size() {
     assert_shrinks(false, true, || ());
     assert_shrinks(true, true, || ());
 }
 
 /// A service that frees what it allocates is served by its thread cache, and never reaches the slabs. Between phases, requests to the backing
-/// allocator tick instead.
+/// allocator run the decay ticks instead.
 #[test]
-fn a_process_that_requests_little_shrinks_without_the_thread() {
+fn a_process_with_few_requests_shrinks_without_a_background_thread() {
     assert_shrinks(false, false, a_little);
     assert_shrinks(false, false, || (0..50).for_each(|_| drop(Block::untouched(&RESIDENT, 100, 8))));
     assert_shrinks(true, false, || drop(black_box(vec![1u8; 100])));
@@ -129,14 +129,14 @@ fn a_process_that_requests_little_shrinks_without_the_thread() {
 
 /// The thread may sleep without a time limit. Stopping it must wake it.
 #[test]
-fn the_thread_starts_and_stops_any_number_of_times() {
+fn the_background_thread_starts_and_stops_any_number_of_times() {
     in_its_own_process(&[("ZK_ALLOC_RETAIN_FOR", "ever")], || {
         work(&RESIDENT);
         start_background_thread().expect("a thread");
         thread::sleep(Duration::from_millis(50));
         let begun = Instant::now();
         stop_background_thread();
-        assert!(begun.elapsed() < Duration::from_secs(20), "it slept for ever");
+        assert!(begun.elapsed() < Duration::from_secs(20), "the thread was not woken to stop");
     });
     alone!(&[SHORT]);
     stop_background_thread();
@@ -151,12 +151,12 @@ fn the_thread_starts_and_stops_any_number_of_times() {
         stop_background_thread();
     }
     start_background_thread().expect("a thread");
-    assert!(shrinks_to(2 * MIB, || ()), "the last of them works: {}", stats());
+    assert!(shrinks_to(2 * MIB, || ()), "the thread that was started last does not purge: {}", stats());
 }
 
 /// A signal handler of the program must not run on a thread that the program does not know about.
 #[test]
-fn the_thread_handles_no_signals() {
+fn the_background_thread_handles_no_signals() {
     alone!();
     let of_creator = || field("/proc/thread-self/status", "SigBlk");
     let before = of_creator();
@@ -172,11 +172,11 @@ fn the_thread_handles_no_signals() {
 
 /// The C library applies setuid(2) to every thread that it knows. A thread unknown to it would keep the old user.
 #[test]
-fn the_thread_gives_up_the_privileges_that_the_program_gives_up() {
+fn the_background_thread_drops_the_privileges_that_the_program_drops() {
     alone!(&[SHORT]);
     // SAFETY: only returns a number.
     if unsafe { libc::geteuid() } != 0 {
-        return println!("skipped: only root can give anything up");
+        return println!("skipped: only root has privileges to drop");
     }
     let is_given_up = |task: &std::path::PathBuf| {
         let of_task = |name| field(task.join("status"), name);
@@ -189,9 +189,9 @@ fn the_thread_gives_up_the_privileges_that_the_program_gives_up() {
     assert!(tasks().iter().all(is_given_up), "a task keeps its privileges");
 }
 
-/// The kernel lets only processes with one thread join and make namespaces.
+/// The kernel lets only processes with one thread join and create namespaces.
 #[test]
-fn a_process_without_the_thread_may_join_and_make_namespaces() {
+fn a_process_without_a_background_thread_may_join_and_create_namespaces() {
     alone!(&[SHORT]);
     let error =
         |result: i32| if result == 0 { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap_or(255) as u8 };
@@ -207,7 +207,7 @@ fn a_process_without_the_thread_may_join_and_make_namespaces() {
     for (what, call) in [("unshare(CLONE_NEWUSER)", &make as &dyn Fn() -> u8), ("setns(mnt)", &join)] {
         let without = in_a_fork(call);
         if without != 0 {
-            println!("skipped: {what}: refused in a child that allocates nothing, too (errno {without})");
+            println!("skipped: {what}: the kernel also refuses it in a child that allocates nothing (errno {without})");
             continue;
         }
         let with = in_a_fork(|| {
@@ -218,10 +218,9 @@ fn a_process_without_the_thread_may_join_and_make_namespaces() {
     }
 }
 
-/// fork(2) copies only the calling thread. A child that takes its parent's background thread for its own would never
-/// purge.
+/// fork(2) copies only the calling thread. A child that counts on its parent's background thread would never purge.
 #[test]
-fn a_forked_child_has_no_thread_and_purges_until_it_starts_its_own() {
+fn a_forked_child_purges_without_a_background_thread_and_can_start_one() {
     alone!(&[SHORT, ("ZK_ALLOC_BACKGROUND", "1")]);
     work(&RESIDENT);
     assert!(are_ours(1));
@@ -236,13 +235,13 @@ fn a_forked_child_has_no_thread_and_purges_until_it_starts_its_own() {
     });
     assert_eq!(code, 0, "the number of the check that failed");
     work(&RESIDENT);
-    assert!(shrinks_to(2 * MIB, || ()), "the parent's goes on: {}", stats());
+    assert!(shrinks_to(2 * MIB, || ()), "the parent's thread does not purge any more: {}", stats());
 }
 
 /// A fork can happen in the middle of a purge. The child loses the run that was being purged, which is half of the
 /// memory at most.
 #[test]
-fn a_child_forked_during_a_purge_purges_itself() {
+fn a_child_forked_during_a_purge_still_purges_free_memory() {
     alone!(&[("ZK_ALLOC_RETAIN_FOR", "0.008")]);
     start_background_thread().expect("a thread");
     for round in 0..4 {
@@ -274,9 +273,9 @@ fn the_setting_starts_the_background_thread_at_the_first_phase_and_never_again()
     assert!(are_ours(0));
 }
 
-/// The system may refuse a thread. The program runs on, and may ask again.
+/// The system may refuse to start a thread. The program runs on, and may try again.
 #[test]
-fn a_refused_thread_is_only_an_error() {
+fn a_background_thread_that_the_system_refuses_is_an_error_and_can_be_started_later() {
     alone!(&[SHORT]);
     work(&RESIDENT);
     let refused = limited(libc::RLIMIT_AS, address_space_bytes() + 16 * KIB, start_background_thread);
@@ -296,9 +295,9 @@ fn use_a_buffer() {
 }
 
 #[test]
-fn resident_memory_follows_the_policy() {
+fn resident_memory_follows_the_retention_policy() {
     alone!();
-    // The tables of the arena are there from here on.
+    // Allocates the arena's tables.
     phase(|| drop(black_box(vec![1u8; 1 << 20])));
     let before = rss_bytes();
     set_retain(Retain::Always);
@@ -306,13 +305,13 @@ fn resident_memory_follows_the_policy() {
     assert!(rss_bytes() >= before + SHOWN_BYTES, "Always keeps the buffer's pages");
     let fresh = stats().fresh_bytes;
     use_a_buffer();
-    assert_eq!(stats().fresh_bytes, fresh, "the next phase finds them");
-    assert!(soften() >= BUFFER_BYTES, "free pages may go when the system runs short");
+    assert_eq!(stats().fresh_bytes, fresh, "the next phase reuses them");
+    assert!(soften() >= BUFFER_BYTES, "the system may take free pages when it is short of memory");
     use_a_buffer();
     assert!(release() >= BUFFER_BYTES);
     assert!(rss_bytes() < before + BUFFER_BYTES / 4, "release() purges them");
 
-    // memory/returns.rs has what other policies keep. A time below a millisecond counts too, and the background thread learns of each new one.
+    // memory/returns.rs tests the other policies. Times below a millisecond work too, and the background thread notices each new time.
     start_background_thread().expect("a thread");
     for idle in [Duration::from_micros(100), Duration::ZERO, Duration::from_millis(20)] {
         set_retain(Retain::For(idle));
@@ -328,26 +327,26 @@ fn resident_memory_follows_the_policy() {
     set_retain(Retain::For(Duration::MAX));
     use_a_buffer();
     std::thread::sleep(Duration::from_millis(50));
-    assert!(stats().resident_bytes >= BUFFER_BYTES, "a time that never comes");
+    assert!(stats().resident_bytes >= BUFFER_BYTES, "Retain::For purged before its time");
     stop_background_thread();
     set_retain(Retain::For(Duration::ZERO));
     use_a_buffer();
-    assert!(stats().resident_bytes < BUFFER_BYTES / 4, "no time at all is at once, and needs no thread");
+    assert!(stats().resident_bytes < BUFFER_BYTES / 4, "Retain::For(0) purges at once, without the thread");
 
     set_retain(Retain::Always);
     release();
     assert!(reserve(BUFFER_BYTES) >= BUFFER_BYTES);
-    assert!(rss_bytes() >= before + SHOWN_BYTES, "reserved memory is resident before anybody asked for it");
+    assert!(rss_bytes() >= before + SHOWN_BYTES, "reserved memory is resident before the first request for it");
     let fresh = stats().fresh_bytes;
     let phase = Phase::new();
     let escaped = vec![1u8; BUFFER_BYTES];
     let report = phase.report();
     drop(phase);
-    assert_eq!(stats().fresh_bytes, fresh, "and is what the next request finds");
+    assert_eq!(stats().fresh_bytes, fresh, "the next request reuses the reserved memory");
     assert!(report.run_bytes >= BUFFER_BYTES as u64 && report.reused_bytes >= BUFFER_BYTES as u64, "{report}");
     assert!(report.escaped_bytes >= BUFFER_BYTES && report.peak_live_bytes >= BUFFER_BYTES, "{report}");
     assert!(report.to_string().contains("outliving the phase: 96.0 MiB"), "{report}");
-    assert!(release() < BUFFER_BYTES && escaped.iter().all(|&byte| byte == 1), "what is alive stays");
+    assert!(release() < BUFFER_BYTES && escaped.iter().all(|&byte| byte == 1), "live memory stays");
 }
 
 /// How often the background thread went to sleep.
@@ -358,7 +357,7 @@ fn sleeps_of_the_thread() -> u64 {
 
 static POOL: ZkAllocator = ZkAllocator.participants(Participants::Pool);
 
-/// Under `Participants::Pool`, a thread outside the pool never touches the arena, unless it is registered as a worker.
+/// Under `Participants::Pool`, a thread outside the pool does not use the arena, unless it registers as a worker or opens a phase itself.
 #[test]
 fn a_thread_outside_the_pool_does_not_use_the_arena() {
     alone!();

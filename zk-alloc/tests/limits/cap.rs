@@ -12,20 +12,20 @@ use zk_alloc::{overflow_stats, phase, stats};
 
 const CAP_BYTES: usize = 64 << 20;
 
-/// Runs `body`, which is the test on this thread, in a phase of a process with this cap.
+/// Runs `body` in a phase, in a process of its own with this cap.
 #[track_caller]
 fn with_cap(body: impl FnOnce()) {
     in_its_own_process(&[("ZK_ALLOC_MAX_BYTES", "64M")], || phase(body));
 }
 
-/// Memory that was handed out and never touched takes none, and leaves room for what does.
+/// Memory that was allocated and never touched is not resident, so it leaves room under the cap.
 #[test]
 fn untouched_memory_does_not_count_at_the_cap() {
     with_cap(|| {
         let mut untouched: Vec<u8> = black_box(Vec::with_capacity(60 << 20));
         let buffers: Vec<_> = (0..20).map(|_| black_box(vec![1u8; 1 << 20])).collect();
         assert_eq!(overflow_stats().0, 0, "{}", stats());
-        // Once it is touched, it counts.
+        // Once the memory is touched, it counts.
         untouched.resize(60 << 20, 1);
         std::thread::sleep(std::time::Duration::from_millis(150));
         let more: Vec<_> = (0..8).map(|_| black_box(vec![1u8; 1 << 20])).collect();
@@ -34,8 +34,8 @@ fn untouched_memory_does_not_count_at_the_cap() {
     });
 }
 
-/// At the cap, a slab that becomes free purges the rest of its pages. The kernel refuses to purge locked pages, so they
-/// keep their contents.
+/// At the cap, the arena purges the resident pages of a slab that becomes free. The kernel refuses to purge locked pages, so they
+/// keep their contents, and the arena must clear them for zeroed requests.
 #[test]
 fn memory_that_the_kernel_refuses_to_purge_is_cleared() {
     if lockable_bytes() < 2 << 20 {
@@ -62,11 +62,11 @@ fn memory_that_the_kernel_refuses_to_purge_is_cleared() {
         drop(blocks);
         drop(fill);
         let zeroed: Vec<_> = (0..50).map(|_| black_box(vec![0u8; 768 << 10])).collect();
-        assert!(zeroed.iter().flatten().all(|&byte| byte == 0), "memory that was to be zero held what was freed");
+        assert!(zeroed.iter().flatten().all(|&byte| byte == 0), "zeroed memory has the contents of freed blocks");
     });
 }
 
-/// An operator may prefer a proof that fails to a process that grows.
+/// An operator may prefer a failed proof to a process that grows beyond the limit.
 #[test]
 fn requests_beyond_a_hard_limit_fail() {
     alone!(&[("ZK_ALLOC_MAX_BYTES", "64M"), ("ZK_ALLOC_MAX_HARD", "1")]);
@@ -84,10 +84,10 @@ fn requests_beyond_a_hard_limit_fail() {
         }
         assert!(first.try_reserve_exact(40 << 20).is_err());
         assert!(first.iter().step_by(4096).all(|&byte| byte == 1));
-        // Small requests fail too, some time.
+        // At some point, small requests fail too.
         let mut small = Vec::with_capacity(4096);
         while let Some(got) = get(20_000) {
-            assert!(small.len() < small.capacity(), "the limit holds nothing back");
+            assert!(small.len() < small.capacity(), "the limit refuses no small request");
             small.push(got);
         }
         first.truncate(1 << 20);
@@ -95,21 +95,21 @@ fn requests_beyond_a_hard_limit_fail() {
         assert!(stats().resident_bytes <= CAP_BYTES && first.iter().all(|&byte| byte == 1), "{}", stats());
         drop((small, first));
         assert_eq!(overflow_stats(), (0, 0));
-        get(40 << 20).expect("what was freed serves again")
+        get(40 << 20).expect("freed memory is used again")
     });
     // Outside of phases, the backing allocator serves, as always.
     drop(black_box(vec![1u8; 80 << 20]));
     drop(outside);
 }
 
-/// A service that is told in time takes no new proof.
+/// A service that knows in time that memory is short can refuse new proofs.
 #[test]
 fn the_program_is_called_once_each_time_memory_nears_the_limit() {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     with_cap(|| {
         zk_alloc::on_memory_limit(50, |resident_bytes, max_bytes| {
             assert!(resident_bytes >= 32 << 20 && max_bytes == CAP_BYTES);
-            // Requests of its own do not call it again.
+            // Requests of the function itself do not call it again.
             drop(black_box(vec![1u8; 1 << 20]));
             CALLS.fetch_add(1, Ordering::Relaxed);
         });
@@ -121,7 +121,7 @@ fn the_program_is_called_once_each_time_memory_nears_the_limit() {
             assert_eq!(calls(), round);
             drop(more);
             zk_alloc::release();
-            // Seen by a request that takes the slow path.
+            // Only a request that takes the slow path notices the release.
             drop(black_box(vec![1u8; 100 << 10]));
         }
         zk_alloc::on_memory_limit(0, |_, _| ());

@@ -1,5 +1,5 @@
-//! A pinned range: what lies in it, what does not, and what the kernel says of it. Each test has a process of its own, because there is one
-//! range in a process.
+//! A pinned range: which allocations lie in it, which do not, and what the kernel reports about it. Each test runs in a process of its own,
+//! because a process has one range at a time.
 
 use std::convert::Infallible;
 use std::hint::black_box;
@@ -18,7 +18,7 @@ use zk_alloc::{NotPinned, PhaseGuard, Pinned, Retain, phase, pinned, purge_lazil
 
 const WORDS: usize = MIB / 8;
 
-/// A range that no driver knows: the kernel may purge its pages if the arena tells it to.
+/// A range that no driver has registered. The kernel would purge its pages if the arena asked for it.
 fn unregistered(bytes: usize) -> Pinned {
     let fine = |_: *mut u8, _: usize| Ok::<(), Infallible>(());
     Pinned::new(bytes, fine, fine).expect("a range")
@@ -28,7 +28,7 @@ fn is_in(values: &[u64]) -> bool {
     pinned::contains(values.as_ptr())
 }
 
-/// Two threads that were handed the same page would overwrite each other.
+/// If two threads got the same page, they would overwrite each other's contents.
 #[test]
 fn threads_that_fill_the_range_and_spill_over_keep_their_contents() {
     alone!();
@@ -41,7 +41,7 @@ fn threads_that_fill_the_range_and_spill_over_keep_their_contents() {
             let values = patterned(WORDS / 4 + numbers.below(6 * WORDS), id);
             counts[usize::from(is_in(&values))].fetch_add(1, Ordering::Relaxed);
             kept.push((id, values));
-            // Grown, shrunk or freed.
+            // One vector grows or shrinks. Once there are more than five, one is freed.
             let at = numbers.below(kept.len());
             let (id, values) = &mut kept[at];
             let len = 1 + numbers.below(2 * values.len());
@@ -76,7 +76,7 @@ fn a_vector_grows_in_place_while_there_is_room_and_is_copied_out_when_there_is_n
     values.extend_from_slice(&whole[15 * WORDS..]);
     assert!(values == whole && !is_in(&values), "there is no room for 20 MiB");
     assert_eq!(stats().pinned_in_use_bytes, 0);
-    // Growth from outside: into the range, once the vector has to move.
+    // A vector outside of the range grows into the range when it has to move.
     let full = patterned(16 * WORDS, 1);
     let (mut outside, behind, longer) = (patterned(6 * WORDS, 8), patterned(6 * WORDS, 9), patterned(10 * WORDS, 8));
     assert!(is_in(&full) && !is_in(&outside));
@@ -118,7 +118,7 @@ fn zeroed_memory_is_zero_after_other_use() {
     }
 }
 
-/// A purge would take the pages that the device reads. No driver knows this range, so the kernel would do as it is told.
+/// A purge would take away the pages that a device reads. No driver has registered this range, so the kernel would not refuse to purge it.
 #[test]
 fn nothing_purges_the_range() {
     let body = || {
@@ -142,15 +142,16 @@ fn nothing_purges_the_range() {
     if let Some(ended) = child(&[], body) {
         ended.assert_passed_without_warnings();
     }
-    // The group is short of memory after each phase.
+    // The control group is short of memory after each phase.
     if let Some(ended) = child_in_a_group(256 * MIB, &[], body) {
         ended.assert_passed();
     }
 }
 
-/// The child has no memory in the range, so that it must not be handed any. The handlers of fork(3) do not run for the system call itself.
+/// The range is not mapped in a forked child, so the arena must not hand out its memory there. The first child is forked by the system call
+/// itself, for which no pthread_atfork(3) handlers run.
 #[test]
-fn a_child_does_without_the_range_and_leaves_the_parents_alone() {
+fn a_forked_child_has_no_range_and_leaves_the_parents_range_intact() {
     alone!();
     let range = unregistered(32 * MIB);
     let _phase = PhaseGuard::new();
@@ -168,7 +169,7 @@ fn a_child_does_without_the_range_and_leaves_the_parents_alone() {
             release() > 0 && map_of(at).is_none(),
         ])
     };
-    // SAFETY: the child ends without destructors. It does nothing that needs the handlers of fork(3): the test has one thread at work.
+    // SAFETY: the child ends without destructors. It needs no handlers of fork(3), because only one thread of the test is at work.
     let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
     if child == 0 {
         // SAFETY: ends the child.
@@ -181,26 +182,26 @@ fn a_child_does_without_the_range_and_leaves_the_parents_alone() {
 }
 
 #[test]
-fn a_range_with_survivors_stays_and_says_so() {
+fn a_range_with_live_allocations_stays_registered_and_warns() {
     let body = || {
         let range = Pinned::new(8 * MIB, pinned::lock, pinned::unlock).expect("a range");
         let mut kept = phase(|| patterned(2 * WORDS, 1));
         drop(range);
         assert_eq!((locked_bytes(), stats().pinned_bytes, is_in(&kept)), (8 * MIB, 8 * MIB, true));
         phase(|| {
-            assert!(!is_in(&patterned(WORDS, 2)), "it serves no more");
+            assert!(!is_in(&patterned(WORDS, 2)), "it serves no more requests");
             kept.extend_from_slice(&patterned(3 * WORDS, 1)[2 * WORDS..]);
         });
-        assert!(is_patterned(&kept, 1) && !is_in(&kept), "growth leads out");
+        assert!(is_patterned(&kept, 1) && !is_in(&kept), "growth moves it out of the range");
         assert!(matches!(Pinned::new(MIB, pinned::lock, pinned::unlock), Err(NotPinned::Taken)));
     };
     let said = "zk-alloc: 2097152 bytes of the pinned range of 8388608 are alive: it stays registered, and serves no more requests";
     with_one_warning(&[], &[said], body);
 }
 
-/// Afterwards its pages are memory like any other: not locked, inherited by children, and purged when that is due.
+/// After the drop, its pages are ordinary memory of the arena: not locked, inherited by children, and purged like the rest.
 #[test]
-fn a_range_without_survivors_is_unregistered_and_becomes_free_memory_of_the_arena() {
+fn a_range_without_live_allocations_is_unregistered_and_becomes_free_memory_of_the_arena() {
     alone!();
     for round in 0..3 {
         let range = Pinned::new(8 * MIB - 5, pinned::lock, pinned::unlock).expect("a range");
@@ -219,7 +220,7 @@ fn a_range_without_survivors_is_unregistered_and_becomes_free_memory_of_the_aren
     }
 }
 
-/// A thread that is about to claim pages while the range is dropped must not get pages that the arena serves to another.
+/// A thread that is about to claim pages while the range is dropped must not get pages that the arena hands to another.
 #[test]
 fn threads_that_allocate_while_the_range_is_dropped_keep_their_contents() {
     alone!();
@@ -228,7 +229,7 @@ fn threads_that_allocate_while_the_range_is_dropped_keep_their_contents() {
         Box::new(move || {
             let id = numbers.below(1 << 20) as u64;
             assert_patterned(&phase(|| patterned(WORDS + numbers.below(4 * WORDS), id)), id);
-            // Now and then nobody holds a page.
+            // At times, no thread holds a page of the range.
             thread::sleep(Duration::from_micros(numbers.below(3000) as u64));
         })
     };
@@ -244,22 +245,22 @@ fn threads_that_allocate_while_the_range_is_dropped_keep_their_contents() {
 }
 
 #[test]
-fn a_range_that_can_not_be_is_refused_with_what_was_found() {
+fn a_range_that_cannot_be_pinned_is_refused_with_the_reason() {
     alone!(&[("ZK_ALLOC_MAX_BYTES", "64M")]);
     let said = |mib: usize| Pinned::new(mib * MIB, pinned::lock, pinned::unlock).err().map(|error| error.to_string());
     let refused = |why: &str| Some(format!("{why}; nothing was pinned"));
-    assert_eq!(said(80), refused("83886080 bytes were to be pinned, and the limit is 67108864"));
+    assert_eq!(said(80), refused("83886080 bytes to pin are more than the limit of 67108864 bytes"));
     let failed = Pinned::new(4 * MIB, |_, _| Err("no device"), pinned::unlock).expect_err("no device");
     assert_eq!(Some(failed.to_string()), refused("4194304 bytes could not be registered: no device"));
-    assert_eq!(said(4), None, "dropped at once, so that the next is the first again");
+    assert_eq!(said(4), None, "the range is dropped at once, so the next one is allowed");
     let first = unregistered(4 * MIB);
-    assert_eq!(said(4), refused("this process has, or inherited, a pinned range, and there is one at a time"));
+    assert_eq!(said(4), refused("this process has or inherited a pinned range, and can have only one"));
     drop(first);
     // The limit does not apply to root.
     limited(libc::RLIMIT_MEMLOCK, MIB, || {
         assert!(give_up_root());
         let why =
-            "4194304 bytes to lock or unlock: Cannot allocate memory (os error 12); RLIMIT_MEMLOCK is 1048576 bytes";
+            "can't lock/unlock 4194304 bytes: Cannot allocate memory (os error 12); RLIMIT_MEMLOCK is 1048576 bytes";
         assert_eq!(said(4), refused(&format!("4194304 bytes could not be registered: {why}")));
     });
     assert_eq!((locked_bytes(), stats().pinned_bytes, stats().live_bytes), (0, 0, 0), "{}", stats());

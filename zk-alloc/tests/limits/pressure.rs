@@ -55,7 +55,7 @@ impl Drop for ControlGroup {
     }
 }
 
-/// As [`child`], in a control group that may use this much memory. If no such group can be made, says why and returns `None`.
+/// As [`child`], but in a control group with this memory limit. If no such group can be made, prints why and returns `None`.
 #[track_caller]
 pub(crate) fn child_in_a_group(limit_bytes: usize, settings: Settings, body: impl FnOnce()) -> Option<Ended> {
     if is_alone() {
@@ -70,8 +70,8 @@ pub(crate) fn child_in_a_group(limit_bytes: usize, settings: Settings, body: imp
     };
     let processes = CString::new(group.0.join("cgroup.procs").into_os_string().into_vec()).expect("a path");
     let join = move || {
-        // SAFETY: two calls that neither allocate nor lock; their arguments live as long as the closure. 0 stands for the
-        // writer.
+        // SAFETY: two calls that neither allocate nor lock; their arguments live as long as the closure. Writing 0 adds the
+        // process that writes.
         let joined = unsafe { libc::write(libc::open(processes.as_ptr(), libc::O_WRONLY), c"0".as_ptr().cast(), 1) };
         if joined == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
     };
@@ -80,7 +80,7 @@ pub(crate) fn child_in_a_group(limit_bytes: usize, settings: Settings, body: imp
     child_as(settings, |command| _ = unsafe { command.pre_exec(join) }, body)
 }
 
-/// Longer than the arena trusts what it last read of the control group.
+/// Longer than the time between two reads of the control group's files.
 const A_WHILE: Duration = Duration::from_millis(150);
 
 /// A proof of 100 MiB.
@@ -88,7 +88,7 @@ fn prove() {
     phase(|| drop(patterned(100 * MIB / 8, 1)));
 }
 
-/// Runs `body` in a control group of 256 MiB, in a process of its own that warned as often as given.
+/// Runs `body` in a process of its own, in a control group of 256 MiB. Fails unless the process writes this number of warnings, all about a purge.
 #[track_caller]
 fn in_256_mib(settings: Settings, warnings: usize, body: impl FnOnce()) {
     let Some(ended) = child_in_a_group(256 * MIB, settings, body) else { return };
@@ -98,7 +98,7 @@ fn in_256_mib(settings: Settings, warnings: usize, body: impl FnOnce()) {
     assert!(told.iter().all(|line| line.contains("short of memory: purged")), "{told:?}");
 }
 
-/// A phase ends while 100 MiB are free and 130 MiB are in use, 6 MiB more than seven eighths of the limit.
+/// Ends a phase while 100 MiB are free and 130 MiB are in use, together 6 MiB more than seven eighths of the limit.
 fn end_a_phase_near_the_limit() {
     prove();
     let rest = patterned(130 * MIB / 8, 2);
@@ -119,7 +119,7 @@ fn a_process_far_below_the_limit_keeps_its_memory() {
     });
 }
 
-/// Another policy of retention must not switch this off.
+/// No retention policy may switch off this purge.
 #[test]
 fn near_the_limit_the_end_of_a_phase_purges_what_is_missing() {
     for retain in [None, Some(Retain::For(Duration::from_secs(3600)))] {
@@ -134,19 +134,19 @@ fn near_the_limit_the_end_of_a_phase_purges_what_is_missing() {
     }
 }
 
-/// A filter of system calls may end the process for a look at the group.
+/// A filter of system calls may kill the process for reading the control group's files.
 #[test]
-fn in_a_sandbox_the_group_is_not_read() {
+fn in_a_sandbox_the_control_group_is_not_read() {
     in_256_mib(&[("ZK_ALLOC_SANDBOX", "1")], 0, || {
         end_a_phase_near_the_limit();
         assert_eq!(stats().pressure_purges, 0, "{}", stats());
     });
 }
 
-/// A look at the control group takes some 50 µs, which a program of short phases would pay at the end of each.
+/// Reading the control group's files takes some 50 µs. A program with short phases would pay that at the end of each phase.
 #[test]
 fn short_phases_read_the_control_group_at_most_ten_times_a_second() {
-    /// More than the files of a deep control group take.
+    /// More reads than the files of a deeply nested control group take.
     const MAX_READS_PER_LOOK: u128 = 100;
     in_256_mib(&[], 0, || {
         prove();
@@ -158,7 +158,7 @@ fn short_phases_read_the_control_group_at_most_ten_times_a_second() {
     });
 }
 
-/// How often this process called read(2) and its like.
+/// How often this process has called read(2) and similar calls.
 fn reads() -> u64 {
     field("/proc/self/io", "syscr").parse().expect("a number")
 }
@@ -175,7 +175,7 @@ fn the_background_thread_purges_while_the_process_is_idle() {
     });
 }
 
-/// The work of a prover, scaled down: buffers of all sizes at once, checked.
+/// Does the work of a prover, scaled down: makes buffers of all sizes at once, and checks them.
 fn prove_with(largest_words: usize) {
     let made: Vec<_> = [700, 4_000, 9_000, 50_000, largest_words].map(|len| patterned(len, len as u64)).into();
     made.iter().for_each(|words| assert_patterned(words, words.len() as u64));
@@ -203,7 +203,7 @@ fn zeroed() -> bool {
 /// Without address space for the tables of the smallest region, there is no arena. The backing allocator serves every
 /// request for the arena, and the overflow counts include it.
 #[test]
-fn without_address_space_the_backing_allocator_serves_and_is_counted() {
+fn without_address_space_the_backing_allocator_serves_and_its_requests_are_counted() {
     with_one_warning(&[], &["address space", "errno 12"], || {
         limited(libc::RLIMIT_AS, address_space_bytes() + 8 * MIB, || {
             (0..5).for_each(|_| phase(|| prove_with(1 << 17)));
@@ -260,7 +260,7 @@ fn memory_refused_within_a_phase_is_counted_and_no_contents_are_lost() {
 }
 
 /// In a small container, memory that stays resident between phases must leave room for the rest of the process.
-/// Otherwise the kernel ends it. 160 MiB in phases and 110 MiB between them fit 256 MiB only if the arena retains half
+/// Otherwise the kernel kills it. 160 MiB in phases and 110 MiB between them fit 256 MiB only if the arena retains half
 /// of that at most.
 #[test]
 fn in_a_small_control_group_phases_leave_room_for_the_rest_of_the_process() {
@@ -295,7 +295,7 @@ impl HostSetting {
 impl Drop for HostSetting {
     fn drop(&mut self) {
         if let Err(error) = fs::write(self.path, self.old.trim()) {
-            eprintln!("{} is not {} again: {error}", self.path, self.old.trim());
+            eprintln!("{} can't be restored to {}: {error}", self.path, self.old.trim());
         }
     }
 }
@@ -312,7 +312,7 @@ fn strict_accounting() -> io::Result<[HostSetting; 2]> {
 #[test]
 fn strict_accounting_changes_neither_the_region_nor_the_service() {
     if !is_alone() && !may_change_host() {
-        return println!("skipped: ZK_ALLOC_TEST_HOST=1 allows to change vm.overcommit_memory for a moment");
+        return println!("skipped: ZK_ALLOC_TEST_HOST=1 allows this test to change vm.overcommit_memory for a moment");
     }
     // Two such tests at once would restore each other's settings.
     let lock = fs::File::create(env::temp_dir().join("zk-alloc-test-host.lock")).unwrap();

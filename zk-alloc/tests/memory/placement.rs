@@ -1,5 +1,5 @@
 //! Where memory lies. Slabs and runs of nearly all lengths share a zone. Freed memory of one kind serves the others, and survivors are not
-//! in the way. A thread caches the short run that it freed last for its next request; reuse.rs has what other threads get of it. Two threads
+//! in the way. A thread caches the short runs that it freed last for its next requests; reuse.rs tests how other threads get them. Two threads
 //! that write to their own small blocks do not write to the same cache line. A large vector that grows moves to fresh memory without being
 //! copied, and to resident memory without a page fault. Its moves leave few mappings.
 
@@ -37,7 +37,8 @@ fn blocks(bytes: usize) -> Vec<Vec<u8>> {
     black_box((0..bytes / (16 * KIB)).map(|_| vec![1; 16 * KIB]).collect())
 }
 
-/// If the slab of a live block or a short run took the lowest place, survivors of a proof would lie where its longest run was.
+/// If the slab of a live block or a short run took the lowest place, a proof's survivors would lie where its longest run was, and the next
+/// proof's longest run would need fresh memory.
 #[test]
 fn slabs_and_short_runs_that_stay_do_not_take_the_place_of_a_long_run() {
     in_a_phase(|| {
@@ -50,7 +51,7 @@ fn slabs_and_short_runs_that_stay_do_not_take_the_place_of_a_long_run() {
         let shorts = || black_box((0..12).map(|_| run(192 * KIB)).collect::<Vec<_>>());
         let long = run(16 * MIB);
         drop((shorts(), long));
-        // The thread caches the last long run that it freed.
+        // Another long run takes this memory first. A thread caches no long run, so it is free again.
         drop(run(MIB));
         let pins = shorts();
         assert_fresh(0, || run(16 * MIB));
@@ -58,7 +59,7 @@ fn slabs_and_short_runs_that_stay_do_not_take_the_place_of_a_long_run() {
     });
 }
 
-/// Each kind comes and goes at another time. Without sharing, each proof would pay for all.
+/// Each kind reaches its peak at another time. If they did not share memory, a proof would need the sum of their peaks.
 #[test]
 fn slabs_short_runs_and_long_runs_reuse_each_others_memory() {
     // The small-object region: 3 MiB for each of the machine's threads.
@@ -74,7 +75,7 @@ fn slabs_short_runs_and_long_runs_reuse_each_others_memory() {
     });
     in_a_phase(|| {
         drop(run(16 * MIB));
-        // The list of them is a block of a slab. It is written here, because its pages may be fresh.
+        // The vector that holds the short runs lies in a slab. It is written here, because its pages may be fresh.
         let mut many = vec![Vec::new(); 8 * MIB / (40 * KIB)];
         assert_fresh(0, || many.iter_mut().for_each(|short| *short = run(40 * KIB)));
         drop(many);
@@ -91,15 +92,15 @@ fn use_a_buffer() -> usize {
     buffer.as_ptr().addr()
 }
 
-/// The test harness allocates on another thread now and then, so the last parts try several times.
+/// The test harness sometimes allocates on another thread, so the last parts try several times.
 #[test]
-fn a_cached_run_serves_the_next_request_is_purged_and_is_grown_into() {
+fn a_cached_run_is_reused_and_purged_and_its_neighbour_grows_into_it() {
     in_a_phase(|| {
         let before = stats();
         let first = use_a_buffer();
         assert_eq!(use_a_buffer(), first);
         let after = stats();
-        assert_eq!(after.run_allocations - before.run_allocations, 2, "both count");
+        assert_eq!(after.run_allocations - before.run_allocations, 2, "both requests count");
         assert_eq!(after.run_bytes - before.run_bytes, 2 * CACHED_BYTES as u64);
         assert!(release() >= CACHED_BYTES);
         let leaves_nothing_alive = |_| {
@@ -109,7 +110,7 @@ fn a_cached_run_serves_the_next_request_is_purged_and_is_grown_into() {
             stats().live_bytes == live_bytes
         };
         assert!((0..10).any(leaves_nothing_alive), "a run stays alive each time: {}", stats());
-        // They stay alive, so that each try has another place.
+        // The buffers stay alive, so that each try gets another place.
         let mut grown = Vec::new();
         let mut is_behind = |_| {
             let mut grows: Vec<u8> = vec![3; CACHED_BYTES];
@@ -121,7 +122,7 @@ fn a_cached_run_serves_the_next_request_is_purged_and_is_grown_into() {
             grown.push(grows);
             is_behind
         };
-        assert!((0..50).any(&mut is_behind), "first fit in what was purged");
+        assert!((0..50).any(&mut is_behind), "the cached run never followed the buffer");
     });
 }
 
@@ -149,7 +150,7 @@ fn first_blocks_of_two_threads_share_no_cache_line() {
 const FROM_BYTES: usize = 8 << 20;
 const STEPS: usize = 3;
 
-/// Doubles a vector several times, with another buffer behind it each time, and checks its contents. Returns its
+/// Doubles a vector several times, with another buffer after it each time, and checks its contents. Returns its
 /// addresses.
 fn grow() -> Vec<usize> {
     let mut values = patterned(FROM_BYTES / size_of::<u64>(), 5);
@@ -178,12 +179,12 @@ fn a_vector_that_grows_into_resident_memory_faults_no_page() {
         let places = grow();
         let report = phase.report();
         let (faults, calls) = (report.minor_faults, stats().system_calls - before);
-        assert!(places.len() > 1, "it has to move to show anything");
+        assert!(places.len() > 1, "the vector must move, or the test shows nothing");
         if round == 0 {
             assert!(calls > 0, "pages move where memory is fresh: {report:?}");
             let touched = (FROM_BYTES << STEPS) + STEPS * FROM_BYTES;
             assert!(report.fresh_bytes as usize <= touched + touched / 8, "moved pages are not fresh: {report:?}");
-            assert_eq!(stats().purged_bytes, purged, "nor did the kernel get them back");
+            assert_eq!(stats().purged_bytes, purged, "and were not purged");
         } else if round > 1 {
             assert!(faults < 100 && calls == 0, "round {round}: {faults} faults and {calls} system calls");
         }
@@ -196,7 +197,7 @@ fn grown_vectors(count: usize) -> Vec<Vec<u8>> {
     vectors.iter_mut().zip(1u8..).for_each(|(vector, value)| vector.extend([value; 100]));
     for _ in 0..2 {
         for vector in &mut vectors {
-            // The vector copies as much as its length says, and the arena moves all pages.
+            // Doubles the capacity: `reserve_exact` counts from the length. The arena moves all pages.
             vector.reserve_exact(2 * vector.capacity() - vector.len());
             black_box(vector.as_ptr());
         }
@@ -205,8 +206,8 @@ fn grown_vectors(count: usize) -> Vec<Vec<u8>> {
     vectors
 }
 
-/// The kernel does not merge the mapping of moved pages with its neighbours, nor with the pages that the vector then grew by. A process has
-/// 65,530 mappings.
+/// The kernel does not merge the mapping of moved pages with its neighbours, nor with the pages that the vector then grew by. A process may
+/// have 65,530 mappings.
 #[test]
 fn vectors_that_moved_leave_few_mappings() {
     const VECTORS: usize = 100;

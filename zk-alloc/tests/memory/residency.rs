@@ -1,9 +1,9 @@
 //! The resident size in `stats()` matches the kernel's for the region, for all requests and all kinds of purges. Blocks
-//! are written whole there, because the arena can't know which bytes a program leaves untouched. Each of these tests runs under each setting
-//! that changes how memory is faulted in.
+//! are written whole there, because the arena can't know which bytes a program leaves untouched. Tests that depend on how memory is faulted in
+//! run under each setting that changes it.
 //!
-//! In small pages, memory that the program does not touch stays out of memory. A kernel with pages of more than 4 KiB purges, protects and
-//! zeroes whole ones. If the arena's pages were smaller, that would be more than the arena asked for.
+//! In small pages, memory that the program does not touch is not resident. A kernel with pages of more than 4 KiB purges, protects and
+//! zeroes whole pages. If the arena's pages were smaller, that would be more than the arena asked for.
 
 use std::env;
 use std::hint::black_box;
@@ -38,7 +38,7 @@ fn growth_into_a_huge_page_counts_the_whole_page() {
     for run in &mut runs {
         let size = 2 * MIB + 8 * KIB;
         let address = run.address();
-        assert!(run.resize(size) && run.address() == address, "it grows where it stands");
+        assert!(run.resize(size) && run.address() == address, "it grows in place");
         run.write(0, size);
     }
     region.check("runs grew by two pages each");
@@ -65,15 +65,16 @@ fn end_is_huge(run: &Block) -> bool {
     map_of(run.address() + 9 * MIB - 1).is_some_and(|map| map.has("hg"))
 }
 
-/// A run of 9 MiB of whose last huge page a part was purged. The block before it fills the room for small pages, where a test would show nothing.
+/// A run of 9 MiB, of whose last huge page a part was purged, and the block before it. That block fills the addresses where the arena uses small
+/// pages, because a test would show nothing there.
 fn run_before_purged_memory() -> [Block; 2] {
     let [before, run] = [40 * MIB, 9 * MIB].map(|bytes| Block::written(&RESIDENT, bytes));
     release();
-    assert!(!end_is_huge(&run), "a part of its last block went back");
+    assert!(!end_is_huge(&run), "a part of its last huge page was purged");
     [before, run]
 }
 
-/// Blocks that lie far apart, in slabs and in runs, left of 128 MiB.
+/// Blocks that lie far apart, in slabs and in runs: the few that stay when most of 128 MiB is freed.
 fn survivors() -> Vec<Block> {
     let small = (0..64 * KIB).map(|_| Block::written(&RESIDENT, KIB));
     let runs = (0..800).map(|_| Block::written(&RESIDENT, 80 * KIB));
@@ -108,7 +109,7 @@ fn khugepaged_does_not_bring_back_purged_memory() {
         assert_huge(48 * MIB);
         let others: Vec<_> = (0..100).map(|_| Block::written(&RESIDENT, 300 * KIB)).collect();
         region.make_huge();
-        region.check("the kernel made huge pages of what it may");
+        region.check("the kernel made all blocks huge that it may");
         drop((more, others));
         release();
         assert_stays_purged(&region, at_rest);
@@ -116,7 +117,7 @@ fn khugepaged_does_not_bring_back_purged_memory() {
     });
 }
 
-/// Nor does khugepaged fill memory that is purged at once, block by block, when the policy retains nothing.
+/// khugepaged must not fill memory that is purged at once, block by block, when the policy retains nothing.
 #[test]
 fn khugepaged_does_not_bring_back_freed_memory_if_nothing_is_retained() {
     where_the_kernel_makes_huge_pages(|| {
@@ -129,7 +130,7 @@ fn khugepaged_does_not_bring_back_freed_memory_if_nothing_is_retained() {
     });
 }
 
-/// A buffer that was not purged in part still gets huge pages, even after a purge has zeroed it.
+/// A buffer still gets huge pages unless a part of it was purged, even after a purge has zeroed the whole buffer.
 #[test]
 fn a_buffer_that_is_not_purged_keeps_its_huge_pages() {
     let settings = [(BARE_METAL, "1"), ("ZK_ALLOC_LAZY_ZERO_BYTES", "16M")];
@@ -149,7 +150,7 @@ fn a_buffer_that_is_not_purged_keeps_its_huge_pages() {
     assert_huge(120 * MIB);
 }
 
-/// A run that begins where the arena uses small pages, and ends where it uses huge ones.
+/// The run begins where the arena uses small pages, and ends where it uses huge pages.
 #[test]
 fn a_long_run_has_huge_pages_again_after_a_purge() {
     where_the_kernel_makes_huge_pages(|| {
@@ -162,7 +163,7 @@ fn a_long_run_has_huge_pages_again_after_a_purge() {
     });
 }
 
-/// Memory behind the run was purged, within the run's last block of 2 MiB. The kernel lists that block as a separate
+/// Memory after the run was purged, within the run's last block of 2 MiB. The kernel lists that block as a separate
 /// mapping, and moves one mapping per call.
 #[test]
 fn a_run_of_several_mappings_moves_without_a_copy() {
@@ -174,7 +175,7 @@ fn a_run_of_several_mappings_moves_without_a_copy() {
         assert_ne!(run.address(), address, "it has to move, since {:#x} is taken", behind.address());
         assert_eq!(stats().refusals, refusals, "{}", stats());
         // From Linux 6.17 on, one call moves several mappings. A part that kept its old flags would show here.
-        assert!(end_is_huge(&run), "a part of it came as another mapping");
+        assert!(end_is_huge(&run), "a part of the run kept its old flags");
         drop(before);
     });
 }
@@ -185,7 +186,7 @@ fn a_block_that_is_resident_again_becomes_huge() {
     where_the_kernel_makes_huge_pages(|| {
         let [before, run] = run_before_purged_memory();
         let run = run.resized(16 * MIB).expect("memory");
-        assert!(end_is_huge(&run), "all of its block is there again");
+        assert!(end_is_huge(&run), "its last block of 2 MiB is resident again");
         drop(before);
     });
 }
@@ -196,7 +197,7 @@ fn khugepaged_does_not_fill_purged_slabs_between_new_ones() {
     where_the_kernel_makes_huge_pages(|| {
         let mut blocks: Vec<_> = (0..64 * KIB).map(|_| Block::written(&RESIDENT, KIB)).collect();
         let region = Region::new();
-        // One in about every other slab of 16 KiB.
+        // One block in every second or third slab of 16 KiB.
         keep_every(40, &mut blocks);
         release();
         let others: Vec<_> = (0..50_000).map(|_| Block::written(&RESIDENT, 700)).collect();
@@ -205,20 +206,20 @@ fn khugepaged_does_not_fill_purged_slabs_between_new_ones() {
     });
 }
 
-/// A command that works once has no second time to keep memory for.
+/// A program that does its work once never needs the memory again.
 #[test]
-fn a_freed_run_goes_back_at_once_without_phases() {
+fn a_freed_run_is_purged_at_once_without_phases() {
     alone!(each EACH_SETTING);
     let _live = Block::written(&RESIDENT, MIB);
     drop(Block::written(&RESIDENT, 64 * MIB));
     let resident = stats().resident_bytes;
-    assert!(resident < 8 * MIB, "{resident} bytes stayed");
-    Region::new().check("a run went back");
+    assert!(resident < 8 * MIB, "{resident} bytes stayed resident");
+    Region::new().check("a run was purged");
 }
 
-/// The program faults in the pages that it uses again and again once more, and then no more.
+/// Runs are purged when they are freed for the first time. Those that the program uses again stay resident from then on.
 #[test]
-fn runs_that_are_used_again_go_back_once() {
+fn runs_that_are_used_again_are_purged_only_once() {
     alone!();
     let use_memory = || drop((0..16).map(|_| Block::written(&RESIDENT, 4 * MIB)).collect::<Vec<_>>());
     (0..2).for_each(|_| use_memory());
@@ -229,7 +230,7 @@ fn runs_that_are_used_again_go_back_once() {
 }
 
 #[test]
-fn memory_that_the_program_keeps_does_not_go_back_when_it_is_freed() {
+fn memory_that_the_program_asks_to_retain_is_not_purged_when_it_is_freed() {
     alone!();
     let _live = Block::written(&RESIDENT, MIB);
     let stays = |how: &str| {
@@ -239,12 +240,12 @@ fn memory_that_the_program_keeps_does_not_go_back_when_it_is_freed() {
     };
     phase(|| stays("a phase is open"));
     set_retain(Retain::Always);
-    stays("all is kept");
+    stays("the policy retains all memory");
     set_retain(Retain::Bytes(40 * MIB));
-    stays("40 MiB are kept");
+    stays("the policy retains 40 MiB");
     set_retain(Retain::For(std::time::Duration::from_secs(60)));
     assert!(reserve(32 * MIB) >= 32 * MIB);
-    stays("it was reserved");
+    stays("the memory was reserved");
 }
 
 const SMALL_PAGES: Settings = &[("ZK_ALLOC_THP", "never")];
@@ -284,12 +285,12 @@ fn buffers_that_are_hardly_written_are_not_prefaulted() {
     }
 }
 
-/// Vectors of `from` bytes, of which only the first byte and the last of `kept` are written, are resized to `to` bytes.
+/// Resizes vectors of `from` bytes to `to` bytes. Only the first byte and the last of the `kept` bytes are written.
 fn resized(kept: usize, from: usize, to: usize, count: usize) {
     let before = rss_bytes();
     let mut buffers: Vec<Vec<u8>> = phase(|| {
         let buffer = |index: usize| {
-            // The whole length belongs to the program, so every byte has to be there afterwards.
+            // The whole length belongs to the program, so every byte has to be preserved.
             let mut buffer = black_box(vec![0u8; from]);
             buffer[0] = index as u8;
             buffer[kept - 1] = !index as u8;
@@ -308,7 +309,7 @@ fn resized(kept: usize, from: usize, to: usize, count: usize) {
         }
         black_box(&mut buffers);
     });
-    // Two pages each, at both places: freed ones stay.
+    // Two pages of each vector, at its old and at its new place: freed pages stay resident.
     assert_costs_pages(4 * count, before);
     for (buffer, index) in buffers.iter().zip(0usize..) {
         assert_eq!((buffer[0], buffer[kept - 1]), (index as u8, !index as u8));
@@ -317,7 +318,7 @@ fn resized(kept: usize, from: usize, to: usize, count: usize) {
     assert!(stats().live_bytes >= count * to, "the arena serves them");
 }
 
-/// The first grow by a copy, the second within small sizes, and the last shrink.
+/// The first vectors grow by a copy, the second ones grow within small sizes, and the last ones shrink.
 #[test]
 fn sparse_vectors_that_grow_or_shrink_stay_sparse() {
     let cases = [(700 << 10, 700 << 10, 3 << 20, 400), (100 << 10, 100 << 10, 200 << 10, 2_000)];
@@ -342,7 +343,7 @@ const PAGE_SIZES: &[Settings] = &[
 /// A page is not free if a block in use shares it with a freed one. The allocator is installed here, so that the model, the threads and their
 /// locals live in it, too.
 #[test]
-fn volume_with_pages_of_every_size() {
+fn volume_with_pages_of_every_size_agrees_with_the_model() {
     alone!(each PAGE_SIZES);
     let is_usual = env::var(PAGES).is_ok_and(|page_bytes| page_bytes == USUAL);
     let ops = if is_usual { 500_000 } else { 60_000 };
@@ -351,9 +352,9 @@ fn volume_with_pages_of_every_size() {
     volume::run(Box::leak(Box::new(Heap::new(ZkAllocator, true))), volume);
 }
 
-/// The memory between two guards is as long as was asked for, whether or not that is whole pages.
+/// The memory between two guards has the requested length, whether or not that is a multiple of the page size.
 #[test]
-fn guards_hold_with_pages_of_every_size() {
+fn secrets_and_scratches_work_with_pages_of_every_size() {
     alone!(each PAGE_SIZES);
     assert_eq!(SecretBuf::zeroed(0).len(), 0);
     for bytes in [1, 31, 4 * KIB - 1, 4 * KIB, 4 * KIB + 1, 64 * KIB, 70_000, 3 * MIB + 1] {
@@ -365,7 +366,7 @@ fn guards_hold_with_pages_of_every_size() {
         assert!(copy.as_ptr().addr().is_multiple_of(4 * KIB));
         let mut scratch = Scratch::with_capacity(bytes);
         let page_bytes: usize = env::var(PAGES).expect("set by the parent").parse().expect("a number");
-        // Capacity is whole pages: this shows that the layer below obeyed the variable.
+        // The capacity is a multiple of the page size, which shows that the layer below used the variable.
         let is_whole = scratch.capacity_bytes().is_multiple_of(page_bytes);
         assert!(is_whole || !cfg!(debug_assertions), "{} bytes in pages of {page_bytes}", scratch.capacity_bytes());
         for round in 0..3 {

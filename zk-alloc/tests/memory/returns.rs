@@ -1,5 +1,5 @@
-//! Freed memory returns to the system on `release()`, under a cap, and by the retention policy. It does so no matter
-//! which thread freed it, or whether a phase was open. By the kernel's account, only live memory stays.
+//! Freed memory is purged on `release()`, under a cap, and by the retention policy, no matter which thread freed it, or
+//! whether a phase was open. By the kernel's figures, only live memory stays resident.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -15,7 +15,7 @@ use zk_alloc::{Phase, Retain, Stats, phase, release, set_retain, start_backgroun
 /// The kernel maps whole pages, so a block of up to a page costs one.
 const PAGE_BYTES: usize = 4 << 10;
 
-/// The most that may stay when `alive` bytes are alive and everything else was purged.
+/// The most that may stay resident when `alive` bytes are live and all other memory was purged.
 fn at_rest(alive: usize) -> usize {
     alive + alive / 100 + 2 * MIB
 }
@@ -31,7 +31,7 @@ fn buffers(count: usize, bytes: usize) -> Vec<Vec<u8>> {
     (0..count).map(|_| black_box(vec![1u8; bytes])).collect()
 }
 
-/// A run may end within a huge page. The memory behind its end was faulted in with it, and is purged with it.
+/// A run may end within a huge page. The memory after its end was faulted in with it, and is purged with it.
 #[test]
 fn runs_that_end_within_a_huge_page_are_purged_completely() {
     alone!();
@@ -105,7 +105,7 @@ fn release_purges_the_caches_of_a_thousand_threads() {
     let live_bytes = stats().live_bytes;
     let (all, before) = (Barrier::new(THREADS), AtomicUsize::new(0));
     let work = || {
-        // Their stacks do not come from the allocator.
+        // RSS is read here because the threads' stacks, which do not come from the allocator, exist by now.
         if all.wait().is_leader() {
             before.store(rss_bytes(), Ordering::Relaxed);
         }
@@ -123,14 +123,14 @@ fn release_purges_the_caches_of_a_thousand_threads() {
     let before = before.into_inner();
     assert!(after <= before + 20 * MIB, "RSS grew from {before} to {after} bytes");
     release();
-    assert_costs_at_most(8 * MIB, before, "after the threads' ends");
+    assert_costs_at_most(8 * MIB, before, "after the threads ended");
     let left = stats().live_bytes.abs_diff(live_bytes);
-    assert!(left <= MIB, "{left} bytes are alive that nobody has\n{}", stats());
+    assert!(left <= MIB, "{left} bytes count as live and belong to no block\n{}", stats());
 }
 
-/// The policy limits the memory that stays resident when nothing runs, wherever a value was dropped.
+/// The policy limits the memory that stays resident outside of phases, no matter where a value was dropped.
 #[test]
-fn memory_dropped_after_its_phase_follows_the_policy() {
+fn memory_dropped_after_its_phase_follows_the_retention_policy() {
     alone!();
     let sizes = [(4_096, 4 * KIB), (200, 100 * KIB), (64, MIB), (1, 100 * MIB)];
     set_retain(Retain::Never);
@@ -149,13 +149,13 @@ fn memory_dropped_after_its_phase_follows_the_policy() {
     follow(Retain::For(Duration::from_millis(20)), 2 * MIB);
 }
 
-/// Sizes of 256 bytes to 4 MiB, as many of each doubling.
+/// A random size of 256 bytes to 4 MiB. Each doubling is equally likely.
 fn mixed_bytes(numbers: &mut Numbers) -> usize {
     let least = 256 << numbers.below(14);
     least + numbers.below(least)
 }
 
-/// Runs `request`, and checks how much it purged and how many system calls it made, against what a request for `bytes` may.
+/// Runs `request`, and fails if it purged more memory or made more system calls than a request for `bytes` may.
 #[track_caller]
 fn as_one_request<R>(bytes: usize, request: impl FnOnce() -> R) -> R {
     let before = stats();
@@ -167,7 +167,7 @@ fn as_one_request<R>(bytes: usize, request: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Whatever others freed before a pause, each request purges a part in proportion to itself, and the next ones go on.
+/// However much memory was freed before a pause, each request purges an amount in proportion to its size, and the next ones go on.
 #[test]
 fn a_request_purges_in_proportion_to_its_size() {
     let settings = [("ZK_ALLOC_RETAIN_FOR", "0.05")];
@@ -196,15 +196,15 @@ fn a_request_purges_in_proportion_to_its_size() {
     assert!(most_purged > 150 * MIB as u64, "the requests purged only {most_purged} bytes");
 }
 
-/// A small request, now and then. With larger requests, the program would count as busy, and keep its memory.
+/// Makes a small request. With larger requests, the program would count as busy, and keep its memory.
 fn small_request(numbers: &mut Numbers) {
     as_one_request(100, || drop(Block::written(&RESIDENT, 100 + numbers.below(2_000))));
 }
 
-/// Requests go on with a purge that a tick began. They stop when a phase opens, which may need the memory, or when the program asks to keep
-/// it.
+/// Requests go on with a purge that a decay tick began. They stop when a phase opens, which may need the memory, or when the program asks
+/// to keep it.
 #[test]
-fn a_purge_that_requests_go_on_with_ends_when_its_reason_does() {
+fn requests_stop_a_purge_when_a_phase_opens_or_the_policy_changes() {
     type Stop = fn() -> Option<Phase>;
     let stops: [(&str, Stop); 2] = [
         ("a phase opens", || Some(Phase::new())),
@@ -256,7 +256,7 @@ fn replace_at_the_peak() -> Stats {
     stats()
 }
 
-/// At its peak, a program must not purge what it needs in the next millisecond. One that is asked to keep its memory purges nothing.
+/// At its peak, a program must not purge what it needs in the next millisecond. With a setting that retains all of its memory, it purges nothing.
 #[test]
 fn replacing_allocations_at_the_peak_purges_little_and_nothing_below_the_retained_size() {
     in_its_own_process(&[], || {
@@ -270,9 +270,9 @@ fn replacing_allocations_at_the_peak_purges_little_and_nothing_below_the_retaine
     }
 }
 
-/// Whatever the order of requests, only a bounded amount of memory is purged and faulted in again.
+/// Requests in a random order need no more fresh memory than four times the largest live size.
 #[test]
-fn what_goes_back_and_is_used_again_is_bounded_by_the_most_that_is_ever_free() {
+fn requests_in_a_random_order_fault_in_a_bounded_amount_of_memory() {
     alone!();
     let (mut numbers, mut live, mut live_bytes) = (Numbers::new(7), Vec::new(), 0);
     for _ in 0..5_000 {
@@ -289,8 +289,8 @@ fn what_goes_back_and_is_used_again_is_bounded_by_the_most_that_is_ever_free() {
     assert!(fresh < 4 * 64 * MIB as u64, "{fresh} bytes were faulted in for 64 MiB");
 }
 
-/// A program that is short of memory makes its buffers smaller. That must not need memory first. The buffers of each row are more
-/// than fit into the committed memory.
+/// A program that is short of memory makes its buffers smaller. That must not need memory first. In each case, copies of the buffers would
+/// not fit into the free committed memory.
 #[test]
 fn buffers_of_every_size_shrink_without_more_memory() {
     let shrink = |count, from, to| {
@@ -314,7 +314,7 @@ fn buffers_of_every_size_shrink_without_more_memory() {
     cases.for_each(|(count, from, to)| shrink(count, from, to));
 }
 
-/// An operator gets memory back from a process that has no such command.
+/// The signal lets an operator purge a process that has no command for it.
 #[test]
 fn the_release_signal_purges_free_memory() {
     let settings = [("ZK_ALLOC_RELEASE_SIGNAL", "USR1")];
@@ -332,7 +332,7 @@ fn the_release_signal_purges_free_memory() {
     }
     assert_costs_at_most(at_rest(8 << 17) + MIB, before, "after the signal");
     assert_patterned(&kept, 7);
-    // Requests go on while signals come.
+    // Requests go on while signals arrive.
     phase(|| {
         for round in 0..200 {
             let buffer = patterned(1 << (round % 15), round);

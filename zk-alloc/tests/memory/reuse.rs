@@ -1,6 +1,6 @@
-//! Freed memory serves again, whether it was purged to be zeroed, cut off by shrinking, left by other
-//! threads, or in the way of a cap. Each test covers one promise whose breach would lose memory or hand out stale
-//! bytes.
+//! Freed memory is reused, whether it was purged to be zeroed, cut off by shrinking, cached by other threads, or
+//! counted at a cap. Each test covers one promise. If it were broken, memory would be lost, or a request would get
+//! stale bytes.
 //!
 //! The time of a request hardly depends on the number of free runs below it, or on a cap that is reached. The bounds are
 //! ratios of median times: to the same requests before there were free runs, or to the backing allocator. A search over
@@ -37,7 +37,7 @@ fn memory_zeroed_by_a_purge_is_zero_and_not_resident() {
                 let before = rss_bytes();
                 drop(written(count_of(bytes), bytes));
                 let zeroed: Vec<_> = (0..count_of(bytes)).map(|_| Block::zeroed(&RESIDENT, bytes)).collect();
-                // It was not written since the purge. The rest of a huge page at each end may stay.
+                // The memory was not written after the purge. The rest of a huge page at each end may stay resident.
                 let is_purged = bytes >= 4 * MIB && huge_pages == "always";
                 let cost = if is_purged { cost(before) } else { 0 };
                 assert!(cost <= 8 * MIB, "{cost} bytes, in buffers of {bytes}, are resident before a write");
@@ -49,7 +49,7 @@ fn memory_zeroed_by_a_purge_is_zero_and_not_resident() {
     }
 }
 
-/// The tail of a buffer that shrinks in place is free. It serves other requests, and does not return with the buffer.
+/// The tail of a buffer that shrinks in place is free. It serves other requests, and is not freed again with the buffer.
 #[test]
 fn tails_of_buffers_that_shrink_serve_others() {
     // The count, the old and the new size in bytes, and a size that fits into the tails.
@@ -72,7 +72,7 @@ fn tails_of_buffers_that_shrink_serve_others() {
         let tails_bytes = count * (from - to);
         let freed_bytes = full_bytes - stats().live_bytes;
         assert!(freed_bytes >= tails_bytes / 4 * 3, "{what}: {freed_bytes} of {tails_bytes} bytes were freed");
-        // Not all of the room: some is lost if a tail does not hold a whole number of them.
+        // Three quarters of the room: some is lost if a tail does not hold a whole number of these buffers.
         let tenants = written(count * ((from - to) / fitting).max(1) * 3 / 4, fitting);
         let fresh_bytes = stats().fresh_bytes - fresh_bytes;
         assert!(fresh_bytes as usize <= tails_bytes / 4, "{what}: {fresh_bytes} of {tails_bytes} bytes are fresh");
@@ -80,7 +80,7 @@ fn tails_of_buffers_that_shrink_serve_others() {
         drop((shrunk, tenants));
         release();
         let left = stats().live_bytes.abs_diff(live_bytes);
-        assert!(left <= MIB, "{what}: {left} bytes are alive that nobody has\n{}", stats());
+        assert!(left <= MIB, "{what}: {left} bytes count as live and belong to no buffer\n{}", stats());
     }
 }
 
@@ -91,7 +91,7 @@ fn the_caches_of_exited_threads_serve_others() {
     let used = |bytes: usize| {
         thread::scope(|scope| scope.spawn(|| drop(written(2 * MIB / bytes, bytes))).join()).expect("a thread");
     };
-    // One size after the other. Otherwise the arena might purge free memory of one zone before another zone needs
+    // One size after the other. Otherwise the arena might purge free memory of one zone before another zone reaches
     // its peak.
     for size in [KIB, 3 * KIB, 20 * KIB, 100 * KIB, MIB] {
         used(size);
@@ -140,11 +140,11 @@ fn the_caches_of_idle_threads_serve_others() {
 
 const CAP: [(&str, &str); 1] = [("ZK_ALLOC_MAX_BYTES", "160M")];
 
-/// A cap counts resident memory, so free memory of one kind stands in the way of requests of another kind. The arena
+/// A cap counts resident memory, so free memory of one kind leaves no room for requests of another kind. The arena
 /// must purge it first. The test tries every pair of kinds, because each kind lies in its own place.
 #[test]
 fn free_memory_of_every_kind_makes_room_under_a_cap() {
-    // Each leaves no room for another: 112 MiB of the cap's 160.
+    // Each kind leaves no room for another: it takes 112 MiB of the cap's 160.
     const KINDS: [(usize, usize); 6] =
         [(112 * KIB, KIB), (5_734, 20 * KIB), (2_867, 40 * KIB), (573, 200 * KIB), (112, MIB), (1, 112 * MIB)];
     alone!(&CAP);
@@ -184,8 +184,8 @@ fn free_memory_in_other_threads_makes_room_under_a_cap() {
     }
 }
 
-/// If several threads find the cap full at the same time, one may take the room that another made. The other must make
-/// more.
+/// If several threads find the cap full at the same time, one may take the room that another made. The other thread must
+/// then make more.
 #[test]
 fn threads_that_meet_at_a_cap_make_room_for_each_other() {
     const THREADS: usize = 16;
@@ -205,9 +205,9 @@ fn threads_that_meet_at_a_cap_make_room_for_each_other() {
     }
 }
 
-/// `GlobalAlloc` forbids empty layouts, and unsafe code passes some all the same. Other allocators tolerate that.
+/// `GlobalAlloc` forbids empty layouts, but some unsafe code passes them anyway. Other allocators tolerate that.
 #[test]
-fn empty_layouts_of_any_alignment_have_addresses_of_their_own() {
+fn empty_layouts_of_any_alignment_get_distinct_addresses() {
     alone!();
     let mut alive = Vec::new();
     for align in (0..=16).map(|log2| 1 << log2) {
@@ -291,16 +291,16 @@ fn requests_do_not_search_free_runs_that_are_too_short() {
     }
 }
 
-/// A search for free memory to purge, when there is no free memory, takes longer the more memory is alive. In the second
+/// When no memory is free, a search for memory to purge takes longer the more memory is live. In the second
 /// process, all free memory shares its pages with live blocks.
 #[test]
-fn requests_over_a_full_cap_search_for_no_memory() {
+fn requests_over_a_full_cap_do_not_search_for_free_memory() {
     for small in [0, 1_000 * MIB / KIB] {
         in_its_own_process(&[("ZK_ALLOC_MAX_BYTES", "1G")], || {
             let mut blocks: Vec<_> = (0..small).map(|_| Block::written(&RESIDENT, KIB)).collect();
             keep_every(2, &mut blocks);
             while overflow_stats().0 < 100 {
-                assert!(blocks.len() < 2 * MIB, "the cap holds nothing back\n{}", stats());
+                assert!(blocks.len() < 2 * MIB, "the cap refuses no request\n{}", stats());
                 blocks.push(Block::written(&RESIDENT, 48 * KIB));
             }
             let over = overflow_stats().0;
@@ -310,7 +310,7 @@ fn requests_over_a_full_cap_search_for_no_memory() {
     }
 }
 
-/// A search over all slabs for a place would take longer the more slabs there are.
+/// A search of all slabs for a free block would take longer the more slabs there are.
 #[test]
 fn small_requests_do_not_search_all_slabs() {
     alone!();

@@ -39,7 +39,7 @@ impl Block {
 /// An allocator under test, and the model of its live blocks.
 pub(crate) struct Heap<A> {
     alloc: A,
-    /// First address and end of every live block. `None` if threads must not share a lock; then only the contents are
+    /// First address and end of every live block. `None` if the lock must not order the threads; then only the contents are
     /// checked.
     intervals: Option<Lock<BTreeMap<usize, usize>>>,
     /// Whether every byte of a block is written, so that the whole block is resident, and compared when the block is resized.
@@ -59,7 +59,7 @@ impl<A: GlobalAlloc> Heap<A> {
         }
     }
 
-    /// The same, but every byte of a block is written and compared, so that it is all resident.
+    /// Makes the heap write and compare every byte of a block, so that the whole block is resident.
     #[allow(dead_code, reason = "each test binary uses its part")]
     pub(crate) fn written_whole(self) -> Self {
         Self { written_whole: true, ..self }
@@ -174,7 +174,7 @@ fn stamp(block: &Block) {
         unsafe { at.add(index).write_unaligned(word(block.id, index)) };
     }
     let (rest, last) = (block.size() / 8, block.size() % 8);
-    // SAFETY: the bytes behind the last whole word.
+    // SAFETY: the bytes after the last whole word.
     unsafe { at.add(rest).cast::<u8>().copy_from(word(block.id, rest).to_le_bytes().as_ptr(), last) };
 }
 
@@ -188,7 +188,7 @@ fn check(block: &Block, base: usize, size: usize, len: usize) {
     }
     let (rest, last) = (size / 8, size % 8);
     if len == size {
-        // SAFETY: the bytes behind the last whole word.
+        // SAFETY: the bytes after the last whole word.
         let found = unsafe { std::slice::from_raw_parts(at.add(rest).cast::<u8>(), last) };
         assert_eq!(
             found,
@@ -236,7 +236,7 @@ pub(crate) struct Lock<T> {
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// Runs `f` with the value. If `f` panicked, the lock would stay taken; no caller's `f` does.
+    /// Runs `f` with the value. `f` must not panic: the lock would stay taken.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         while self.taken.swap(true, Ordering::Acquire) {
             thread::yield_now();

@@ -1,6 +1,6 @@
 //! Random programs against a model: live blocks do not overlap, zeroed memory is zero, and contents do not change.
 //!
-//! proptest makes small programs, and shrinks those that fail. The volume comes from threads with a seeded generator.
+//! proptest makes small programs, and shrinks those that fail. The volume tests run many operations on several threads, from a seed.
 //! `ZK_ALLOC_SOAK_OPS` sets the number of operations (10 million by default), and `ZK_ALLOC_SOAK_SEED` selects them.
 
 use std::env;
@@ -22,7 +22,7 @@ use volume::Volume;
 fn size() -> impl Strategy<Value = usize> {
     let log_uniform =
         |logs: Range<u32>| (logs, any::<usize>()).prop_map(|(log2, noise)| (1usize << log2) + noise % (1 << log2));
-    // Around the borders between the paths, which are powers of two.
+    // Sizes around powers of two, which are the borders between the allocator's paths.
     let border = (11..27u32, 0..3usize).prop_map(|(log2, above)| (1 << log2) + above - 1);
     prop_oneof![20 => log_uniform(0..17), 5 => border, 4 => log_uniform(17..23), 1 => log_uniform(23..27)]
 }
@@ -52,7 +52,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn programs(is_resident in any::<bool>(), ops in prop::collection::vec(op(), 1..100)) {
+    fn random_programs_agree_with_the_model(is_resident in any::<bool>(), ops in prop::collection::vec(op(), 1..100)) {
         let allocator = if is_resident { ZkAllocator::resident() } else { ZkAllocator };
         program::run(&Heap::new(allocator, true), &ops);
     }
@@ -65,8 +65,8 @@ fn number(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Two runs of a quarter of the operations each, on more threads than there are cores. In the first, the threads share the lock of the
-/// tracked intervals; in the second, they share no lock.
+/// Two runs of a quarter of the operations each, on four threads. In the first, each call takes the lock of the tracked intervals. The second
+/// has no such lock.
 fn run_volumes(allocator: fn() -> ZkAllocator, seed: u64) {
     for (tracks_intervals, part) in [(true, 0), (false, 1)] {
         let heap = Box::leak(Box::new(Heap::new(allocator(), tracks_intervals)));
@@ -83,20 +83,20 @@ fn run_volumes(allocator: fn() -> ZkAllocator, seed: u64) {
 }
 
 #[test]
-fn volume_in_and_out_of_phases() {
+fn volume_in_and_out_of_phases_agrees_with_the_model() {
     run_volumes(|| ZkAllocator, 0);
 }
 
 #[test]
-fn volume_of_a_resident_allocator() {
+fn volume_of_a_resident_allocator_agrees_with_the_model() {
     run_volumes(ZkAllocator::resident, 2);
 }
 
 /// The volume under the settings that change how the arena faults in, zeroes and purges memory.
-/// Whenever all threads wait, resident memory must match the kernel's account.
+/// Whenever all threads wait, resident memory must match the kernel's figure.
 ///
-/// Settings are read once per process, so each test runs in a process of its own. `ZK_ALLOC_SOAK_OPS` (each of these
-/// tests runs a two-hundredth of it) and `ZK_ALLOC_SOAK_SEED` are as above.
+/// Settings are read once per process, so each list of them gets a process of its own. `ZK_ALLOC_SOAK_OPS` (each run here
+/// makes a two-hundredth of it) and `ZK_ALLOC_SOAK_SEED` are as above.
 #[cfg(target_os = "linux")]
 mod settings {
     use std::env;
@@ -118,7 +118,7 @@ mod settings {
     }
 
     fn in_and_out_of_phases_and_resident(at_rest: Option<AtRest>) {
-        // Purges what earlier blocks left resident. Blocks that were hardly written to would count otherwise.
+        // Purges what earlier blocks left resident. Otherwise, memory of blocks that were hardly written would count.
         release();
         for allocator in [ZkAllocator, ZkAllocator::resident()] {
             let heap = Heap::new(allocator, true);
@@ -133,7 +133,7 @@ mod settings {
         REGION.check("all threads met");
     }
 
-    /// Resident memory must stay within the cap, and match the kernel's account.
+    /// Resident memory must stay within the cap, and match the kernel's figure.
     fn resident_bytes_are_within_the_cap() {
         assert!(stats().resident_bytes <= 256 * MIB, "{}", stats());
         resident_bytes_are_the_kernel_s();
@@ -148,7 +148,7 @@ mod settings {
                 settings,
                 |command| _ = command.envs(soak),
                 || {
-                    // Before the memory is full.
+                    // The block in the region is allocated before memory is full.
                     LazyLock::force(&REGION);
                     in_and_out_of_phases_and_resident(None);
                     in_and_out_of_phases_and_resident(Some(AtRest { every_ops: 1_000, check }));
@@ -158,22 +158,22 @@ mod settings {
         }
     }
 
-    /// Also on a host where `auto` uses huge pages.
+    /// With [`BARE_METAL`], `auto` uses huge pages, as on a host that reports no free memory to a hypervisor.
     #[test]
-    fn volume_in_pages_of_each_kind() {
+    fn volume_in_pages_of_each_kind_agrees_with_the_model_and_the_kernel() {
         let pages: [Settings; 4] =
             [&[], &[(BARE_METAL, "1")], &[("ZK_ALLOC_THP", "always")], &[("ZK_ALLOC_THP", "never")]];
         volume_under(&pages, resident_bytes_are_the_kernel_s);
     }
 
     #[test]
-    fn volume_within_a_cap() {
+    fn volume_under_a_cap_stays_within_it() {
         let cap = ("ZK_ALLOC_MAX_BYTES", "256M");
         volume_under(&[&[cap], &[(BARE_METAL, "1"), cap]], resident_bytes_are_within_the_cap);
     }
 
     #[test]
-    fn volume_zeroed_by_purging() {
+    fn volume_zeroed_by_purging_agrees_with_the_model_and_the_kernel() {
         let lazy = ("ZK_ALLOC_LAZY_ZERO_BYTES", "16K");
         let settings: [Settings; 2] = [&[lazy, ("ZK_ALLOC_THP", "always")], &[lazy, ("ZK_ALLOC_THP", "never")]];
         volume_under(&settings, resident_bytes_are_the_kernel_s);

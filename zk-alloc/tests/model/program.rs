@@ -7,12 +7,12 @@ use zk_alloc::{PhaseGuard, release};
 
 use crate::heap::{Block, Heap};
 
-/// The most bytes that are alive: above it, a program allocates nothing.
+/// The largest live size: a program skips requests that would exceed it.
 pub(crate) const MAX_LIVE_BYTES: usize = 1 << 30;
 
-/// One step of a [`run`]. The number of a block is taken modulo the number of live blocks, and that of a phase modulo the number of open phases:
-/// any of them ends, not only the newest. An absurd request is for the largest size that a layout may have: it is refused, and has no other effect.
-/// `Elsewhere` is another thread, which ends at once.
+/// One step of a [`run`]. `which` selects a live block, modulo their number, or an open phase, modulo their number. So any phase may end, not
+/// only the newest. An absurd request asks for the largest size that a layout may have. It must be refused, and have no other effect. A step
+/// `Elsewhere` runs on another thread, which ends at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Op {
     Alloc { size: usize, align_log2: u32, zeroed: bool },

@@ -1,5 +1,5 @@
-//! Volume: threads that do random things to each other's blocks, from one seed. The threads' speeds differ from run to
-//! run, but each thread's random numbers do not.
+//! Volume tests: threads allocate, resize and free each other's blocks at random, from one seed. The threads' speeds differ
+//! from run to run, but each thread's random numbers do not.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::RefCell;
@@ -21,15 +21,15 @@ pub(crate) struct Volume {
     /// The number of operations of all threads.
     pub(crate) ops: u64,
     pub(crate) threads: usize,
-    /// A thread ends after this number of operations. Another takes over, and gets its live blocks.
+    /// A thread ends after this number of operations, and leaves its live blocks to random threads. A new thread takes its place.
     pub(crate) ops_per_life: u64,
-    /// One operation in this number is about unused memory: `release()`, a policy, and the like.
+    /// One operation in this number changes what happens to unused memory: `release()`, a policy, and the like.
     pub(crate) ops_per_settling: usize,
-    /// Now and then all threads wait while one of them checks the process.
+    /// From time to time, all threads wait while one of them checks the process.
     pub(crate) at_rest: Option<AtRest>,
 }
 
-/// A check that runs while no thread does anything.
+/// A check that runs while all threads wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AtRest {
     /// The check runs after each multiple of this number of operations in a life.
@@ -38,7 +38,7 @@ pub(crate) struct AtRest {
     pub(crate) check: fn(),
 }
 
-/// Above this live size, threads free rather than allocate.
+/// At this live size, or with this number of blocks, a thread allocates no new block.
 const MAX_LIVE_BYTES: usize = 1 << 30;
 const MAX_LIVE_BLOCKS: usize = 256;
 
@@ -68,7 +68,7 @@ fn random_layout(rng: &mut Numbers) -> Layout {
     Layout::from_size_align(size, 1 << rng.below(most_log2)).expect("a small layout")
 }
 
-/// Blocks for a thread, from other threads or from an earlier life.
+/// Blocks for a thread, from other threads or from threads that ended.
 type Mail = Lock<Vec<Block>>;
 
 fn post(mail: &Mail, block: Block) {
@@ -79,7 +79,7 @@ fn collect(mail: &Mail) -> Vec<Block> {
     mail.with(std::mem::take)
 }
 
-/// Runs the threads. On a failed check it panics, after printing the seed.
+/// Runs the threads. If a check fails, panics with a message that contains the seed.
 pub(crate) fn run<A: GlobalAlloc + Sync + 'static>(heap: &'static Heap<A>, volume: Volume) {
     let mail: Vec<Mail> = (0..volume.threads).map(|_| Mail::default()).collect();
     let meeting = &Barrier::new(volume.threads);
@@ -102,7 +102,7 @@ pub(crate) fn run<A: GlobalAlloc + Sync + 'static>(heap: &'static Heap<A>, volum
     println!("{volume:?}\n{}", zk_alloc::stats());
 }
 
-/// Work that is left to the end of a thread, when others of its locals may be gone.
+/// Work for the end of a thread, when other locals of the thread may already be destroyed.
 #[derive(Default)]
 struct AtExit(RefCell<Vec<Box<dyn FnOnce()>>>);
 
@@ -116,7 +116,7 @@ thread_local! {
     static AT_EXIT: AtExit = AtExit::default();
 }
 
-/// One thread's life: its operations, then it passes on its blocks.
+/// One thread's life: it runs its operations, then passes on its blocks.
 fn live<A: GlobalAlloc + Sync + 'static>(
     heap: &'static Heap<A>,
     seed: u64,
@@ -127,14 +127,14 @@ fn live<A: GlobalAlloc + Sync + 'static>(
 ) {
     let rng = &mut Numbers::new(seed);
     if rng.below(2) == 0 {
-        // Locals are destroyed in the reverse order of their first use: now and then before the allocator's.
+        // Locals are destroyed in the reverse order of their first use. Half of the threads use this one first.
         AT_EXIT.with(|_| ());
     }
     let mut blocks = collect(&mail[index]);
     let mut phases = Vec::new();
     for op in 1..=volume.ops_per_life {
         if let Some(at_rest) = volume.at_rest.filter(|at_rest| op.is_multiple_of(at_rest.every_ops)) {
-            // The others wait for the one that checks. If one panics, they wait until the test's process is killed.
+            // The other threads wait for the one that checks. If a thread panics, they wait until the test's process is killed.
             if meeting.wait().is_leader() {
                 (at_rest.check)();
             }
@@ -152,20 +152,20 @@ fn live<A: GlobalAlloc + Sync + 'static>(
             0..8_000 if !blocks.is_empty() => heap.free(take(&mut blocks, rng)),
             8_000..9_200 if !blocks.is_empty() => {
                 let block = take(&mut blocks, rng);
-                // Any size, or from half of the old one to one and a half times.
+                // Any size, or between half and one and a half times the old one.
                 let old = block.layout().size();
                 let size = if rng.below(2) == 0 { random_size(rng) } else { old / 2 + rng.below(old) + 1 };
                 blocks.push(heap.realloc(block, size.min(1 << 27)));
             }
             9_200..9_700 if !blocks.is_empty() => post(&mail[rng.below(mail.len())], take(&mut blocks, rng)),
             9_700..9_800 => blocks.extend(collect(&mail[index])),
-            // Rare enough that no phase is open now and then.
+            // Rare enough that at times no phase is open.
             9_800..9_830 => phases.push(PhaseGuard::new()),
             9_830..10_000 if !phases.is_empty() => drop(phases.swap_remove(rng.below(phases.len()))),
             _ => {}
         }
     }
-    // Some blocks end with the thread; the others are passed on.
+    // Some blocks are freed while the thread ends; the others are passed on.
     for block in blocks {
         if rng.below(8) == 0 {
             at_exit(move || {
@@ -190,7 +190,7 @@ fn settle(rng: &mut Numbers, may_start_thread: bool) {
         10 => set_retain(Retain::Bytes(log_uniform(rng, 30))),
         11 => set_retain(Retain::For(Duration::from_millis(1))),
         12..14 => set_retain(Retain::Always),
-        // Refused while another thread stops it.
+        // Fails while another thread stops the background thread.
         14 if may_start_thread => _ = start_background_thread(),
         15 => stop_background_thread(),
         _ => {}

@@ -1,4 +1,4 @@
-//! Blocks of memory from an allocator that is called as a value.
+//! Blocks of memory from an allocator that a test calls directly, whether or not it is installed.
 #![allow(unsafe_code, reason = "calls GlobalAlloc")]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -76,12 +76,12 @@ impl Block {
         bytes.iter().fold(0, |all, byte| all | byte) == 0
     }
 
-    /// The block's words, if it is aligned for them.
+    /// A pointer to the block's words. The block must be aligned for them.
     pub(crate) fn words(&self) -> NonNull<u64> {
         self.at.cast()
     }
 
-    /// Gives the block another length. Returns `false` if the allocator refuses.
+    /// Changes the length of the block. Returns `false` if the allocator refuses.
     pub(crate) fn resize(&mut self, size: usize) -> bool {
         // SAFETY: the block came from this allocator with this layout, and nothing uses the old one if it moves.
         let at = unsafe { self.allocator.realloc(self.at.as_ptr(), self.layout, size) };
@@ -104,7 +104,7 @@ impl Drop for Block {
     }
 }
 
-/// Bytes of RSS beyond `before`. While call sites are sampled, those of the tables of samples are left out.
+/// The growth of RSS since `before`, in bytes. While call sites are sampled, the size of the tables of samples is subtracted.
 #[cfg(target_os = "linux")]
 pub(crate) fn cost(before: usize) -> usize {
     let is_sampled = std::env::var_os("ZK_ALLOC_PROFILE").is_some_and(|value| value == "1");

@@ -1,4 +1,4 @@
-//! The kernel's account of this process's mappings.
+//! This process's mappings, as the kernel lists them.
 #![allow(unsafe_code, reason = "asks the kernel about mappings")]
 
 use std::mem::ManuallyDrop;
@@ -60,15 +60,15 @@ pub(crate) fn map_of(address: usize) -> Option<Map> {
 
 /// The arena's region, found by an address in it.
 ///
-/// The arena maps parts of its region as it grows, and the same length is free on both sides. So all mappings within
-/// this distance of an address in the region belong to the arena.
+/// The arena maps parts of its region as it grows, and addresses of the same length are free on both sides. So all mappings
+/// within this distance of an address in the region belong to the arena.
 pub(crate) struct Region {
     address: usize,
     reserved_bytes: usize,
 }
 
 impl Region {
-    /// Leaves a block in it.
+    /// Finds the region by a block that it allocates and never frees.
     pub(crate) fn new() -> Self {
         Self::around(ManuallyDrop::new(Block::written(&RESIDENT, MIB)).address())
     }
@@ -84,7 +84,7 @@ impl Region {
         found
     }
 
-    /// Resident bytes, by the kernel's account.
+    /// The resident bytes of the region, as the kernel counts them.
     pub(crate) fn resident_bytes(&self) -> usize {
         self.maps().iter().map(|map| map.resident_bytes).sum()
     }
@@ -105,7 +105,7 @@ impl Region {
     }
 
     /// Makes huge pages of the 2 MiB blocks that khugepaged would collapse. With the kernel's defaults, these are all blocks with a resident
-    /// page, unless the arena forbade it.
+    /// page, except where the arena forbids huge pages.
     pub(crate) fn make_huge(&self) {
         let maps = self.maps().into_iter().filter(|map| map.resident_bytes > 0);
         let blocks =
@@ -117,11 +117,11 @@ impl Region {
 /// The size of a huge page.
 const BLOCK_BYTES: usize = 2 << 20;
 
-/// The number of resident pages of 4 KiB in a range that starts at `at`. Its pointer's provenance must be exposed.
+/// The number of resident pages of 4 KiB in a range that starts at `at`. The provenance of a pointer to it must be exposed.
 pub(crate) fn resident_pages(at: usize, bytes: usize) -> usize {
     let mut pages = vec![0u8; bytes.div_ceil(4 << 10)];
     let start = std::ptr::with_exposed_provenance_mut(at);
-    // SAFETY: reads no memory of the range, and writes a byte for each page of it, even of the smallest size.
+    // SAFETY: the call does not access the range. It writes a byte for each page, and `pages` is long enough for pages of 4 KiB.
     let answered = unsafe { libc::mincore(start, bytes, pages.as_mut_ptr().cast()) };
     assert_eq!(answered, 0, "{}", std::io::Error::last_os_error());
     pages.iter().filter(|&&page| page & 1 == 1).count()
@@ -135,13 +135,13 @@ fn make_huge(block: usize) {
 /// The largest difference that is allowed between `stats()` and the kernel.
 pub(crate) fn tolerance_bytes(resident_bytes: usize) -> usize {
     let exact = resident_bytes / 100 + (2 << 20);
-    // The kernel makes and splits huge pages without notice. A touch may bring a huge page where the page table has
+    // The kernel makes and splits huge pages without notice. A write may fault in a huge page where the page table has
     // become empty. Since Linux 6.12, a huge page that is split loses the parts that are zero.
     let is_huge = matches!(stats().huge_pages, Some(HugePagesOutcome::Auto | HugePagesOutcome::Always));
     if is_huge { exact + (4 << 20) + resident_bytes / 10 } else { exact }
 }
 
-/// The addresses in the first line of a mapping. Its other lines have none.
+/// The addresses in the first line of a mapping's entry; `None` for the other lines.
 fn range(line: &str) -> Option<(usize, usize)> {
     let (from, to) = line.split(' ').next()?.split_once('-')?;
     Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))

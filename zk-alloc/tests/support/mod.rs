@@ -1,4 +1,4 @@
-//! Shared by the tests of the hazards: patterns in memory, processes of their own, and figures of the process.
+//! Shared by all test binaries: buffers with a known pattern, tests that run in a process of their own, and the kernel's figures for a process.
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test binary uses its part")]
 
 use std::cell::Cell;
@@ -15,12 +15,12 @@ pub(crate) mod process;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) mod seccomp;
 
-/// Set in a process that runs one test alone. Its value is the number of the call that started the process.
+/// The variable that is set in a process that runs one test alone. Its value is the number of the [`child_as`] call that started the process.
 const ALONE: &str = "ZK_ALLOC_TEST_ALONE";
-/// Longer than any test takes on a busy machine. A process that hangs is ended then.
+/// After this many seconds, an alarm ends a process that hangs. No test takes as long, even on a busy machine.
 const PATIENCE_S: u32 = 120;
 
-/// `len` numbers that no other seed produces. The optimiser can't leave the vector out, even if nobody reads it.
+/// `len` numbers that no other seed produces. The optimiser can't remove the vector, even if no code reads it.
 pub(crate) fn patterned(len: usize, seed: u64) -> Vec<u64> {
     black_box((0..len as u64).map(|i| mix(seed, i)).collect())
 }
@@ -40,7 +40,7 @@ fn mix(seed: u64, i: u64) -> u64 {
     (i ^ seed.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ seed
 }
 
-/// Overwrites free memory, so that a test that still uses freed memory notices.
+/// Overwrites free memory, so that a test fails if its live data lies there.
 pub(crate) fn scribble() {
     for len in [64usize, 1 << 9, 1 << 10, 1 << 12, 1 << 13, 1 << 16, 1 << 18] {
         let junk: Vec<_> = (0..16).map(|_| black_box(vec![u64::MAX; len / 8])).collect();
@@ -64,7 +64,7 @@ impl Numbers {
     }
 }
 
-/// Buffers that their owner replaces one by one, and checks. Nothing here panics, because a panic takes locks.
+/// Buffers that their owner replaces one by one, and checks. No method panics, because a panic takes locks.
 pub(crate) struct Kept(Vec<(u64, Vec<u64>)>);
 
 impl Kept {
@@ -72,8 +72,8 @@ impl Kept {
         Self(Vec::new())
     }
 
-    /// Makes a buffer of one of these `lengths` in words, in place of another once there are `most`. Returns `false` if
-    /// that one has changed.
+    /// Adds a buffer with one of these `lengths` in words, or replaces a random one. There are at most `most` buffers. Returns `false` if the
+    /// contents of the replaced buffer have changed.
     pub(crate) fn replace(&mut self, numbers: &mut Numbers, most: usize, lengths: &[usize]) -> bool {
         let (at, seed) = (numbers.below(most), numbers.below(1 << 20) as u64);
         let new = (seed, patterned(lengths[numbers.below(lengths.len())], seed));
@@ -85,14 +85,14 @@ impl Kept {
         is_patterned(&words, seed)
     }
 
-    /// Frees all of them. Returns `false` if one has changed.
+    /// Frees all buffers. Returns `false` if one has changed.
     pub(crate) fn drain(&mut self) -> bool {
         self.0.drain(..).all(|(seed, words)| is_patterned(&words, seed))
     }
 }
 
-/// Has `count` threads with small stacks do `work`, calls `meanwhile` while all of them idle, and has them do `after`. When it returns, the
-/// destructors of the threads' locals have run.
+/// Starts `count` threads with small stacks, and each does `work`. Calls `meanwhile` while all of them are idle. Then each thread does `after`.
+/// When this function returns, the destructors of the threads' locals have run.
 pub(crate) fn beside_idle_threads<R>(
     count: usize,
     work: impl Fn() + Sync,
@@ -122,14 +122,14 @@ pub(crate) fn is_alone() -> bool {
     std::env::var_os(ALONE).is_some()
 }
 
-/// Allows tests to change settings of the machine for a moment. Tests that lack the rights then fail.
+/// The variable that allows tests to change settings of the machine for a moment. If it is set, tests that lack the rights to do so fail.
 const HOST: &str = "ZK_ALLOC_TEST_HOST";
 
 pub(crate) fn may_change_host() -> bool {
     std::env::var_os(HOST).is_some()
 }
 
-/// Says why a test can't run here. Fails if `ZK_ALLOC_TEST_HOST` is set, because then it must run.
+/// Prints why a test can't run here. Fails if `ZK_ALLOC_TEST_HOST` is set, because then the test must run.
 #[track_caller]
 pub(crate) fn skip(what: &str, reason: impl std::fmt::Display) {
     assert!(!may_change_host(), "{what}, though {HOST} is set: {reason}");
@@ -169,34 +169,34 @@ impl Ended {
         assert!(self.warnings().is_empty(), "{self:?}");
     }
 
-    /// The text behind `name` in a line that the process printed.
+    /// The text after `name` in a line that the process printed.
     pub(crate) fn printed(&self, name: &str) -> &str {
         let line = self.stdout.lines().find_map(|line| line.split_once(name));
         line.unwrap_or_else(|| panic!("{name} was not printed: {self:?}")).1
     }
 }
 
-/// Variables of a process.
+/// Environment variables of a process.
 pub(crate) type Settings<'a> = &'a [(&'a str, &'a str)];
 
 /// Makes the allocator treat a virtual machine like a host that does not report free memory to a hypervisor, so that it
 /// uses huge pages.
 pub(crate) const BARE_METAL: &str = "ZK_ALLOC_TEST_BARE_METAL";
-/// Variables that begin so are for the tests, too: under `ZK_ALLOC_PROFILE=1`, all of them run with sampling on.
+/// A child inherits variables with this prefix. So all tests run with sampling on under `ZK_ALLOC_PROFILE=1`.
 const PROFILE: &str = "ZK_ALLOC_PROFILE";
 
 thread_local! {
-    /// The calls of [`child_as`] by the test on this thread.
+    /// The number of calls of [`child_as`] by the test on this thread.
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Runs the test on this thread again in a process of its own, with `settings` as its only `ZK_ALLOC_*` variables. There this call
-/// runs `body`, and all calls return `None`.
+/// Runs the test on this thread again in a process of its own. Its only `ZK_ALLOC_*` variables are `settings`, [`BARE_METAL`] and those that
+/// begin with [`PROFILE`]. In that process, this call runs `body`, and all calls return `None`.
 pub(crate) fn child(settings: Settings, body: impl FnOnce()) -> Option<Ended> {
     child_as(settings, |_| (), body)
 }
 
-/// As [`child`], with a command that `prepare` has changed.
+/// As [`child`], but `prepare` may change the command that starts the process.
 pub(crate) fn child_as(settings: Settings, prepare: impl FnOnce(&mut Command), body: impl FnOnce()) -> Option<Ended> {
     let call = CALLS.replace(CALLS.get() + 1).to_string();
     if let Some(own) = std::env::var_os(ALONE) {
@@ -223,7 +223,7 @@ pub(crate) fn child_as(settings: Settings, prepare: impl FnOnce(&mut Command), b
     Some(Ended { what: format!("{name} {settings:?}"), status: output.status, stdout, stderr })
 }
 
-#[allow(unsafe_code, reason = "sets an alarm, which the program of the process inherits")]
+#[allow(unsafe_code, reason = "sets an alarm before exec, which keeps it")]
 fn end_after_patience(_command: &mut Command) {
     #[cfg(unix)]
     // SAFETY: between fork and exec, one call that neither allocates nor locks.
@@ -232,7 +232,7 @@ fn end_after_patience(_command: &mut Command) {
     }
 }
 
-/// Runs `body` in a process of its own with these settings, and says what it skipped.
+/// Runs `body` in a process of its own with these settings, and fails if the process does. Prints what it skipped.
 #[track_caller]
 pub(crate) fn in_its_own_process(settings: Settings, body: impl FnOnce()) {
     let Some(ended) = child(settings, body) else { return };
@@ -244,13 +244,13 @@ pub(crate) fn in_its_own_process(settings: Settings, body: impl FnOnce()) {
     ended.assert_passed();
 }
 
-/// As [`in_its_own_process`]; the process writes no warning either.
+/// Runs `body` in a process of its own with these settings. Fails if the process fails or writes a warning.
 #[track_caller]
 pub(crate) fn without_warnings(settings: Settings, body: impl FnOnce()) {
     child(settings, body).iter().for_each(Ended::assert_passed_without_warnings);
 }
 
-/// As [`in_its_own_process`]; the process writes one warning, with these words.
+/// Runs `body` in a process of its own with these settings. Fails unless the process succeeds and writes one warning, with these words.
 #[track_caller]
 pub(crate) fn with_one_warning(settings: Settings, words: &[&str], body: impl FnOnce()) {
     let Some(ended) = child(settings, body) else { return };
@@ -297,7 +297,7 @@ pub(crate) fn field(file: impl AsRef<std::path::Path>, name: &str) -> String {
 #[cfg(target_os = "linux")]
 pub(crate) use figures::*;
 
-/// Figures of this process in bytes, by the kernel's account.
+/// The kernel's figures for this process, in bytes.
 #[cfg(target_os = "linux")]
 mod figures {
     /// A figure in a file of `/proc`, such as `self/status`.
@@ -306,12 +306,12 @@ mod figures {
         kib.trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
     }
 
-    /// Resident, without pages of code.
+    /// The size of resident anonymous memory.
     pub(crate) fn rss_bytes() -> usize {
         kernel_bytes("self/status", "RssAnon")
     }
 
-    /// Has [`peak_rss_bytes`] count from here on. Returns the resident size now.
+    /// Resets the peak that [`peak_rss_bytes`] returns. Returns the current resident size.
     pub(crate) fn restart_peak() -> usize {
         // If the kernel refuses, the peak so far remains, which is small in a process that has done nothing yet.
         let _ = std::fs::write("/proc/self/clear_refs", "5");
@@ -323,12 +323,12 @@ mod figures {
         kernel_bytes("self/status", "VmHWM")
     }
 
-    /// Locked in memory.
+    /// The size of locked memory.
     pub(crate) fn locked_bytes() -> usize {
         kernel_bytes("self/status", "VmLck")
     }
 
-    /// Address space.
+    /// The size of all mappings.
     pub(crate) fn address_space_bytes() -> usize {
         kernel_bytes("self/status", "VmSize")
     }

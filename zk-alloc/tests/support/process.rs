@@ -1,4 +1,4 @@
-//! Actions of a process: fork, start threads without Rust's standard library, handle signals, count its tasks, and have limits.
+//! What a test does with its process: fork, start threads without Rust's standard library, handle signals, list tasks, and set limits.
 #![allow(unsafe_code, reason = "calls the C library")]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longer than a forked child takes on a busy machine. One that hangs is ended then.
+/// After this many seconds, an alarm ends a forked child that hangs. No child takes as long, even on a busy machine.
 const PATIENCE_S: u32 = 40;
 
 /// Starts a child that runs `work` and ends with its result. Returns the child's id.
 ///
-/// The child must not panic: the report takes locks that another thread may have held.
+/// The child must not panic: the report of a panic takes locks that another thread may have held at the fork.
 pub(crate) fn fork(work: impl FnOnce() -> u8) -> i32 {
     // SAFETY: the child runs `work`, and ends without destructors.
     let child = unsafe { libc::fork() };
@@ -60,7 +60,7 @@ impl Drop for StopAtEnd<'_> {
 /// The work that a thread repeats.
 pub(crate) type Work<'a> = Box<dyn FnMut() + Send + 'a>;
 
-/// Runs `body` while threads of their own do each of `works` again and again.
+/// Runs `body` while each of `works` is repeated on a thread of its own.
 pub(crate) fn beside<'a, R>(works: impl IntoIterator<Item = Work<'a>>, body: impl FnOnce() -> R) -> R {
     let stop = &AtomicBool::new(false);
     thread::scope(|scope| {
@@ -76,15 +76,15 @@ pub(crate) fn beside<'a, R>(works: impl IntoIterator<Item = Work<'a>>, body: imp
     })
 }
 
-/// Runs `child` in 40 forked children while two threads do `work` again and again. Each must end with this code.
+/// Runs `child` in 40 forked children while two threads repeat `work`. Each child must exit with this code.
 pub(crate) fn fork_beside_threads(code: i32, work: impl FnMut() + Clone + Send, child: impl Fn() -> u8) {
     let works: [Work; 2] = [Box::new(work.clone()), Box::new(work)];
     beside(works, || (0..40).for_each(|_| assert_eq!(in_a_fork(&child), code)));
 }
 
-/// A variable of the environment, before other threads can change it. Allocates nothing.
+/// The value of an environment variable. Allocates nothing. Must be called before other threads can change the environment.
 pub(crate) fn variable(name: &CStr) -> Option<&'static str> {
-    // SAFETY: a C string, and one of the environment, which nothing changes yet.
+    // SAFETY: `name` is a C string, and so is the value in the environment, which no thread changes yet.
     let value = unsafe {
         let value = libc::getenv(name.as_ptr());
         if value.is_null() { None } else { Some(CStr::from_ptr(value)) }
@@ -92,7 +92,7 @@ pub(crate) fn variable(name: &CStr) -> Option<&'static str> {
     value?.to_str().ok()
 }
 
-/// Has `handler` handle a signal. Returns `false` if that is refused.
+/// Installs `handler` for a signal. Returns `false` if the system refuses it.
 pub(crate) fn handle(signal: c_int, handler: extern "C" fn(c_int), flags: c_int) -> bool {
     // SAFETY: all zeroes is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -114,18 +114,18 @@ pub(crate) fn start_thread(run: Run, value: *mut c_void) -> Option<libc::pthread
     }
 }
 
-/// Waits for a thread of [`start_thread`].
+/// Waits for a thread that [`start_thread`] started.
 pub(crate) fn join_thread(thread: libc::pthread_t) {
     // SAFETY: a thread of this process, joined once.
     assert_eq!(unsafe { libc::pthread_join(thread, null_mut()) }, 0);
 }
 
-/// The folders of all tasks of this process, as the kernel counts them.
+/// The directories in `/proc` of all tasks (threads) of this process.
 pub(crate) fn tasks() -> Vec<PathBuf> {
     fs::read_dir("/proc/self/task").expect("Linux has it").map(|task| task.expect("an entry").path()).collect()
 }
 
-/// The tasks with the allocator's name.
+/// The tasks of the allocator, which it names `zk-alloc...`.
 pub(crate) fn ours() -> Vec<PathBuf> {
     let is_ours = |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("zk-alloc"));
     tasks().into_iter().filter(is_ours).collect()
@@ -145,8 +145,8 @@ pub(crate) fn soon(mut holds: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Whether `count` tasks have the allocator's name, or will in a moment: a new thread names itself, and the kernel lists one that
-/// was joined a little longer.
+/// Whether the allocator has `count` tasks, now or soon. A new thread takes a moment to name itself, and the kernel lists a joined thread a
+/// little longer.
 pub(crate) fn are_ours(count: usize) -> bool {
     soon(|| ours().len() == count)
 }
@@ -186,7 +186,7 @@ pub(crate) fn without_more_memory<R>(body: impl FnOnce() -> R) -> R {
     limited(libc::RLIMIT_DATA, 1, body)
 }
 
-/// Gives up root, to which some limits do not apply. Returns `false` if that is refused.
+/// Gives up root, to which some limits do not apply. Returns `false` if the system refuses it.
 pub(crate) fn give_up_root() -> bool {
     // SAFETY: changes the user of this process, which has nothing else to do.
     unsafe { libc::geteuid() != 0 || libc::setresuid(65_534, 65_534, 65_534) == 0 }

@@ -6,7 +6,7 @@ use std::ffi::c_long;
 
 use libc::sock_filter as Step;
 
-/// How the kernel answers such a call.
+/// How the kernel answers a refused call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Answer {
     /// The call fails with this error.
@@ -46,8 +46,8 @@ pub(crate) fn end(value: u32) -> Step {
     step(libc::BPF_RET | libc::BPF_K, value, 0, 0)
 }
 
-/// Has the kernel filter each call by this program, in this thread and those that it starts, with `SECCOMP_FILTER_FLAG_TSYNC` in all.
-/// Returns `false` if it takes no filter. Allocates nothing.
+/// Installs this program as a filter for the system calls of this thread and of those that it starts. With `SECCOMP_FILTER_FLAG_TSYNC`, the
+/// filter applies to all threads. Returns `false` if the kernel takes no filter. Allocates nothing.
 pub(crate) fn install(program: &mut [Step], flags: libc::c_ulong) -> bool {
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: the kernel checks the program and copies it.
@@ -57,17 +57,17 @@ pub(crate) fn install(program: &mut [Step], flags: libc::c_ulong) -> bool {
     }
 }
 
-/// Has the kernel answer some calls in this way from now on, in all threads of this process and in its children.
-/// Returns `false` if it takes no filter. Allocates nothing.
+/// Makes the kernel answer these calls in this way from now on, in all threads of this process and in its children.
+/// Returns `false` if the kernel takes no filter. Allocates nothing.
 pub(crate) fn refuse(calls: &[c_long], answer: Answer) -> bool {
     let refusal = match answer {
         Answer::Errno(code) => libc::SECCOMP_RET_ERRNO | code as u32,
         Answer::Trap => libc::SECCOMP_RET_TRAP,
     };
-    assert!(calls.len() <= MAX_CALLS, "more calls than the program has room for");
+    assert!(calls.len() <= MAX_CALLS, "more calls than the filter has room for");
     let mut program = [end(0); MAX_CALLS + 5];
     program[0] = load(ARCH_AT);
-    // Calls of another processor have other numbers.
+    // On another processor, the calls have other numbers.
     program[1] = skip_if(ARCH, 0, calls.len() + 1);
     program[2] = load(NUMBER_AT);
     for (index, &call) in calls.iter().enumerate() {
