@@ -1,13 +1,14 @@
 //! Measures what page-locked memory saves on this host: copies to device 0 and back, from pageable memory, from the driver's own page-locked
 //! memory (`cuMemHostAlloc`), and from zk-alloc's pinned range. Prints two Markdown tables: the times of proofs, and the rates of copies by
 //! size. Each proof fills a matrix, copies it to the device, swaps its halves there, copies it back, and checks every byte. Each proof
-//! allocates its two matrices, except for the driver's.
+//! allocates its two matrices. Only the matrices in the driver's memory are allocated once for all proofs.
 //!
 //!     cargo run --release --package zk-alloc-cuda --example copies -- [MIB]
 //!
 //! MIB is the largest matrix, 1024 unless it is given. The host needs six times as much memory, and the device twice as much.
 //!
-//! Exit codes: 0, every byte was right; 1, something failed; 3, nothing was measured, because there is no driver or no device, or it refused.
+//! Exit codes: 0, every byte was right; 1, something failed; 3, nothing was measured, because there is no driver or no device, or the driver
+//! refused.
 #![allow(unsafe_code, reason = "promises to wait for each copy")]
 
 use std::error::Error;
@@ -28,7 +29,7 @@ const NO_DEVICE: u8 = 3;
 const ROUNDS: usize = 5;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
-/// The matrix that is copied to the device, and the one that comes back.
+/// The matrix that is copied to the device, and the matrix for the result that is copied back.
 type Matrices<'a> = [&'a mut [u64]; 2];
 
 fn main() -> Outcome<ExitCode> {
@@ -52,8 +53,8 @@ fn main() -> Outcome<ExitCode> {
     let fresh = || [vec![0; words], vec![0; words]];
     // The first copies take longer, from any memory.
     device.there_and_back(slices(&mut fresh()), 1)?;
-    proofs("pageable, of malloc", 0.0, || device.there_and_back(slices(&mut fresh()), 1))?;
-    proofs("pageable, of zk-alloc", 0.0, || device.there_and_back(slices(&mut phase(fresh)), 1))?;
+    proofs("pageable, from malloc", 0.0, || device.there_and_back(slices(&mut fresh()), 1))?;
+    proofs("pageable, from zk-alloc", 0.0, || device.there_and_back(slices(&mut phase(fresh)), 1))?;
 
     let started = Instant::now();
     // SAFETY: the driver's pages are new ones, and hold zeroes.
@@ -65,7 +66,7 @@ fn main() -> Outcome<ExitCode> {
         device.there_and_back(of_driver.each_mut().map(|all| &mut **all), 1)
     })?;
 
-    // Otherwise the range would be made of the resident memory of the proofs above.
+    // Otherwise the range would take the resident memory of the proofs above, and be set up too fast.
     release();
     let started = Instant::now();
     // SAFETY: `timed` waits for each copy.
@@ -148,7 +149,7 @@ impl Device {
     }
 }
 
-/// The seconds of one of several copies, until the last has ended.
+/// The mean seconds of one copy: makes `times` copies, and waits for the last one to end.
 fn timed(stream: &CudaStream, times: usize, mut copy: impl FnMut() -> Result<(), DriverError>) -> Outcome<f64> {
     stream.synchronize()?;
     let started = Instant::now();

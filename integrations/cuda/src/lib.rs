@@ -14,30 +14,30 @@ const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
 /// The driver's library. `cudarc` can check for it, but not if another crate enables `dynamic-linking`, which links the driver.
 const DRIVER: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 
-/// Why memory is not registered: there is no driver, or its answer.
+/// Why memory is not registered: there is no driver, or the driver's error.
 pub type CudaError = Box<dyn Error + Send + Sync>;
 
 /// Makes `bytes` of the arena resident and registers them with the driver of `device` (`cuMemHostRegister`, which `cudaHostRegister` calls),
-/// for all contexts of the process. [`Pinned`] says what the range is good for.
+/// for all contexts of the process. [`Pinned`] describes the range.
 ///
 /// # Errors
 /// If there is no driver or no device, if the driver refuses, or if there is no such memory.
 ///
 /// # Safety
-/// Nobody changes, frees or reads a buffer before the copies from it or to it have ended. From pageable memory, the driver sees to that: an
-/// asynchronous copy returns after it has read or written the buffer. From registered memory, it returns at once. The safe functions
+/// The program must not change, free or read a buffer before the copies from it or to it have ended. For pageable memory, the driver ensures
+/// that: an asynchronous copy returns after it has read or written the buffer. For registered memory, it returns at once. The safe functions
 /// of cudarc 0.19 copy a `Vec` asynchronously and do not wait, so each call needs a `synchronize` of its stream.
 pub unsafe fn pin(bytes: usize, device: usize) -> Result<Pinned, NotPinned<CudaError>> {
     let refused = |error| NotPinned::NotRegistered { asked_bytes: bytes, error };
-    // Asked first: cudarc panics without a driver, and pages that nothing registers need not become resident.
+    // Looks for a driver first, because cudarc panics without one. Without a driver, no page needs to become resident.
     // SAFETY: loads a library of the system, whose initialisers are as safe as those of any driver.
     unsafe { Library::new(DRIVER) }.map_err(|_| refused(format!("no CUDA driver is installed ({DRIVER})").into()))?;
-    // The device's primary context, which the CUDA runtime uses, too. It lasts as long as the range.
+    // The device's primary context, which the CUDA runtime uses, too. It lives as long as the range.
     let context = CudaContext::new(device).map_err(|error| refused(error.into()))?;
     let registering = context.clone();
     let register = move |at: *mut u8, len| {
         registering.bind_to_thread()?;
-        // SAFETY: memory of the range, which stays mapped until it is unregistered. The flag is one of the call's.
+        // SAFETY: the memory belongs to the range, which stays mapped until it is unregistered. The call accepts this flag.
         unsafe { sys::cuMemHostRegister_v2(at.cast(), len, sys::CU_MEMHOSTREGISTER_PORTABLE) }.result()?;
         Ok(())
     };
@@ -62,7 +62,7 @@ mod tests {
     #[global_allocator]
     static ALLOC: ZkAllocator = ZkAllocator;
 
-    /// Registers a range where there is a device.
+    /// If there is a device, the test registers a range with it.
     #[test]
     fn without_a_device_nothing_is_pinned_and_the_error_says_why() {
         // SAFETY: nothing is copied.

@@ -1,4 +1,4 @@
-// Stands before the README's own definition: if a name has two links, the first one counts.
+// Overrides the README's own definition of this link: if a link is defined twice, rustdoc uses the first definition.
 #![doc = "[zk-alloc]: zk_alloc\n"]
 #![doc = include_str!("../README.md")]
 
@@ -32,7 +32,7 @@ pub fn init() -> bool {
 /// ```
 /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
 /// # use common::{build_prover_fib, build_verifier_fib, preprocess};
-/// // Preprocessing lives across proofs. It may be made in a phase of its own.
+/// // The preprocessing serves many proofs. It may be made in a phase of its own.
 /// let (prover_setup, verifier_setup) = zk_alloc_jolt::prove(|| preprocess(8));
 /// let (prove_fib, verify_fib) = (build_prover_fib(prover_setup), build_verifier_fib(verifier_setup));
 ///

@@ -34,7 +34,7 @@ fn coefficient_bytes(log_rows: usize) -> u64 {
 }
 
 /// Every proof reads the prover's setup, and holds vectors that its phase allocated. Later phases request the same sizes. An arena that
-/// resets, or hands out memory that is in use, breaks one of these proofs. So the sizes must repeat.
+/// resets, or hands out memory that is in use, breaks one of these proofs. To show that, the sizes have to repeat.
 #[test]
 fn five_proofs_of_one_wrapped_prover_verify_at_the_end() {
     let _turn = alone();
@@ -247,10 +247,10 @@ mod openings {
 
         let before = zk_alloc::stats().arena_bytes;
         zk_alloc::phase(|| init_cache(&prover_setup.g1_vec, &prover_setup.g2_vec));
-        assert!(zk_alloc::stats().arena_bytes > before, "nothing of the cache lies in the arena: this shows nothing");
+        assert!(zk_alloc::stats().arena_bytes > before, "the cache is not in the arena, so the test shows nothing");
 
         for seed in [2, 3, 1] {
-            // Requests of the cache's sizes, written to: memory that is handed out twice is overwritten.
+            // Requests memory of the cache's sizes and writes to it. If the arena hands out memory twice, this overwrites the cache.
             zk_alloc::phase(|| {
                 init_cache(&prover_setup.g1_vec, &prover_setup.g2_vec);
                 let cache = get_prepared_cache().expect("it was filled");

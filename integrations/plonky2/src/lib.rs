@@ -1,4 +1,4 @@
-// Stands before the README's own definition: if a name has two links, the first one counts.
+// Overrides the README's own definition of this link: if a link is defined twice, rustdoc uses the first definition.
 #![doc = "[zk-alloc]: zk_alloc\n"]
 #![doc = include_str!("../README.md")]
 

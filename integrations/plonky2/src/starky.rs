@@ -11,7 +11,7 @@ use plonky2::hash::hash_types::RichField;
 use plonky2::plonk::config::GenericConfig;
 use plonky2::util::timing::TimingTree;
 
-/// [`starky::prover::prove`] in a phase, with a trace that exists or that the phase builds.
+/// Defines [`starky::prover::prove`] in a phase, for a finished trace or for a closure that builds the trace in the phase.
 macro_rules! in_phase {
     ($($(#[$doc:meta])* fn $name:ident($trace:ident: $kind:ty) = $made:expr;)*) => {$(
         $(#[$doc])*

@@ -34,7 +34,7 @@ fn five_proofs_of_changing_inputs_all_verify_at_the_end() {
     let circuit = Squarings::build(20 << 10);
     let inputs = [3, 1, 0, 1 << 40, 3];
     let (served, proofs) = arena_bytes_of(|| inputs.map(|x| prove_and_verify(&circuit, x)));
-    // The wires' extension alone: 135 columns, eight times as long as the circuit.
+    // The lower bound counts only the wires' low-degree extension: 135 columns, eight times as long as the circuit.
     let wires_bytes = (135 * (8 << circuit.data.common.degree_bits()) * size_of::<F>()) as u64;
     assert!(served >= 5 * wires_bytes, "the arena served {served} bytes of five proofs, each over {wires_bytes}");
     for (proof, x) in proofs.into_iter().zip(inputs) {
@@ -44,8 +44,8 @@ fn five_proofs_of_changing_inputs_all_verify_at_the_end() {
 }
 
 /// The inner proof's buffers come from the inner phase, and the outer proof's witness is made from them. All proofs of
-/// a circuit read its tables. Here one circuit is built outside any phase and the other inside one, and both must serve
-/// repeatedly.
+/// a circuit read its tables. Here one circuit is built outside any phase and the other inside one, and both must stay
+/// usable for several proofs.
 #[test]
 fn a_proof_of_a_proof_verifies_with_circuits_built_inside_and_outside_a_phase() {
     let _turn = alone();

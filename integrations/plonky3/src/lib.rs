@@ -1,4 +1,4 @@
-// Stands before the README's own definition: if a name has two links, the first one counts.
+// Overrides the README's own definition of this link: if a link is defined twice, rustdoc uses the first definition.
 #![doc = "[zk-alloc]: zk_alloc\n"]
 #![doc = include_str!("../README.md")]
 
@@ -67,7 +67,8 @@ in_phase! {
     ///
     /// # Errors
     ///
-    /// The framework's errors, unchanged: the commitment scheme refused the configuration, or its budget is spent.
+    /// The framework's errors, unchanged: the commitment scheme refused the configuration, or the trace is too short for a
+    /// hiding scheme.
     ///
     /// # Panics
     ///
@@ -135,8 +136,8 @@ in_phase! {
     ///
     /// # Panics
     ///
-    /// As [`prove`]. In addition, an AIR with preprocessed columns needs its `preprocessed` data, of the height of the
-    /// trace.
+    /// As [`prove`], but the AIR may have preprocessed columns. If it has, the framework also panics if `preprocessed` is
+    /// `None` or has another height than the trace.
     ///
     /// ```
     /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
@@ -159,11 +160,12 @@ in_phase! {
 /// [`p3_batch_stark::prove_batch`] in a phase.
 ///
 /// The traces were allocated before the call, and so aren't in the arena. The copies that the framework extends and
-/// commits to are. To have both there, open a [`zk_alloc::phase`] around the making of the traces and this call.
+/// commits to are. To have both there, open a [`zk_alloc::phase`] around this call and the code that makes the traces.
 ///
 /// # Errors
 ///
-/// The framework's errors, unchanged: the commitment scheme refused the configuration, or its budget is spent.
+/// The framework's errors, unchanged: the commitment scheme refused the configuration, or a trace is too short for a
+/// hiding scheme.
 ///
 /// # Panics
 ///

@@ -29,7 +29,7 @@ fn prove_and_verify(config: &Config, log_rows: usize) -> Proof<Config> {
 
 /// The config caches the DFT's twiddle factors by height, inside the phase of the first proof that needs them. A proof holds buffers of
 /// its phase: with 256 queries, some are large enough for the arena. Both must survive the phases of later proofs, whose requests have
-/// the same sizes in the same order. An arena that resets would overwrite them. So the sizes must repeat.
+/// the same sizes in the same order. An arena that resets would overwrite them. To show that, the sizes have to repeat.
 #[test]
 fn a_config_keeps_its_caches_and_five_proofs_of_changing_size_verify_at_the_end() {
     let _turn = alone();
@@ -41,10 +41,10 @@ fn a_config_keeps_its_caches_and_five_proofs_of_changing_size_verify_at_the_end(
     }
 }
 
-/// The trace is the largest buffer of a Plonky3 proof. Built in the closure, it must come from the arena, with its
-/// capacity for the extension. Built before `prove`, it does not, and the arena serves the rest.
+/// The trace is the largest buffer of a Plonky3 proof. If the closure builds it, it must come from the arena, with its
+/// capacity for the extension. If it is built before `prove`, it does not come from the arena, which serves the rest.
 #[test]
-fn the_arena_serves_the_trace_that_is_built_inside_and_no_other() {
+fn arena_serves_the_trace_only_if_the_phase_builds_it() {
     let _turn = alone();
     let (config, log_rows) = (config(), 14);
     let public_values = Fibonacci::public_values(log_rows);
@@ -60,7 +60,7 @@ fn the_arena_serves_the_trace_that_is_built_inside_and_no_other() {
     assert!(inside >= trace_bytes, "the arena served {inside} bytes of a trace of {trace_bytes}");
 
     let (outside, trace) = arena_bytes_of(|| Fibonacci::trace(log_rows));
-    assert_eq!(outside, 0, "no phase is open yet");
+    assert_eq!(outside, 0, "no phase is open here");
     let prove = || zk_alloc_plonky3::prove(&config, &Fibonacci, trace, &public_values);
     let (rest, proof) = arena_bytes_of(prove);
     assert!(rest > 0, "`prove` itself allocates in the arena");

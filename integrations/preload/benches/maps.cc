@@ -35,7 +35,7 @@ static size_t fill() {
     return sum;
 }
 
-/// Has forty maps, replaces one by a copy of another, and changes a quarter of its entries.
+/// Keeps forty maps. Each round replaces one map by a copy of another, and changes a quarter of its entries.
 static size_t copy() {
     size_t sum = 0;
     std::vector<Map> maps(40);
@@ -51,7 +51,7 @@ static size_t copy() {
     return sum;
 }
 
-/// Adds and erases random entries of one map: mostly a search.
+/// Adds and erases random entries of one map. Most of the time goes into searches.
 static size_t find() {
     Map map;
     for (int i = 0; i < 600000; i++) {

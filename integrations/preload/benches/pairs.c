@@ -1,5 +1,5 @@
-/* Nanoseconds for a pair of malloc and free, with a byte written in between: the lowest of 15 times 200,000. One line for each length. Run it
- * with LD_PRELOAD and without (docs/preload.md). */
+/* Prints the nanoseconds of a pair of malloc and free, with a byte written in between: the lowest mean of 15 batches of 200,000 pairs. Prints
+ * one line for each length. Run it with LD_PRELOAD and without (docs/preload.md). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

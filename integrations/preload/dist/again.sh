@@ -6,7 +6,7 @@ trap 'rm -rf "$copy"' EXIT
 
 [ -f "$dist/SHA256SUMS" ] || fail "there are no packages in $dist to compare with: cargo make dist makes them"
 if changed; then
-    fail "the sources have changes without a commit, and this compares with a build of the last commit; nothing was built"
+    fail "the sources have uncommitted changes, but the comparison needs a build of the last commit; nothing was built"
 fi
 git clone --quiet "$root" "$copy/elsewhere"
 CARGO_TARGET_DIR=$copy/target "$copy/elsewhere/integrations/preload/dist/run.sh" --untried

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034 # the scripts of this folder source this file and use what it names
-# What is built, with which versions, and where it goes.
+# Names, versions, folders and functions that the scripts share.
 set -euo pipefail
 umask 022
 export LC_ALL=C TZ=UTC
@@ -17,7 +17,7 @@ architectures=(x86_64 aarch64)
 # The oldest C library that the packages must run with.
 glibc=2.28
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$root/Cargo.toml")
-# The packages of a commit are the same bytes only with the same compiler: that of CI.
+# Only the same compiler makes the same packages from a commit, so this is the compiler of CI.
 rust=$(sed -n 's/^version=//p' "$root/.ci/toolchain")
 export RUSTUP_TOOLCHAIN=$rust
 
@@ -26,14 +26,14 @@ fail() {
     exit 1
 }
 
-# Files in packages are as old as the last commit.
+# Files in packages have the time of the last commit.
 if [ -z "${SOURCE_DATE_EPOCH-}" ]; then
     SOURCE_DATE_EPOCH=$(git -C "$root" log -1 --format=%ct) ||
-        fail "git does not tell the time of the last commit, which the files in packages have; set SOURCE_DATE_EPOCH. Nothing was built"
+        fail "git cannot tell the time of the last commit, which the files in packages get; set SOURCE_DATE_EPOCH. Nothing was built"
 fi
 export SOURCE_DATE_EPOCH
 
-# Whom a user of a package writes to, and its home. The sources name no address, so the last commit's author counts.
+# The address that users of a package write to, and the project's home page. The sources name no address, so this is the last commit's author.
 maintainer=${ZK_DIST_MAINTAINER:-$(git -C "$root" log -1 --format='The zk-alloc developers <%ae>')}
 homepage=${ZK_DIST_HOMEPAGE:-${GITHUB_REPOSITORY:+${GITHUB_SERVER_URL:-https://github.com}/$GITHUB_REPOSITORY}}
 
@@ -41,7 +41,7 @@ say() {
     echo "dist: $*"
 }
 
-# Whether git knows changes without a commit.
+# Whether the sources have uncommitted changes.
 changed() {
     [ -n "$(git -C "$root" status --porcelain 2>/dev/null)" ]
 }

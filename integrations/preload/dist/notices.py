@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Prints THIRD-PARTY.md: what is linked into libzk_alloc.so, and the notices that its licences ask for.
+"""Prints THIRD-PARTY.md: what is linked into libzk_alloc.so, and the notices that the licences require.
 
     notices.py TARGET TOOLS
 
 TOOLS is the virtual environment that has zig. The crates are those that cargo names for TARGET, and those of Rust's
-standard library. Fails if one has no notice where it is looked for."""
+standard library. Fails if the notice of a crate is not found."""
 
 import html
 import os
@@ -63,7 +63,7 @@ def of_standard_library(target):
     found = {file.name[3:].split("-")[0] for file in (sysroot / "lib/rustlib" / target / "lib").glob("*.rlib")}
     pages = [(sysroot / "share/doc/rust" / page).read_text() for page in ("COPYRIGHT-library.html", "COPYRIGHT.html")]
     for name in sorted(found - OF_RUST - UNUSED):
-        # The page of the library leaves out what its backtraces use; that of the compiler has it.
+        # The library's page lacks the crates that its backtraces use. The compiler's page has them.
         sections = [section for page in pages for section in notices_of(name.replace("_", "[-_]"), page)]
         if not sections:
             fail(f"the crate {name} of Rust's standard library is on no page in {sysroot}/share/doc/rust")
@@ -108,7 +108,7 @@ def main(target, tools):
                   head_of(zig / "lib/libc/glibc/io/fstat64-2.32.c")))
     print("# Third-party software in libzk_alloc.so\n")
     print("`integrations/preload/dist/notices.py` of zk-alloc writes this file. The library has these parts of other authors linked into it.")
-    print("Of the licences with a choice, the library takes MIT.\n")
+    print("Where a licence offers a choice, the library takes MIT.\n")
     print("| part | licence |\n|---|---|")
     for name, licence, _ in parts:
         print(f"| {name} | {licence} |")

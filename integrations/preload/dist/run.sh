@@ -27,7 +27,8 @@ build() (
     target=$arch-unknown-linux-gnu
     into=$work/$arch
 
-    # The variable replaces the flags of .cargo/config.toml, which name the processor of this machine. No path of this machine stays in the library.
+    # RUSTFLAGS replaces the flags of .cargo/config.toml, which name the processor of this machine. It also keeps paths of this machine out of the
+    # library.
     unset CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS RUSTC_WRAPPER CARGO_BUILD_RUSTC_WRAPPER
     cargo_home=${CARGO_HOME:-$HOME/.cargo}
     export RUSTFLAGS="--remap-path-prefix=$root=/zk-alloc --remap-path-prefix=$cargo_home=/cargo"
@@ -39,7 +40,7 @@ build() (
 
     stage "$into"
     cp "$work/build/$target/release/$library" "$into/$library"
-    # zig links with the loader, too. The loader is in the process anyhow, and has another name under other C libraries.
+    # zig also links with the loader. The loader is in the process anyway, and has another name under other C libraries.
     while read -r loader; do
         patchelf --remove-needed "$loader" "$into/$library"
     done < <(readelf --dynamic --wide "$into/$library" | sed -n 's/.*(NEEDED).*\[\(ld-linux.*\)\]/\1/p')
@@ -71,7 +72,7 @@ check() (
 
     exported=$(readelf --dyn-syms --wide "$file" | awk '$7 != "UND" && ($5 == "GLOBAL" || $5 == "WEAK") { print $8 }')
     grep -qx malloc <<<"$exported" || fail "$file does not export malloc; no package was made"
-    # Others would find such a function here instead of in their own libgcc_s.so.1.
+    # Other libraries would call such a function here instead of the one in their own libgcc_s.so.1.
     inner=$(grep -E '^(_Unwind_|__register_frame|__deregister_frame|__gcc_|__unw_|__(u?div|u?mod|mul)[a-z]i)' <<<"$exported" || true)
     [ -z "$inner" ] || fail "$file exports functions of its compiler: ${inner//$'\n'/ }; no package was made"
 
@@ -99,7 +100,7 @@ archive() (
         --directory "$work/$arch/tar" "$name" | gzip -9n >"$dist/$name.tar.gz"
 )
 
-# A text as the lines of a field, of which none is empty.
+# Prints a text as the lines of a control field, in which no line may be empty.
 indented() {
     sed 's/^[[:space:]]*$/./; s/^/ /' "$1"
 }
@@ -110,7 +111,7 @@ debian_package() (
     folder=usr/lib/$arch-linux-gnu
     into=$work/$arch/deb
     documents=usr/share/doc/$package
-    # An empty line would end the fields.
+    # Without a home page, there must be no empty line, which would end the fields.
     home=${homepage:+$'\n'Homepage: $homepage}
 
     stage "$into"
@@ -159,7 +160,7 @@ done
 mkdir -p "$work"
 find "$dist" -maxdepth 1 -type f -delete
 if changed; then
-    say "the sources have changes without a commit: the packages are not those of a commit"
+    say "the sources have uncommitted changes: the packages are not those of a commit"
 fi
 
 tools
@@ -179,7 +180,7 @@ for arch in "${built[@]}"; do
     python3 "$here/notices.py" "$arch-unknown-linux-gnu" "$work/tools" >"$work/$arch/THIRD-PARTY.md"
 done
 for arch in "${built[@]}"; do
-    # One package of Debian has the same documents for every architecture.
+    # Debian's packages for two architectures can be installed together only if they have the same documents.
     cmp -s "$work/${built[0]}/THIRD-PARTY.md" "$work/$arch/THIRD-PARTY.md" ||
         fail "THIRD-PARTY.md of $arch and ${built[0]} in $work differ: other crates are linked; no package was made"
     archive "$arch"

@@ -2,8 +2,8 @@
 # Tries the packages with the programs that this machine can run, and says which it could not try: try.sh ARCHITECTURE...
 source "$(dirname "$0")/common.sh"
 
-# Prints the folder of a small Debian, whose C library is as old as the mirror has: debian_root ARCHITECTURE
-# For another architecture than this machine's, programs are unpacked and no package is set up. Says why if there is none.
+# Prints the folder of a small Debian, with the oldest C library that the mirror has: debian_root ARCHITECTURE
+# For an architecture other than this machine's, it unpacks the packages, but does not configure them. Says why if it can't make the folder.
 debian_root() (
     arch=$1
     mirror=http://deb.debian.org/debian
@@ -51,11 +51,11 @@ wheel() (
     wheel=zk_alloc-$version-py3-none-manylinux_${glibc/./_}_$arch.whl
     into=$work/try/wheel
 
-    # A program's exit code: ends WITH PROGRAM [ARGUMENT...]
+    # Fails unless a program ends with this exit code: ends CODE PROGRAM [ARGUMENT...]
     ends() {
         local expected=$1 code=0
         shift
-        # The shell reports a program that a signal ended. That is no error here.
+        # The shell prints a message about a program that a signal ended. Here that is no error.
         { "$into/bin/python" -m zk_alloc run "$@" >/dev/null 2>"$into/said"; } 2>/dev/null || code=$?
         [ "$code" = "$expected" ] || fail "python -m zk_alloc run $* ended with $code instead of $expected: $(cat "$into/said")"
     }
@@ -78,7 +78,7 @@ wheel() (
     [ -z "$changed" ] || fail "$wheel: the program got variables that were not given: $changed"
     ends 7 sh -c 'exit 7'
     ends 143 sh -c 'kill -TERM $$'
-    # Python ignores SIGPIPE. A program that inherited this would not end here.
+    # Python ignores SIGPIPE. A program that inherited this would not end at the signal.
     ends 141 sh -c 'kill -PIPE $$'
     ends 126 /dev/null
     ends 127 there-is-no-such-program
@@ -137,7 +137,7 @@ emulated_package() (
     emulated usr/bin/perl -e 'print length("x" x 50_000_000)' >"$into/out" 2>"$into/report"
     [ "$(cat "$into/out")" = 50000000 ] || fail "perl printed $(cat "$into/out") instead of 50000000 with the library of $deb"
     served "$deb (unpacked, with perl of Debian $(cat "$other/etc/debian_version") in qemu)" "$into/report"
-    # sort closes standard error before the report.
+    # sort closes standard error before the report, so only its output is checked.
     seq 200000 | emulated usr/bin/sort -rn >"$into/out"
     seq 200000 -1 1 | cmp - "$into/out" || fail "sort did not print its input in order with the library of $deb"
 )

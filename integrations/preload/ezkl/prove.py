@@ -5,8 +5,8 @@
     venv/bin/python integrations/preload/ezkl/prove.py prove FOLDER 4         # four proofs, then ten idle seconds
     LD_PRELOAD=target/release/libzk_alloc.so venv/bin/python integrations/preload/ezkl/prove.py prove FOLDER 4
 
-Nothing is fetched from the network: the reference string is made here, for tests only. For each proof a line says its seconds, page
-faults, and MiB resident afterwards; the last line says the peak and what is resident when the process has idled.
+The script fetches nothing from the network: it makes the reference string itself, for tests only. It prints a line for each proof: its seconds,
+page faults, and MiB resident afterwards. The last line has the peak, and the MiB resident after ten idle seconds.
 """
 
 import json
@@ -52,7 +52,7 @@ def setup(folder, logrows):
     arguments.input_scale = arguments.param_scale = 7
     arguments.lookup_range = (-8192, 8192)
     assert ezkl.gen_settings(at("network.onnx"), at("settings.json"), arguments)
-    # The settings may have another number: what was asked for is what counts here.
+    # ezkl may write another number into the settings. The requested number counts here.
     settings = json.loads(Path(at("settings.json")).read_text())
     settings["run_args"]["logrows"] = logrows
     Path(at("settings.json")).write_text(json.dumps(settings))

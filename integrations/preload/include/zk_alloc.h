@@ -1,8 +1,8 @@
-/* zk_alloc.h: what a program may tell libzk_alloc.so, and ask it.
+/* zk_alloc.h: functions with which a program controls and queries libzk_alloc.so.
  *
- * None of it is needed: with LD_PRELOAD=/path/to/libzk_alloc.so the program's malloc is zk-alloc's. All of it is declared weak, so that
- * a program which includes this file is linked without the library, and runs without it. The inline functions below ask
- * whether it is there; where it is not, they do nothing, and return 0.
+ * A program does not need them: with LD_PRELOAD=/path/to/libzk_alloc.so, its malloc is zk-alloc's. All functions are declared weak, so a
+ * program that includes this file links and runs without the library. The inline functions below check whether the library is
+ * loaded. If it is not, they do nothing and return 0.
  *
  * Sizes are in bytes. Every function may be called by any thread. docs/preload.md of zk-alloc says more.
  */
@@ -17,14 +17,14 @@ extern "C" {
 #endif
 
 struct zk_alloc_stats {
-    uint64_t allocations;          /* requests that the arena served, */
-    uint64_t allocated_bytes;      /* and the bytes that were asked for in them */
+    uint64_t allocations;          /* requests that the arena served */
+    uint64_t allocated_bytes;      /* bytes requested in them */
     uint64_t overflow_allocations; /* requests that glibc served because the arena had no memory */
-    uint64_t live_bytes;           /* alive now, */
-    uint64_t peak_live_bytes;      /* and the most that were */
-    uint64_t resident_bytes;       /* handed out or retained: resident, or as soon as it is touched */
-    uint64_t fresh_bytes;          /* handed out without being resident: each page of it costs a page fault */
-    uint64_t system_calls;         /* calls of the arena into the kernel */
+    uint64_t live_bytes;           /* bytes that are alive now */
+    uint64_t peak_live_bytes;      /* the maximum of live_bytes so far */
+    uint64_t resident_bytes;       /* bytes handed out or retained: resident, or resident as soon as they are touched */
+    uint64_t fresh_bytes;          /* bytes that were not resident when they were handed out: each of their pages costs a page fault */
+    uint64_t system_calls;         /* system calls that the arena made */
 };
 
 __attribute__((weak)) void zk_alloc_phase_begin(void);
@@ -37,7 +37,7 @@ __attribute__((weak)) void zk_alloc_stop_background_thread(void);
 __attribute__((weak)) void zk_alloc_on_memory_limit(unsigned percent, void (*event)(size_t resident_bytes, size_t max_bytes));
 __attribute__((weak)) size_t zk_alloc_stats(struct zk_alloc_stats *stats, size_t size);
 
-/* Begins a phase: until it ends, nothing that is free is purged with time. Phases nest, and overlap on any threads. */
+/* Begins a phase. Until it ends, no free memory is purged by time. Phases nest, and overlap on any threads. */
 static inline void zk_phase_begin(void) {
     if (zk_alloc_phase_begin) zk_alloc_phase_begin();
 }
@@ -47,40 +47,41 @@ static inline void zk_phase_end(void) {
     if (zk_alloc_phase_end) zk_alloc_phase_end();
 }
 
-/* Makes `bytes` resident ahead of time, on several threads; returns how many are. */
+/* Makes `bytes` of memory resident ahead of time, on several threads; returns how many bytes are resident. */
 static inline size_t zk_reserve(size_t bytes) {
     return zk_alloc_reserve ? zk_alloc_reserve(bytes) : 0;
 }
 
-/* Gives all free memory back to the system; returns how many bytes of the arena's went. */
+/* Returns all free memory to the system; returns how many bytes of the arena were purged. */
 static inline size_t zk_release(void) {
     return zk_alloc_release ? zk_alloc_release() : 0;
 }
 
-/* Lets the system take free memory when it runs short; returns how many bytes that may be. */
+/* Lets the system take free memory when it runs short; returns how many bytes it may take. */
 static inline size_t zk_soften(void) {
     return zk_alloc_soften ? zk_alloc_soften() : 0;
 }
 
-/* Starts a thread that purges free memory also while the program calls nobody, if this process has none (a forked child has none);
- * returns 0, or the number of the error. ZK_ALLOC_BACKGROUND=1 has it start with the program. */
+/* Starts the background thread, which purges free memory also while the program makes no requests. Does nothing if this process already
+ * has that thread; a forked child does not have it. Returns 0, or the number of the error. ZK_ALLOC_BACKGROUND=1 starts the thread with the
+ * program. */
 static inline int zk_start_background_thread(void) {
     return zk_alloc_start_background_thread ? zk_alloc_start_background_thread() : 0;
 }
 
-/* Ends that thread, and returns when it has ended. */
+/* Ends the background thread, and returns when it has ended. */
 static inline void zk_stop_background_thread(void) {
     if (zk_alloc_stop_background_thread) zk_alloc_stop_background_thread();
 }
 
-/* Has `event` called when the resident bytes reach `percent` of ZK_ALLOC_MAX_BYTES: once for each crossing, by the thread whose request
- * crosses it, within that request. It may allocate, and call zk_release(). A null pointer ends this. Variables that `event` sets should be
- * atomic or volatile: compilers take malloc for a function that calls nothing of the program's. */
+/* Registers `event`, which is called when the resident bytes reach `percent` of ZK_ALLOC_MAX_BYTES: once for each crossing, by the thread
+ * whose request crosses it, within that request. `event` may allocate, and call zk_release(). A null pointer unregisters it. Variables that
+ * `event` sets should be atomic or volatile, because compilers assume that malloc calls no function of the program. */
 static inline void zk_on_memory_limit(unsigned percent, void (*event)(size_t resident_bytes, size_t max_bytes)) {
     if (zk_alloc_on_memory_limit) zk_alloc_on_memory_limit(percent, event);
 }
 
-/* Fills `stats`; returns 0 where the library is not in use. Pass sizeof(struct zk_alloc_stats): later versions append. */
+/* Fills `stats`; returns 0 if the library is not in use. Pass sizeof(struct zk_alloc_stats) as `size`: later versions append fields. */
 static inline size_t zk_stats(struct zk_alloc_stats *stats, size_t size) {
     return zk_alloc_stats ? zk_alloc_stats(stats, size) : 0;
 }

@@ -55,7 +55,7 @@ def contents(version, tag, built, maintainer, homepage):
     files[f"{info}/WHEEL"] = WHEEL.format(tag=tag).encode()
     for licence in (ROOT / "LICENSE-APACHE", ROOT / "LICENSE-MIT", built / "THIRD-PARTY.md"):
         files[f"{info}/licenses/{licence.name}"] = licence.read_bytes()
-    # The record names every file with its hash and length, and itself without.
+    # The record names every file with its hash and length, and itself without them.
     record = f"{info}/RECORD"
     files[record] = "".join(f"{name},{digest(data)},{len(data)}\n" for name, data in files.items()).encode()
     files[record] += f"{record},,\n".encode()
@@ -75,7 +75,7 @@ def main(version, arch, built, into, maintainer, homepage):
             entry = zipfile.ZipInfo(name, when)
             entry.create_system = 3  # Unix, whose permissions follow
             entry.external_attr = (0o100755 if name.endswith(".so") else 0o100644) << 16
-            # Not compressed: what zlib makes of the same bytes depends on its version.
+            # Not compressed, because the output of zlib for the same bytes depends on its version.
             wheel.writestr(entry, data, zipfile.ZIP_STORED)
 
 

@@ -2,8 +2,8 @@
 //! comparison before it goes to glibc. Freed memory belongs to the arena if it lies in the arena's address space, and to
 //! glibc otherwise.
 //!
-//! Nothing here unwinds: a panic in such a function ends the process. glibc sets `errno`: if the arena has no memory,
-//! the request goes to glibc, which reports why it has none either.
+//! Nothing here unwinds: a panic in such a function ends the process. If the arena has no memory, the request goes to
+//! glibc, which sets `errno` if it has no memory either.
 #![allow(unsafe_code, reason = "the C library's functions")]
 
 use std::arch::{asm, naked_asm};
@@ -16,7 +16,7 @@ use arena::c_api::{self, Cached, Freed, MIN_ALIGN, NotFreeable, Resized, Unserve
 use crate::names::{jumps, named};
 use crate::{glibc, start};
 
-/// Memory of the arena: null with `errno`, if the request fails. `None` if glibc serves it.
+/// Returns memory of the arena, or null with `errno` set if the request fails. `None` if glibc must serve the request.
 #[inline]
 fn from_arena(size: usize, align: usize, zeroed: bool) -> Option<*mut c_void> {
     match c_api::alloc(size, align, zeroed, start::arena_opened) {
@@ -26,7 +26,7 @@ fn from_arena(size: usize, align: usize, zeroed: bool) -> Option<*mut c_void> {
     }
 }
 
-/// Null, and the reason in `errno`.
+/// Sets `errno` to the reason, and returns null.
 #[cold]
 fn fails(reason: c_int) -> *mut c_void {
     // SAFETY: this thread's own `errno`.
@@ -34,7 +34,7 @@ fn fails(reason: c_int) -> *mut c_void {
     null_mut()
 }
 
-/// `extern "C"`, so that `malloc` jumps here, and saves no registers that most requests don't need.
+/// The slow path of [`malloc`]. It is `extern "C"`, so that `malloc` can jump here, and saves no registers on the fast path.
 #[inline(never)]
 extern "C" fn malloc_any(size: usize) -> *mut c_void {
     if let Some(at) = start::answer_to_probe(size) {
@@ -144,7 +144,7 @@ pub(crate) unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_
     }
     // SAFETY: both hold at least the smaller length, and new memory overlaps nothing that is alive.
     unsafe { c_api::copy(at.cast(), new.cast(), old_size.min(size)) };
-    // SAFETY: upheld by the caller: nothing needs the old memory any more.
+    // SAFETY: upheld by the caller, who no longer uses the old memory.
     unsafe { free(at) };
     new
 }
@@ -166,7 +166,7 @@ unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
             }
             // SAFETY: both hold at least the old length, and new memory overlaps nothing that is alive.
             unsafe { copy_nonoverlapping(at.cast::<u8>(), new.cast(), old_size) };
-            // SAFETY: upheld by the caller: nothing needs the old memory any more.
+            // SAFETY: upheld by the caller, who no longer uses the old memory.
             unsafe { glibc::free(at) };
             return new;
         }
@@ -237,7 +237,7 @@ pub(crate) extern "C" fn valloc(size: usize) -> *mut c_void {
     memalign(glibc::page_bytes(), size)
 }
 
-/// pvalloc(3): in whole pages.
+/// pvalloc(3): rounds the size up to whole pages.
 pub(crate) extern "C" fn pvalloc(size: usize) -> *mut c_void {
     let page = glibc::page_bytes();
     let whole = size.checked_next_multiple_of(page);
@@ -263,9 +263,9 @@ pub(crate) extern "C" fn malloc_trim(pad: usize) -> c_int {
     c_int::from(glibc::trim(pad) || gone)
 }
 
-/// Defines the C names by which programs reach the functions above: the usual ones, and glibc's second names. Wrappers of `malloc` call
-/// these with memory that other code allocated. If the program defines a function of one of these names, everyone gets the program's. So
-/// nothing else in this library calls these.
+/// Defines the C names by which programs reach the functions above: the usual names, and glibc's second names. Wrappers of `malloc` call
+/// the second names with memory that other code allocated. If the program defines a function of one of these names, all calls by that name
+/// reach the program's function. So nothing else in this library calls these names.
 macro_rules! exports {
     ($($name:literal => $function:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)?;)*) => {$(
         const _: () = {
@@ -307,7 +307,7 @@ exports! {
     "__libc_pvalloc" => pvalloc(size: usize) -> *mut c_void;
 }
 
-// C23: calls the process's `free`, which finds the sizes itself.
+// Functions of C23. They call the process's `free`, which looks up the size itself.
 jumps! {
     /// `free_sized(at, size)`.
     free_sized = "free_sized" -> "free";

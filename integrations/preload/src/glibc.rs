@@ -1,9 +1,9 @@
 //! glibc's own allocation functions, from the symbol table of `libc.so.6` itself. Other files of the process may define
 //! functions of the same names (`malloc_usable_size`, `__libc_malloc`) that know nothing about glibc's memory.
 //!
-//! The first call looks them all up: a request before our constructor, or the constructor. With another C library (musl's
-//! loader supports LD_PRELOAD too), these are the next definitions in the search order (`RTLD_NEXT`), and ours only forward
-//! to them.
+//! The first call looks up all of them. It is a request that comes before our constructor, or the constructor. With another C
+//! library (musl's loader supports LD_PRELOAD too), the look-up finds the next definitions in the search order (`RTLD_NEXT`),
+//! and our functions only forward to these.
 #![allow(unsafe_code, reason = "calls the C library, and reads tables of the loader")]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::names::address;
 
-/// Defines functions of the C library, each with a place for its address. Until the function was looked up, the place
-/// holds one that looks it up first.
+/// Defines functions of the C library, each with a place for its address. Before the look-up, the place holds a function
+/// that looks up the address and then calls it.
 macro_rules! looked_up {
     ($look_up:block $($(#[$doc:meta])* $place:ident: fn $own:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)?;)*) => {$(
         static $place: AtomicPtr<c_void> = {
@@ -62,12 +62,12 @@ looked_up! {
     TRIM: fn malloc_trim(pad: usize) -> c_int;
 }
 
-/// Looks them all up. Returns `false` if there is no glibc, or if it lacks one of them; then these are the functions
-/// behind ours.
+/// Looks up all of these functions. Returns `false` if there is no glibc, or if glibc lacks one of them. The places then
+/// hold the functions that come after ours in the search order.
 pub(crate) fn look_up() -> bool {
     // SAFETY: the C library is never unloaded.
     let glibc = unsafe { Symbols::around(address_of_release()) };
-    // Each with its name in glibc, and with the name of a function behind ours that does the same.
+    // Each place with the function's name in glibc, and with the name of a function in another C library that does the same.
     let needed = [
         (&MALLOC, c"malloc", c"malloc"),
         (&FREE, c"free", c"free"),
@@ -82,19 +82,20 @@ pub(crate) fn look_up() -> bool {
         let found = glibc.as_ref().map_or_else(|| behind(elsewhere), |glibc| glibc.function(name));
         place.store(found, Ordering::Relaxed);
     }
-    // Every glibc has it.
+    // Every glibc has `malloc_trim`. Heaps of other C libraries are not trimmed.
     let trim = glibc.as_ref().map_or(trim_elsewhere as *mut c_void, |glibc| glibc.function(c"malloc_trim"));
     TRIM.store(trim, Ordering::Relaxed);
     glibc.is_some()
 }
 
-/// The function of this name that comes behind ours. Loaders other than glibc's allocate nothing for the answer.
+/// The function of this name that comes after ours in the search order. Loaders other than glibc's do not allocate here.
 fn behind(name: &CStr) -> *mut c_void {
     // SAFETY: a NUL-terminated name.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
-/// Looks up the function of this name that comes behind ours. Returns `false` if there is none; its place then stays as it is.
+/// Looks up the function of this name that comes after ours in the search order. If there is none, returns `false` and leaves `place` as
+/// it is.
 pub(crate) fn look_up_behind(place: &AtomicPtr<c_void>, name: &CStr) -> bool {
     let next = behind(name);
     if !next.is_null() {
@@ -127,7 +128,7 @@ fn address_of_release() -> *mut c_void {
     )
 }
 
-// The linked-in unwinder calls a function of glibc's loader, which other loaders lack.
+// The unwinder is linked into this library. It calls `_dl_find_object` of glibc's loader, which other loaders lack.
 global_asm!(
     ".globl _dl_find_object",
     ".hidden _dl_find_object",
@@ -141,8 +142,9 @@ global_asm!(
 
 looked_up! {
     { if !look_up_behind(&FIND_OBJECT, c"_dl_find_object") { return -1; } }
-    /// glibc's own. Without a profile, only the backtrace of a panic comes here, which ends the process. A profile walks
-    /// the stack within `malloc`, where dlsym(3) would wait for the loader's lock, and change what dlerror(3) says.
+    /// glibc's own `_dl_find_object`. Without a profile, only the backtrace of a panic calls it, and the panic ends the
+    /// process. A profile walks the stack within `malloc`. There, dlsym(3) would wait for the loader's lock, and change what
+    /// dlerror(3) says. So a profile calls [`prepare_walks`] first.
     FIND_OBJECT: fn find_object(pc: *mut c_void, result: *mut c_void) -> c_int;
 }
 
@@ -169,7 +171,7 @@ pub(crate) fn warm_up_malloc() {
     unsafe { free(at) };
 }
 
-/// See the module's documentation.
+/// glibc's allocation functions as the allocator of this library's own Rust code.
 pub(crate) struct Glibc;
 
 // SAFETY: glibc's functions return memory at multiples of 16.
@@ -189,7 +191,7 @@ unsafe impl GlobalAlloc for Glibc {
 // version. A handle from dlopen(3) would name the file, but both calls may allocate. The first `malloc` needs these tables before it can
 // return.
 
-/// Tags of `.dynamic` for which libc has no names, or other types.
+/// Tags of `.dynamic`. The crate `libc` has no names for them, or gives them other types.
 const DT_NULL: u64 = 0;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
@@ -212,7 +214,7 @@ struct Dynamic {
 /// The load bias (address in memory minus address in the file), and the segments of the file.
 type File = (usize, &'static [libc::Elf64_Phdr]);
 
-/// Notes a file if it contains the address. Returns 1 to end the search.
+/// Stores the file if it contains the address. Returns 1 to end the search.
 ///
 /// # Safety
 /// Called by `dl_iterate_phdr` only, with an address and a place for its file.
@@ -222,7 +224,7 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, search: *
     if info.dlpi_phdr.is_null() {
         return 0;
     }
-    // SAFETY: a list of this length, which lasts as long as the file is loaded.
+    // SAFETY: a list of this length, which stays valid as long as the file is loaded.
     let segments = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let bias = info.dlpi_addr as usize;
     let contains = |segment: &libc::Elf64_Phdr| {

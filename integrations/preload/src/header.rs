@@ -21,15 +21,15 @@ macro_rules! functions {
 }
 
 functions! {
-    /// Begins a phase, in which no memory is returned to the system.
+    /// Begins a phase, in which no free memory is purged by time.
     fn zk_alloc_phase_begin() = arena::begin_phase();
     /// Ends a phase.
     fn zk_alloc_phase_end() = arena::end_phase();
-    /// Makes this number of bytes resident ahead of time, and returns how many are.
+    /// Makes this number of bytes resident ahead of time, and returns how many bytes are resident.
     fn zk_alloc_reserve(bytes: usize) -> usize = arena::reserve(bytes);
     /// Purges all free memory, and returns how many bytes of the arena were purged.
     fn zk_alloc_release() -> usize = {
-        // Not zk-alloc's own `release`: it trims the C library's heap through `malloc_trim`, which is ours.
+        // zk-alloc's own `release` is no choice: it trims the C library's heap through `malloc_trim`, which is this library's function.
         let gone = arena::c_api::trim();
         glibc::trim(0);
         gone
@@ -41,7 +41,7 @@ functions! {
         arena::start_background_thread().err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EAGAIN));
     /// Ends the background thread.
     fn zk_alloc_stop_background_thread() = arena::stop_background_thread();
-    /// Has a function called when the resident bytes reach this share of `ZK_ALLOC_MAX_BYTES`. Null, or 0 percent, is none.
+    /// Registers a function that is called when the resident bytes reach `percent` of `ZK_ALLOC_MAX_BYTES`. Null or 0 percent unregisters it.
     fn zk_alloc_on_memory_limit(percent: c_uint, event: *mut c_void) = {
         let percent = if event.is_null() { 0 } else { u8::try_from(percent).unwrap_or(u8::MAX) };
         EVENT.store(event, Ordering::Release);

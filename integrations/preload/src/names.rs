@@ -21,7 +21,7 @@ macro_rules! address {
     }};
 }
 
-/// The address that the process has for a name: the program's function, if it has one, or ours.
+/// The address to which the process resolves a name: the program's function if the program defines one, otherwise ours.
 macro_rules! named {
     ($name:literal) => {
         $crate::names::address!(
@@ -42,9 +42,9 @@ macro_rules! is_ours {
     };
 }
 
-/// Defines functions that jump to the process's function of another name, or to one of ours. They leave registers and stack as they are;
-/// in front of a name in brackets, the third argument takes the place of the second. Each starts with the label that [`is_ours`] compares
-/// with.
+/// Defines functions that jump to the process's function of another name, or to a function of this library. They leave registers and stack
+/// as they are. Only in front of a name in brackets, they put the third argument in the place of the second. Each function starts with
+/// the label that [`is_ours`] compares with.
 macro_rules! jumps {
     (@to $name:literal $target:ident) => {
         jumps!(@asm $name, "jmp {target}", "b {target}", target = sym $target);

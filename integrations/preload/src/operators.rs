@@ -1,5 +1,5 @@
 //! C++'s `operator new` and `operator delete`. Another library of the process may export them with its own `malloc`, as
-//! libjemalloc does. Its `new` must not meet our `free`.
+//! libjemalloc does. Memory from its `new` must not reach our `free`.
 //!
 //! They work like those of libstdc++: each form calls the simpler one by name, and the simplest calls `malloc`, `aligned_alloc`
 //! or `free` by name. So a program that defines one of these functions gets the same calls as without this library.
@@ -63,7 +63,7 @@ fn plain(size: usize) -> *mut c_void {
     unsafe { transmute::<*mut c_void, extern "C" fn(usize) -> *mut c_void>(malloc)(size.max(1)) }
 }
 
-/// Memory from the process's `aligned_alloc`, or null, also for an alignment that is no power of two.
+/// Memory from the process's `aligned_alloc`, or null. Null also if the alignment is not a power of two.
 #[inline]
 fn aligned(size: usize, align: usize) -> *mut c_void {
     if !align.is_power_of_two() {
@@ -120,9 +120,9 @@ fn new_at_last(size: usize, align: usize) -> *mut c_void {
     }
 }
 
-/// Defines the forms that do not throw. They find memory themselves only if the forms that they stand for are ours. If
-/// there is none, they call the C++ library's own function of that name. It calls the throwing form and catches the
-/// exception, which Rust code cannot do. Null if the process has no such library.
+/// Defines the forms that do not throw. They allocate directly only if the throwing forms are this library's. Otherwise, or
+/// if there is no memory, they call the C++ library's own function of that name. It calls the throwing form and catches the
+/// exception, which Rust code cannot do. They return null if the process has no C++ library.
 macro_rules! nothrow {
     ($($(#[$doc:meta])* $own:ident($($argument:ident: $kind:ty),*) = $export:literal, $name:literal:
         $find:ident if $($form:literal)&&+;)*) => {$(
@@ -170,9 +170,9 @@ fn thrower() -> *mut c_void {
     if !found.is_null() {
         return found;
     }
-    // It may be visible only to the libraries that depend on it (`RTLD_LOCAL`).
+    // The C++ library may be visible only to the libraries that depend on it (`RTLD_LOCAL`).
     for file in [c"libstdc++.so.6", c"libc++.so.1"] {
-        // SAFETY: NUL-terminated names. Nothing is loaded, and the libraries that are there stay.
+        // SAFETY: NUL-terminated names. The call loads no library, and loaded libraries stay loaded.
         let found = unsafe {
             let library = watched::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
             if library.is_null() { null_mut() } else { libc::dlsym(library, name.as_ptr()) }
@@ -184,7 +184,7 @@ fn thrower() -> *mut c_void {
     null_mut()
 }
 
-/// A function from the C++ library's own symbol table. A look-up by name might find another library's.
+/// A function from the C++ library's own symbol table. A look-up by name might find another library's function.
 #[cold]
 #[inline(never)]
 fn of_library(name: &CStr) -> *mut c_void {

@@ -1,5 +1,5 @@
-//! `ZK_ALLOC_PROFILE=DIR`: samples the call sites of the arena's requests, and leaves them in a file of the folder when the process
-//! exits, and when it gets the signal of `ZK_ALLOC_PROFILE_SIGNAL`. The program `zk-alloc-profile` looks up the names of the functions.
+//! `ZK_ALLOC_PROFILE=DIR`: samples the call sites of the arena's requests. Writes them to a file in the folder when the process exits,
+//! and when it gets the signal of `ZK_ALLOC_PROFILE_SIGNAL`. The program `zk-alloc-profile` looks up the names of the functions.
 #![allow(unsafe_code, reason = "is called by the loader")]
 
 use std::ffi::OsStr;
@@ -19,22 +19,22 @@ use crate::glibc;
 /// The variable that names the folder.
 pub(crate) const VARIABLE: &str = "ZK_ALLOC_PROFILE";
 
-/// The folder; none if the process is not profiled.
+/// The folder for the files; empty if the process is not profiled.
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
-/// Takes the folder with which the process was started. Without one, or with `0`, nothing is sampled.
+/// Stores the folder that the process was started with. Without a folder, or with `0`, nothing is sampled.
 pub(crate) fn configure(folder: Option<&[u8]>, is_said: impl Fn(&'static str) -> bool) {
     let Some(folder) = folder.filter(|folder| !folder.is_empty() && *folder != b"0") else { return };
     // SAFETY: reads a number that the kernel gave the process.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
-        // A set-uid program does not write where its user says.
+        // A set-uid program must not write where its user says.
         return;
     }
     if !glibc::prepare_walks() {
         c_api::print_line(format_args!("{VARIABLE} needs glibc 2.35 or later; nothing is sampled"));
         return;
     }
-    // The program may change its folder.
+    // The program may change its working directory.
     let Ok(folder) = std::path::absolute(OsStr::from_bytes(folder)) else { return };
     if FOLDER.set(folder).is_ok() {
         profile::start(c_api::profile_mean_bytes(is_said));
@@ -58,7 +58,7 @@ fn at_signal() {
     write_if_on(&format!(".{number}"), || ());
 }
 
-/// Writes the process's file with this suffix, after `first`.
+/// Calls `first`, and writes the process's file with this suffix, if the process is profiled.
 fn write_if_on(suffix: &str, first: impl FnOnce()) {
     // A sandbox may end a process that opens a file.
     let Some(folder) = FOLDER.get().filter(|_| profile::is_on() && !c_api::is_in_sandbox()) else { return };
@@ -75,7 +75,7 @@ fn write(folder: &Path, suffix: &str) -> io::Result<()> {
         return Ok(());
     }
     fs::create_dir_all(folder)?;
-    // Another user may have laid a link there.
+    // Another user may have put a symbolic link there.
     let options = OpenOptions::new().write(true).create(true).truncate(true).custom_flags(libc::O_NOFOLLOW).to_owned();
     let name = format!("{}{suffix}", std::process::id());
     let (part, whole) = (folder.join(format!("{name}.part")), folder.join(format!("{name}.raw")));

@@ -1,5 +1,5 @@
 //! With `ZK_ALLOC_REPORT=1` the process prints one line on standard error when it exits. With `ZK_ALLOC_REPORT=/a/file` it appends the line
-//! to that file. The memory that this takes is glibc's.
+//! to that file. The report takes its own memory from glibc.
 #![allow(unsafe_code, reason = "is called by the loader, reads the C library's variables, and writes to a file")]
 
 use std::ffi::{CStr, CString, OsStr, c_char};
@@ -15,18 +15,17 @@ use arena::c_api;
 use crate::start::{self, State};
 use crate::{glibc, watched};
 
-/// The id of the process that reports; 0 if none does. Its forked children do not report, because they have their
-/// parent's counters.
+/// The id of this process if it reports, otherwise 0. Its forked children do not report, because they have their parent's
+/// counters.
 static REPORTS: AtomicU32 = AtomicU32::new(0);
 
-/// The path of the file that gets the report; none for standard error. Programs may change their environment.
+/// The path of the file for the report; empty for standard error. It is stored because programs may change their environment.
 static FILE: OnceLock<CString> = OnceLock::new();
 
 /// The variable that turns the report on.
 pub(crate) const VARIABLE: &str = "ZK_ALLOC_REPORT";
 
-/// Takes the setting with which the process was started. `is_said` tells whether the parent has warned of the same
-/// value.
+/// Stores the setting that the process was started with. `is_said` tells whether the parent has warned of the same value.
 pub(crate) fn configure(value: Option<&[u8]>, is_said: impl FnOnce() -> bool) {
     match value.map(<[u8]>::trim_ascii) {
         Some(b"1") => REPORTS.store(std::process::id(), Ordering::Relaxed),
@@ -37,7 +36,7 @@ pub(crate) fn configure(value: Option<&[u8]>, is_said: impl FnOnce() -> bool) {
         }
         Some(_) if is_said() => {}
         Some(_) => c_api::print_line(format_args!(
-            "{VARIABLE} is not 0, 1 or the path of a file from / on; using the default, 0"
+            "{VARIABLE} is not 0, 1 or an absolute path of a file; using the default, 0"
         )),
     }
 }
@@ -47,7 +46,7 @@ pub(crate) fn configure(value: Option<&[u8]>, is_said: impl FnOnce() -> bool) {
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = at_exit;
 
-/// Writes one line to where the report goes; to standard error if the file can't be opened.
+/// Writes one line of the report to its file. Writes it to standard error if there is no file, or if the file can't be opened.
 fn say(message: fmt::Arguments<'_>) {
     let Some(path) = FILE.get() else { return c_api::print_line(message) };
     c_api::write_line(message, |line| {
@@ -65,12 +64,12 @@ fn say(message: fmt::Arguments<'_>) {
 }
 
 extern "C" fn at_exit() {
-    // The process may be in a sandbox, and reading its id takes a system call.
+    // Returns before it reads the process's id, because that takes a system call, and the process may be in a sandbox.
     if REPORTS.load(Ordering::Relaxed) == 0 {
         return;
     }
     let own = std::process::id();
-    // Once, because the program may unload a library that it loaded late.
+    // Fails in a forked child, which has another id, and after the first report.
     if REPORTS.compare_exchange(own, 0, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         return;
     }
@@ -84,12 +83,12 @@ extern "C" fn at_exit() {
         }
         let owner = start::owner_of_malloc().unwrap_or(c"another file");
         if Some(owner) == start::own_file() {
-            // By name, `malloc` is ours, and yet requests do not arrive here.
+            // The name `malloc` resolves to this library, but requests do not arrive here.
             return say(format_args!(
-                "report of {name} ({own}): not in use, a tool such as valgrind has put its malloc in place of this one"
+                "report of {name} ({own}): not in use, a tool such as valgrind has replaced malloc with its own"
             ));
         }
-        return say(format_args!("report of {name} ({own}): not in use, malloc is that of {}", text(owner)));
+        return say(format_args!("report of {name} ({own}): not in use, malloc comes from {}", text(owner)));
     }
     let stats = arena::stats();
     // Skips the many small programs of a build or a script: their parent reports that the library was loaded.
@@ -153,7 +152,7 @@ fn mib(bytes: u64) -> impl fmt::Display {
     fmt::from_fn(move |f| write!(f, "{:.1} MiB", bytes as f64 / f64::from(1 << 20)))
 }
 
-/// The bytes of the process's private memory that lie in huge pages now. The memory for the file's text is glibc's.
+/// The bytes of the process's private memory that lie in huge pages now. glibc serves the memory for the file's text.
 fn huge_bytes() -> u64 {
     let text = fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));

@@ -1,6 +1,6 @@
-//! Determines once, when the loader calls it before `main`, whether the library is in use and from which size on.
+//! Determines whether the library is in use, and from which request size on. The loader calls it once, before `main`.
 //!
-//! Until then glibc serves every request, also those of the loader and of other libraries' constructors.
+//! Until then, glibc serves every request, including those of the loader and of other libraries' constructors.
 #![allow(unsafe_code, reason = "is called by the loader, and asks it")]
 
 use std::ffi::{CStr, OsStr, OsString, c_void};
@@ -17,22 +17,23 @@ use crate::{glibc, profile, report, watched};
 /// The first request of this size opens the arena, unless `ZK_ALLOC_MIN_BYTES` is set. The many small programs that
 /// inherit the environment never make such a request, and pay nothing.
 const OPENING_BYTES: usize = 64 << 10;
-/// So does a program that requested so much in all, however small its requests are.
+/// The arena also opens when the program has requested this many bytes in all, however small its requests are.
 const OPENING_SUM_BYTES: usize = 8 << 20;
-/// From then on, the arena serves requests from this size on, which is all of them. Requests that are left to glibc
-/// take memory of their own (docs/preload.md).
+/// The smallest request that the open arena serves; 0 means that it serves all requests. Requests that are left to glibc
+/// take additional memory in glibc's heap (docs/preload.md).
 const SERVING_BYTES: usize = 0;
 
 /// The smallest request that the arena serves. No request is this large while the library is not in use.
 static MIN_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// Bytes that the program may request from glibc before the arena opens; 0 if they are not counted. Threads may count at once, and miss some.
+/// Bytes that the program may request from glibc before the arena opens; 0 if they are not counted. If threads count at once, some bytes may be
+/// missed.
 static LEFT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether the library is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// The loader has not called yet.
+    /// The loader has not called [`begin`] yet.
     Early,
     /// The program's requests arrive here.
     InUse,
@@ -59,7 +60,7 @@ pub(crate) fn is_for_arena(size: usize) -> bool {
     size >= MIN_BYTES.load(Ordering::Relaxed) || is_enough_in_all(size)
 }
 
-/// Counts a request that is small. Whether the program has requested enough for the arena to open.
+/// Counts a small request. Returns whether the program has now requested enough for the arena to open.
 #[inline]
 fn is_enough_in_all(size: usize) -> bool {
     let left = LEFT_BYTES.load(Ordering::Relaxed);
@@ -76,7 +77,7 @@ pub(crate) fn min_bytes() -> usize {
     MIN_BYTES.load(Ordering::Relaxed)
 }
 
-// Runs after zk-alloc's own functions (101 to 103), which copy the environment and read the threshold.
+// Runs after zk-alloc's own constructors (101 to 103), which copy the environment and read the threshold.
 // SAFETY: the loader calls the functions that are listed here before `main`. Arguments that it may pass are ignored.
 #[used]
 #[unsafe(link_section = ".init_array.00104")]
@@ -91,7 +92,7 @@ extern "C" fn begin() {
     let value = |name: &str| std::env::var_os(name).map(OsString::into_vec);
     report::configure(value(report::VARIABLE).as_deref(), || is_said(report::VARIABLE));
     c_api::warn_of_settings(is_said);
-    // Also if the library is not in use, because `malloc_usable_size` passes through here.
+    // Looks up glibc's functions even if the library is not in use, because calls of `malloc_usable_size` still arrive here.
     let knows_libc = glibc::look_up();
     let state = if !glibc::is_there() {
         State::NotInUse
@@ -122,7 +123,8 @@ extern "C" fn begin() {
     c_api::start_background_thread_if_set();
 }
 
-/// Called before the arena serves its first request. That request may come while glibc is changing its heap.
+/// Called before the arena serves its first request. If `is_glibc_free` is false, that request may have interrupted glibc while it was
+/// changing its heap.
 #[cold]
 pub(crate) fn arena_opened(is_glibc_free: bool) {
     if is_glibc_free {
@@ -140,8 +142,8 @@ static ARRIVED: AtomicBool = AtomicBool::new(false);
 /// A length that another thread is unlikely to request at the same time.
 const PROBE_BYTES: usize = 12_289;
 
-/// The memory for the probe. glibc's heap stays as it is: a small program may never need it. Only a program's wrapper of
-/// `malloc` writes there, for the one probe.
+/// The memory that answers the probe. It is not in glibc's heap, which a small program may never need. Only a wrapper of
+/// `malloc` in the program may write to it, during the one probe.
 static mut PROBE: [u128; PROBE_BYTES.div_ceil(16)] = [0; PROBE_BYTES.div_ceil(16)];
 
 /// The memory for a request, if it is the probe.
@@ -155,8 +157,8 @@ pub(crate) fn answer_to_probe(size: usize) -> Option<*mut c_void> {
 }
 
 /// Whether `malloc` is ours. It is not if the program brings its own, which comes before all libraries, or if `dlopen`
-/// loaded this library late. Addresses do not tell: a program's address of `malloc` may be a stub in the program that
-/// leads to ours. Nor does a call by name from here, which the linker may have bound to ours.
+/// loaded this library late. Comparing addresses does not show this: a program's address of `malloc` may be a stub in the
+/// program that leads to ours. Nor does a call by name from this file, which the linker may have bound to ours.
 fn arrives_here() -> bool {
     // SAFETY: a NUL-terminated name.
     let malloc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
@@ -184,7 +186,7 @@ fn arrives_here() -> bool {
     false
 }
 
-/// The file of the `malloc` that comes first.
+/// The file of the `malloc` that comes first in the search order.
 pub(crate) fn owner_of_malloc() -> Option<&'static CStr> {
     // SAFETY: a NUL-terminated name.
     file_of(unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) })
@@ -203,7 +205,7 @@ fn file_of(address: *const c_void) -> Option<&'static CStr> {
         libc::dladdr(address, info.as_mut_ptr());
         info.assume_init()
     };
-    // SAFETY: null, or a string of the loader that lasts as long as the file is loaded.
+    // SAFETY: null, or a string of the loader that stays valid as long as the file is loaded.
     (!info.dli_fname.is_null()).then(|| unsafe { CStr::from_ptr(info.dli_fname) })
 }
 
@@ -212,14 +214,14 @@ fn file_name(file: &CStr) -> &[u8] {
     file.to_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default()
 }
 
-/// Prints nothing for a program with its own `malloc`, which may be one of many that inherit the environment. Loading
-/// this library late is a mistake, and is reported.
+/// Reports that this library was loaded late, which is a mistake. Prints nothing for a program with its own `malloc`, which
+/// may be one of many that inherit the environment.
 fn say_if_late() {
     let name = owner_of_malloc().map_or(&b""[..], file_name);
     let is_libc = name.starts_with(b"libc.so") || name.starts_with(b"libc-");
     if is_libc {
         c_api::print_line(format_args!(
-            "libzk_alloc.so was loaded too late, and does nothing: the program has the C library's malloc already. \
+            "libzk_alloc.so was loaded too late, and does nothing: the program already has the C library's malloc. \
              Start it with LD_PRELOAD"
         ));
     }

@@ -1,13 +1,13 @@
 //! Functions of the C library that this library replaces to see their arguments. Each then jumps to the C library's own, or calls it.
 //!
 //! `dlopen` drops `RTLD_DEEPBIND`. A library that is loaded with this flag looks for `malloc` and `free` in its own dependencies
-//! first, and finds the C library's. It would free memory there that other code allocated here. The loader chooses its search
-//! folders by the return address of `dlopen`. So this function jumps to the loader's, and does not call it.
+//! first, and finds the C library's. It would pass memory of this library to the C library's `free`. The loader chooses its search
+//! folders by the return address of `dlopen`. So this function jumps to the loader's `dlopen`, and does not call it.
 //!
 //! `prctl` and `syscall` notice that the program is about to enter a sandbox (seccomp). The arena then asks the host at once for
 //! everything that it still needs to know. From then on it makes only the calls that glibc's own malloc makes, because any other
-//! may kill the program. glibc has no function for it: programs call prctl(2) or, as libseccomp does, syscall(2). These look only
-//! at the first arguments.
+//! may kill the program. glibc has no function for seccomp(2): programs call prctl(2) or, as libseccomp does, syscall(2). The
+//! replacements look only at the first arguments.
 #![allow(unsafe_code, reason = "replaces functions of the C library")]
 
 use std::arch::naked_asm;
@@ -23,17 +23,17 @@ use crate::start::{self, State};
 
 looked_up! {
     { if !look_up_behind(&NEXT_DLOPEN, c"dlopen") { return null_mut(); } }
-    /// The loader's own. If the library is not in use, or a constructor comes before ours, the first call looks it up, and
-    /// the loader then ignores the folders of the library that called.
+    /// The loader's own `dlopen`. If the library is not in use, or a constructor runs before ours, the first call looks it up.
+    /// In that call, the loader ignores the search folders of the library that called.
     NEXT_DLOPEN: fn next_dlopen(file: *const c_char, flags: c_int) -> *mut c_void;
 }
 
-/// Whether to drop the flag.
+/// Whether `dlopen` drops the flag.
 static IS_IN_USE: AtomicBool = AtomicBool::new(false);
 /// Whether the flag was dropped.
 static WAS_LEFT_OUT: AtomicBool = AtomicBool::new(false);
 
-/// Looks up the own functions of the loader and of the C library. Returns `false` if there is no `dlopen`.
+/// Looks up the functions of the loader and of the C library that this file replaces. Returns `false` if there is no `dlopen`.
 pub(crate) fn look_up() -> bool {
     let is_there = look_up_behind(&NEXT_DLOPEN, c"dlopen");
     IS_IN_USE.store(is_there, Ordering::Relaxed);
@@ -105,7 +105,7 @@ fn enters() {
     }
 }
 
-/// prctl(2). The arguments arrive in registers. Those that the caller leaves out are passed on as they are.
+/// prctl(2). The arguments arrive in registers. Registers of arguments that the caller leaves out are passed on as they are.
 ///
 /// # Safety
 /// As prctl(2) requires.

@@ -1,5 +1,5 @@
-//! The library in processes with limits, in their core files, and in processes that idle: resident memory follows the peak live size of
-//! the last seconds, without any phases.
+//! The library in processes with limits, in core files, and in idle processes, where resident memory follows the peak live size of the last
+//! seconds without any phases.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(unsafe_code, reason = "sets a limit for a child")]
 
@@ -26,15 +26,15 @@ fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, bytes: u6
     unsafe { command.pre_exec(limit) }
 }
 
-/// As [`assert_ok`](support::assert_ok), but the library may report once the error that refused it memory.
+/// As [`assert_ok`](support::assert_ok), but the library may print one line with the error with which the system refused memory.
 fn assert_says_ok(command: &mut Command, error: &str) {
     let errors = errors_of(command);
     let is_expected = |line: &str| line.starts_with("zk-alloc: the system refused") && line.contains(error);
     assert!(errors.lines().count() <= 1 && errors.lines().all(is_expected), "{command:?}: {errors}");
 }
 
-/// The kernel counts reserved addresses, even unused ones. If 197 GB were reserved, a limit would leave none for
-/// threads and libraries.
+/// The kernel counts reserved addresses, even unused ones. If the library reserved its whole range, a limit would leave no
+/// addresses for threads and libraries.
 #[test]
 fn a_limit_on_address_space_leaves_room_for_the_program_whenever_it_is_set() {
     let program = program("limits.c");
@@ -61,7 +61,7 @@ fn requests_beyond_a_hard_limit_fail_and_a_signal_returns_free_memory() {
     }
 }
 
-/// Scripts start thousands of small commands, which inherit the library and need nothing of it.
+/// Scripts start thousands of small commands, which inherit the library and do not need it.
 #[test]
 fn a_small_command_pays_few_page_faults_for_the_library() {
     if !has("true") {
@@ -86,14 +86,14 @@ fn a_small_command_pays_few_page_faults_for_the_library() {
     };
     let (without, with) = (faults(Arm::Without), faults(Arm::Default));
     println!("{with} page faults with the library, {without} without");
-    // A library that is linked without optimisation has more pages with addresses in them.
+    // A library that is linked without optimisation has more pages with addresses that the loader must relocate.
     let most = if cfg!(debug_assertions) { 60 } else { 28 };
     assert!(with - without <= most, "{with} page faults, {without} without the library");
 }
 
 /// The library does not reserve the addresses that it will map next, so other code may map them first.
 #[test]
-fn memory_that_others_map_in_the_room_of_the_library_stays_theirs() {
+fn foreign_mappings_in_the_librarys_address_range_keep_their_contents() {
     let program = program("limits.c");
     for arm in ARMS {
         assert_says_ok(arm.command(&program).arg("foreign mappings"), "errno 17");
@@ -146,13 +146,13 @@ fn a_core_file_of_gcore_is_little_larger_than_what_is_resident() {
         let core = PathBuf::from(format!("{}.{}", base.display(), waiting.0.id()));
         let mut command = Command::new("gcore");
         command.arg("-o").arg(&base).arg(waiting.0.id().to_string()).stdout(Stdio::null()).stderr(Stdio::null());
-        // Ends it before it fills the disk.
+        // The limit ends gcore before it fills the disk.
         let status = limited(&mut command, libc::RLIMIT_FSIZE, 2048 * MIB).status().expect("gcore runs");
         let (rss, len) = (waiting.rss_bytes(), std::fs::metadata(&core).map_or(0, |file| file.len()));
         let _ = std::fs::remove_file(&core);
         if !status.success() && len == 0 {
             // A container may forbid tracing.
-            return eprintln!("SKIPPED: gcore does not work here, so that nothing is shown about it");
+            return eprintln!("SKIPPED: gcore does not work here, so this test shows nothing");
         }
         println!("{arm:?}: {} MiB resident, a core file of {} MiB", rss / MIB, len / MIB);
         let is_right = (50 * MIB..rss + 200 * MIB).contains(&len);
@@ -163,7 +163,7 @@ fn a_core_file_of_gcore_is_little_larger_than_what_is_resident() {
 
 /// The arena's tables are large, and hardly touched.
 #[test]
-fn what_is_mapped_and_not_touched_is_left_out_of_core_files() {
+fn untouched_mappings_of_the_arena_are_left_out_of_core_files() {
     let program = program("limits.c");
     let waiting = Waiting::start(Arm::Everything.command(&program));
     let (mut dumped, mut left_out, mut at) = (0, 0, 0);
@@ -180,11 +180,11 @@ fn what_is_mapped_and_not_touched_is_left_out_of_core_files() {
     waiting.end();
 }
 
-/// Programs that give up system calls keep those of glibc's malloc and threads. Any other call of the library kills
-/// them, at once or when its arena opens. (glibc itself dies there when a thread frees much memory, because it opens a
-/// file of `/proc`.)
+/// The sandbox allows the system calls of glibc's malloc and threads. Any other call of the library would kill the
+/// program, at once or when the arena opens. (glibc's own malloc is killed there when a thread frees much memory, because
+/// it opens a file of `/proc`.)
 #[test]
-fn a_sandbox_that_kills_lets_the_library_live() {
+fn program_survives_a_sandbox_that_kills_on_other_system_calls() {
     let program = program("sandbox.c");
     for arm in [Arm::Default, Arm::Everything] {
         for when in ["late", "early"] {
@@ -266,17 +266,17 @@ fn with_the_background_thread_a_busy_process_keeps_its_peak_and_an_idle_one_its_
 }
 
 #[test]
-fn without_the_thread_a_process_that_asks_for_little_keeps_what_is_alive() {
+fn without_the_thread_a_process_with_few_requests_shrinks_to_its_live_size() {
     let program = program("idle.c");
     in_arms(|arm| {
         let stages = stages(&program, arm, "2.5", "7", "trickle", false);
         assert_follows(arm, &stages);
-        assert!(stages.iter().all(|stage| stage.tasks == 1), "there is no thread of ours: {stages:#?}");
+        assert!(stages.iter().all(|stage| stage.tasks == 1), "the library has no thread: {stages:#?}");
     });
 }
 
 #[test]
-fn what_is_kept_for_ever_stays() {
+fn memory_stays_if_the_setting_keeps_it_for_ever() {
     let program = program("idle.c");
     let stages = stages(&program, Arm::Default, "ever", "1", "trickle", false);
     assert!(stages.iter().all(|stage| stage.tasks == 1), "{stages:#?}");
@@ -289,7 +289,7 @@ fn what_is_kept_for_ever_stays() {
 /// A small program of a script never opens the arena. The background thread sleeps, and must not keep the program from
 /// ending.
 #[test]
-fn a_program_without_an_arena_ends_though_it_has_the_thread() {
+fn background_thread_does_not_keep_a_program_without_an_arena_running() {
     for arm in [Arm::Default, Arm::Everything] {
         assert_ok(arm.command("/bin/echo").arg("ok").env("ZK_ALLOC_BACKGROUND", "1"));
     }

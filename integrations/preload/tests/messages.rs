@@ -11,7 +11,7 @@ use std::process::Command;
 use support::{Arm, assert_ok, compiled, empty_folder, errors_of, has, library_of, outcome_of, program, report_of};
 use zk_alloc_profile::{Profile, Value};
 
-/// The contents of standard error, which is a separate file, and of the program's data file.
+/// Runs the program, and returns the contents of standard error, which is a separate file, and of the program's data file.
 fn written(program: &Path, how: &str, retain: &str, more: &[&str]) -> (String, String) {
     let folder = empty_folder(&format!("messages-{how}-{retain}-{}", more.len()));
     let (error, data) = (folder.join("error"), folder.join("data"));
@@ -52,7 +52,7 @@ fn no_message_lands_in_a_file_that_is_not_standard_error() {
     }
 }
 
-/// Tools that find errors in the use of memory must see each request, with the off-switch and by themselves.
+/// Tools that find memory errors must see each request, with `ZK_ALLOC=off` and without it.
 #[test]
 fn valgrind_sees_what_the_program_does_with_its_memory() {
     if !has("valgrind") {
@@ -72,7 +72,7 @@ fn valgrind_sees_what_the_program_does_with_its_memory() {
             );
         }
         assert_eq!(output.out, "ok\n", "{}", output.err);
-        let reason = if off { "ZK_ALLOC=off" } else { "a tool such as valgrind has put its malloc" };
+        let reason = if off { "ZK_ALLOC=off" } else { "a tool such as valgrind has replaced malloc" };
         for part in ["Invalid read", "inside a block of size 100 free'd", &format!("not in use, {reason}")] {
             assert!(output.err.contains(part), "{part}: {}", output.err);
         }
@@ -84,23 +84,23 @@ fn zk_alloc_off_loads_the_library_and_serves_nothing() {
     let report =
         errors_of(Arm::Everything.command(program("hello.c")).env("ZK_ALLOC", "off").env("ZK_ALLOC_REPORT", "1"));
     assert!(report.ends_with("): not in use, ZK_ALLOC=off\n") && report.lines().count() == 1, "{report}");
-    // As where the library is not there.
+    // The functions of the header then work as without the library.
     let header = compiled("header", "header.c", &["-std=c99"]);
     assert_ok(Arm::Default.command(header).arg("off").env("ZK_ALLOC", "off"));
 }
 
-/// A misspelt variable would be without effect and without a word.
+/// Otherwise a misspelt variable would have no effect, and nobody would notice.
 #[test]
-fn a_variable_that_does_not_exist_is_named_with_the_nearest() {
+fn unknown_variable_is_reported_with_the_nearest_name() {
     let program = program("hello.c");
     let errors = errors_of(Arm::Default.command(program).env("ZK_ALLOC_RETAINFOR", "60"));
     let why = "is set, but there is no such variable; the nearest is ZK_ALLOC_RETAIN_FOR";
     assert_eq!(errors, format!("zk-alloc: \"ZK_ALLOC_RETAINFOR\" {why}\n"));
 }
 
-/// Every process has the same environment, so every process would print the same warning.
+/// Every process has the same environment, so otherwise every process would print the same warning.
 #[test]
-fn of_a_tree_of_processes_one_warns_of_a_setting() {
+fn only_one_process_of_a_tree_warns_of_a_setting() {
     if !has("bash") {
         return;
     }
@@ -122,7 +122,7 @@ fn of_a_tree_of_processes_one_warns_of_a_setting() {
 
 /// A parent that was started with another value has not warned of this one.
 #[test]
-fn a_value_that_the_parent_was_not_started_with_is_warned_of() {
+fn process_warns_of_a_value_that_its_parent_was_not_started_with() {
     if !has("bash") {
         return;
     }
@@ -137,7 +137,7 @@ fn a_value_that_the_parent_was_not_started_with_is_warned_of() {
     assert_eq!(values, ["garbage", "garbage+"], "{}", output.err);
 }
 
-/// A program of small requests gets the arena once they add up. One that makes few pays for nothing.
+/// A program with only small requests opens the arena when their sum is large enough. A program with few requests does not open it.
 #[test]
 fn small_requests_open_the_arena_by_their_sum() {
     let program = program("hello.c");
@@ -147,7 +147,7 @@ fn small_requests_open_the_arena_by_their_sum() {
     }
 }
 
-/// coreutils close standard error before they exit.
+/// The coreutils close standard error before they exit, so their reports need a file.
 #[test]
 fn report_goes_to_a_file_too() {
     let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("report-{}", std::process::id()));
@@ -165,7 +165,7 @@ fn report_goes_to_a_file_too() {
 }
 
 #[test]
-fn a_process_leaves_its_call_sites() {
+fn process_writes_its_call_sites_at_exit() {
     let program = program("profile.c");
     let folder = empty_folder("profile-of-a-process").join("made");
     assert_ok(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", &folder));
@@ -185,7 +185,7 @@ fn a_process_leaves_its_call_sites() {
     assert_eq!(bytes(Value::AllocSpace, "hold_three"), three + (1 << 20));
 }
 
-/// A service can be profiled without being stopped.
+/// An operator can profile a service without stopping it.
 #[test]
 fn a_running_process_writes_its_call_sites_at_each_signal() {
     let program = program("profile.c");
@@ -204,7 +204,7 @@ fn a_running_process_writes_its_call_sites_at_each_signal() {
 
 /// Without the variable, nothing is sampled and no file is made.
 #[test]
-fn a_process_without_the_variable_leaves_nothing() {
+fn process_without_the_variable_writes_no_profile() {
     let program = program("profile.c");
     let folder = empty_folder("profile-off");
     for off in ["", "0"] {
@@ -223,7 +223,7 @@ fn a_sample_neither_waits_for_the_loader_nor_changes_its_error() {
     assert_eq!(std::fs::read_dir(&folder).expect("the folder was made").count(), 1);
 }
 
-/// Without a warning, a typing error would change how exact the profile is.
+/// Without a warning, a typing error would silently make the profile less exact.
 #[test]
 fn profile_bytes_takes_units_and_warns_of_bad_values() {
     let program = program("profile.c");

@@ -20,7 +20,7 @@ fn prints_the_same(name: &str, needs: &[&str]) {
 /// As above, where the first of the programs may bring its own allocator, as rustup's rustc does.
 fn prints_the_same_with_either_allocator(name: &str, needs: &[&str]) {
     if is_compared(name, needs, &[]) {
-        assert_reports(name, needs[0], &[": served ", ": not in use, malloc is that of "]);
+        assert_reports(name, needs[0], &[": served ", ": not in use, malloc comes from "]);
     }
 }
 
@@ -35,8 +35,8 @@ fn assert_reports(name: &str, program: &str, states: &[&str]) {
     assert!(reports.lines().any(is_one), "{name}: {reports}");
 }
 
-/// As `prints_the_same`, with libjemalloc linked into the first of the programs, and at thresholds at which the arena serves
-/// a part of its memory.
+/// As `prints_the_same`, with libjemalloc linked into the first of the programs, and also at thresholds at which the arena serves
+/// only a part of its memory.
 fn prints_the_same_beside_jemalloc(name: &str, needs: &[&str]) {
     if is_compared(name, needs, &["1", "4096"]) {
         let program = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
@@ -89,7 +89,7 @@ fn first_lines(output: &Outcome) -> String {
     output.out.lines().take(5).collect::<Vec<_>>().join(" | ")
 }
 
-/// Makes a test of each program in `programs.sh`: what it needs.
+/// Makes a test of each program in `programs.sh`: how its output is compared, and the programs that it needs.
 macro_rules! programs {
     ($($name:ident: $compare:ident($needs:expr);)*) => {$(
         #[test]
@@ -126,7 +126,7 @@ fn python_with_numpy() {
     let finds_numpy =
         || Command::new("python3").args(["-c", "import numpy"]).output().is_ok_and(|it| it.status.success());
     if !has("python3") || !finds_numpy() {
-        return eprintln!("SKIPPED: python3 has no numpy, so that nothing is shown about it");
+        return eprintln!("SKIPPED: python3 has no numpy, so this test shows nothing");
     }
     prints_the_same("python_with_numpy", &["python3"]);
 }

@@ -2,7 +2,7 @@
 # Programs of other projects, which programs.rs runs in an empty folder: programs.sh NAME
 # Each prints the same, whatever serves its memory. SOURCES is the folder of this package, and USER_HOME that of the user.
 set -euo pipefail
-# A server, and the wait for it, end when the script ends.
+# Ends background servers when the script ends.
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 
 case $1 in
@@ -186,7 +186,7 @@ varnishtest -b 64M -q -t 120 cache.vtc > log 2>&1 || { tail -n 30 log; exit 1; }
 echo passed
 ;;
 
-# Allocates through names that only jemalloc has, and must stay with jemalloc.
+# dig allocates through functions that only jemalloc has. That memory must stay with jemalloc.
 dig)
 python3 -c '
 import os, socket, struct, threading
@@ -219,7 +219,7 @@ $ask -f questions | sort | sha256sum && $ask long.example TXT | sha256sum
 $ask +tcp other.example A && $ask +short +identify another.example A | wc -l
 ;;
 
-# C++, with operators that the program would otherwise get from jemalloc.
+# A C++ program. Without the library, it gets its operators from jemalloc.
 nghttpd)
 mkdir htdocs; for n in 1 2 3; do seq 1 $((n * 20000)) > htdocs/file$n; done
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')

@@ -16,7 +16,7 @@ use support::{
     program_with_library, programs, report_of, text,
 };
 
-/// Runs a program in each arm, and at other thresholds. One is in the middle of the size classes, and one is reached by no request.
+/// Runs a program in each arm, and at other thresholds. One lies in the middle of the size classes, and no request reaches the largest.
 fn at_each_threshold(program: &Path, arguments: &[&str]) {
     in_all_arms(program, arguments);
     for threshold in ["1", "1000", "4096", "33K", "1M", "8388608T"] {
@@ -25,7 +25,7 @@ fn at_each_threshold(program: &Path, arguments: &[&str]) {
 }
 
 #[test]
-fn operators_of_cpp_arrive_aligned_or_not_throwing_or_not() {
+fn every_form_of_cpp_new_and_delete_reaches_the_library() {
     let program = program("operators.cc");
     in_all_arms(&program, &[]);
     let report = report_of(&program, &[]);
@@ -44,7 +44,7 @@ fn constructors_atexit_handlers_and_destructors_may_allocate() {
     in_all_arms(&program, &[]);
 }
 
-/// Twenty libraries with thread-local memory make glibc enlarge each thread's table of them.
+/// Twenty libraries with thread-local memory make glibc enlarge each thread's table of thread-local blocks.
 #[test]
 fn tls_set_up_and_thread_destructors_may_allocate_around_a_threads_first_request() {
     let libraries: Vec<_> = (0..20).map(|n| library_of(&format!("tls{n}"), "tls.cc")).collect();
@@ -59,12 +59,12 @@ programs! {
     /// By the C++ standard, each form of `operator new` and `operator delete` calls the simpler one, which a program may
     /// define.
     a_program_with_its_own_operator_new_keeps_it_for_all_forms: at_each_threshold("own_new.cc", &[]);
-    where_memory_is_short_new_calls_the_handler_and_throws: at_each_threshold("no_memory.cc", &[]);
+    new_without_memory_calls_the_handler_and_throws: at_each_threshold("no_memory.cc", &[]);
     children_can_allocate_no_matter_what_other_threads_did_at_the_fork: in_all_arms(
         "threads.c", &["forks"]);
     /// A vforked child runs on its parent's memory, in place of the calling thread, with another process id. At the same
     /// time, `malloc_trim` on another thread claims all caches.
-    vforked_children_allocate_while_another_thread_takes_what_threads_keep: in_all_arms(
+    vforked_children_allocate_while_another_thread_empties_thread_caches: in_all_arms(
         "threads.c", &["vforks", "3"]);
     /// The arena's own structures take some kilobytes, and so do the files of the host that it reads. Neither may lie on
     /// the stack.
@@ -114,7 +114,7 @@ fn a_library_loaded_with_deepbind_frees_what_the_program_allocated() {
 
 /// A small limit leaves no room for the arena's address space; a larger one leaves room for a small arena.
 #[test]
-fn where_the_system_refuses_the_program_goes_on() {
+fn program_goes_on_when_the_system_refuses_memory() {
     let program = program("limits.c");
     for arm in ARMS {
         for limit_mib in ["64", "200"] {
@@ -137,8 +137,8 @@ fn a_small_process_reserves_nothing() {
     assert!(with[1] > without[1] + 64, "the arena was not reserved: {with:?} against {without:?}");
 }
 
-/// A shell, the programs that it starts, and a child that it forks. Each process reports once, about itself, and prints
-/// nothing if nothing happened.
+/// Runs a shell, the programs that it starts, and a child that it forks. Each process reports once, about itself. A process
+/// in which nothing happened prints nothing.
 #[test]
 fn processes_that_inherit_the_environment_print_nothing_twice() {
     if !has("bash") {
@@ -165,12 +165,12 @@ fn a_program_with_its_own_allocator_keeps_it_and_the_report_says_so() {
     let program = program("own_malloc.c");
     in_all_arms(&program, &[]);
     let report = report_of(&program, &[]);
-    let not_in_use = report.contains("report of own_malloc") && report.contains("not in use, malloc is that of");
+    let not_in_use = report.contains("report of own_malloc") && report.contains("not in use, malloc comes from");
     assert!(not_in_use && report.trim_end().ends_with("own_malloc"), "{report}");
 }
 
 #[test]
-fn what_the_header_declares_is_weak_and_works_where_the_library_is() {
+fn functions_of_the_header_are_weak_and_work_with_the_library() {
     for (output, language) in [("header", "-std=c99"), ("header_cpp", "-std=c++17")] {
         let program = compiled(output, "header.c", &[language]);
         assert_ok(Arm::Without.command(&program).arg("alone"));
@@ -181,7 +181,7 @@ fn what_the_header_declares_is_weak_and_works_where_the_library_is() {
 
 /// A program that is not position-independent has its own address for `malloc`, which leads to the library's.
 #[test]
-fn a_program_at_a_fixed_address_is_no_allocator() {
+fn program_at_a_fixed_address_is_not_taken_for_an_allocator() {
     let program = compiled("functions_fixed", "functions.c", &["-no-pie", "-fno-pie"]);
     in_all_arms(&program, &[]);
     let report = report_of(&program, &[]);
@@ -198,7 +198,7 @@ fn a_static_program_runs_without_the_library_and_prints_no_error() {
 
 /// A program with musl's loader, which supports LD_PRELOAD too.
 #[test]
-fn a_program_of_musl_runs_as_it_does_without() {
+fn musl_program_runs_as_without_the_library() {
     if !has("musl-gcc") {
         return;
     }
@@ -211,7 +211,7 @@ fn a_program_of_musl_runs_as_it_does_without() {
 }
 
 #[test]
-fn loaded_late_the_library_says_that_it_does_nothing() {
+fn library_that_is_loaded_late_says_that_it_does_nothing() {
     let program = program("dlopen.c");
     let errors = errors_of(Arm::Without.command(program).arg("late").arg(library()));
     assert!(errors.lines().all(|line| line.contains("libzk_alloc.so was loaded too late")), "{errors}");
@@ -219,7 +219,7 @@ fn loaded_late_the_library_says_that_it_does_nothing() {
 }
 
 #[test]
-fn what_is_freed_twice_or_was_never_handed_out_ends_the_program() {
+fn double_free_or_free_of_a_bad_address_ends_the_program() {
     let program = program("messages.c");
     for (how, line) in [
         ("twice", "free(0x*): no allocation begins there, or it was freed before"),
@@ -246,7 +246,7 @@ fn what_is_freed_twice_or_was_never_handed_out_ends_the_program() {
 /// The loader finds the other library's functions before glibc's: `malloc_usable_size`, `__libc_malloc`,
 /// `operator new`.
 #[test]
-fn a_program_linked_with_another_allocator_gets_nothing_of_its_memory() {
+fn no_memory_crosses_between_the_library_and_a_linked_allocator() {
     let (program, other) = program_with_library("other_allocator.cc");
     at_each_threshold(&program, &[]);
     // Without the library, the other allocator's own `malloc_trim` ends the program. With it, the call trims glibc's
@@ -263,7 +263,7 @@ fn a_program_linked_with_another_allocator_gets_nothing_of_its_memory() {
 
 /// dig takes most of its memory through jemalloc's own functions, and the rest through `malloc`.
 #[test]
-fn what_jemalloc_handed_out_by_its_own_functions_is_never_freed_by_ours() {
+fn memory_of_jemallocs_own_functions_is_never_freed_by_the_library() {
     let crossing = library_of("crossing", "jemalloc_crossing.c");
     if !has("dig") {
         return;
@@ -279,7 +279,7 @@ fn what_jemalloc_handed_out_by_its_own_functions_is_never_freed_by_ours() {
     }
 }
 
-/// Only the loaded library sees the C++ library: the global scope has no function that throws.
+/// Only the loaded library sees the C++ library. The global scope has no function that throws.
 #[test]
 fn a_program_without_a_cpp_library_loads_one_that_throws() {
     let library = library_of("no_memory", "no_memory.cc");
@@ -297,9 +297,9 @@ fn without_a_cpp_library_new_ends_the_program_and_says_why() {
     assert!(output.err.contains("operator new: no memory for 9223372036854771711 bytes"), "{}", output.err);
 }
 
-/// Our functions must not call each other by names that the program has taken.
+/// The library's functions must not call each other by names that the program may define itself.
 #[test]
-fn a_wrapper_of_malloc_by_the_second_names_is_not_called_by_what_it_calls() {
+fn glibcs_second_names_never_call_the_programs_malloc_wrapper() {
     let program = program("wrapped_malloc.c");
     at_each_threshold(&program, &[]);
     let report = report_of(&program, &[]);

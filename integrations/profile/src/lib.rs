@@ -22,13 +22,13 @@ use sites::{Elsewhere, Figures, Line, RawProfile, Stack};
 // live memory.
 const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
 
-/// Sites with less than this part of the sum are one line in a file. No flame graph draws one of them.
+/// Sites with less than 1/10,000 of the sum share one line in a file. They would be too narrow to see in a flame graph.
 const SMALLEST_PART: u64 = 10_000;
 
 /// The minimum width of a frame in a flame graph, in percent. Without it, a narrow tower of a hundred frames makes the graph tall and empty.
 const MIN_WIDTH: f64 = 0.2;
 
-/// The style of a flame graph on a narrow page, and on a dark one.
+/// CSS for a flame graph on a narrow page, and in dark mode.
 const LOOK: &str = "#search { opacity: 0.6; }
 @media (max-width: 600px) { #title { font-size: 11px; } }
 @media (prefers-color-scheme: dark) {
@@ -44,14 +44,14 @@ pub struct Profile {
     missed: u64,
 }
 
-/// Writes the profile of this moment into `dir`, which is made if it does not exist: `profile.pb.gz` for pprof; and for each of
+/// Takes a profile now and writes it into `dir`, which it creates if needed: `profile.pb.gz` for pprof; and for each of
 /// [`Value::OF_BYTES`] folded stacks (`peak_space.folded`) and a flame graph (`peak_space.svg`). A figure that is 0 everywhere has no
 /// files.
 ///
 /// Looking up the names may take a second, and memory for the program's debug information. None of that is in the profile.
 ///
 /// # Errors
-/// The system's, if a file can't be written.
+/// The system's error, if the folder or a file can't be written.
 ///
 /// ```no_run
 /// zk_alloc::profile::start(zk_alloc::profile::MEAN_BYTES);
@@ -84,10 +84,10 @@ impl Profile {
         profile::unsampled(|| Self::with_names(&snapshot.into(), sites::here))
     }
 
-    /// Reads a file that `libzk_alloc.so` left, and looks up the names of the functions in the program's files.
+    /// Reads a file that `libzk_alloc.so` wrote, and looks up the names of the functions in the program's files.
     ///
     /// # Errors
-    /// The system's, if the file can't be read; `InvalidData`, if it has another format.
+    /// The system's error, if the file can't be read; `InvalidData`, if it has another format.
     pub fn read(raw: impl AsRef<Path>) -> io::Result<Self> {
         let text = fs::read_to_string(raw)?;
         let (profile, maps) = RawProfile::parse(&text)?;
@@ -100,7 +100,7 @@ impl Profile {
         Self { stacks, mean_bytes: raw.mean_bytes, missed: raw.missed }
     }
 
-    /// Samples that could not be noted. The figures lack them.
+    /// The number of samples that could not be stored. The figures do not include them.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.missed
@@ -157,7 +157,7 @@ impl Profile {
     /// A flame graph, as SVG. `None` if the figure is 0 everywhere.
     ///
     /// # Errors
-    /// None in practice: it is written to memory.
+    /// None in practice: the graph is written to memory.
     pub fn flame_graph(&self, value: Value) -> io::Result<Option<Vec<u8>>> {
         let folded = self.folded_from(value, self.least(value));
         if folded.is_empty() {
@@ -183,7 +183,7 @@ impl Profile {
     /// Writes the files that [`write()`] describes.
     ///
     /// # Errors
-    /// The system's, if a file can't be written.
+    /// The system's error, if the folder or a file can't be written.
     pub fn write(&self, dir: &Path) -> io::Result<()> {
         fs::create_dir_all(dir)?;
         fs::write(dir.join("profile.pb.gz"), self.pprof()?)?;
@@ -357,7 +357,7 @@ fn encode(stacks: &[Stack], mean_bytes: usize) -> io::Result<Vec<u8>> {
         profile.message(5, |function| {
             function.number(1, id);
             function.number(2, number(&mut strings, name));
-            // Without a system name (field 3). If it were the name, `go tool pprof` would take `<T as Trait>::f` for C++, and show `::f`.
+            // The system name (field 3) stays empty. If it held the name, `go tool pprof` would take `<T as Trait>::f` for C++, and show `::f`.
             function.number(4, number(&mut strings, file));
         });
     }

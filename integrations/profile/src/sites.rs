@@ -1,5 +1,5 @@
-//! Call sites: by their addresses, as a process leaves them in a file, and with the names of their functions: of this process, or of
-//! another one by the files that it had mapped.
+//! Call sites: first as return addresses, in this process or in the file that another process wrote; then with the names of their
+//! functions. The names of another process come from the files that it had mapped.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::Value;
 /// The figures of a site, in the order of [`Value::ALL`].
 pub(crate) type Figures = [u64; 7];
 
-/// A call site without names, by the addresses to which its calls return.
+/// A call site without names: the addresses to which its calls return.
 type RawSite = Stack<usize>;
 
 /// The sites of a process.
@@ -48,10 +48,10 @@ impl From<&Site> for RawSite {
 }
 
 impl RawProfile {
-    /// The profile in the text of a `.raw` file, and the lines of the process's `/proc/self/maps`.
+    /// Returns the profile in the text of a `.raw` file, and the lines of the process's `/proc/self/maps`.
     ///
     /// # Errors
-    /// `InvalidData`, with the line, if the text is of another format.
+    /// `InvalidData`, with the wrong line, if the text has another format.
     pub(crate) fn parse(text: &str) -> io::Result<(Self, &str)> {
         let (head, maps) = text.split_once("\nmaps\n").ok_or_else(|| invalid("it has no maps"))?;
         let mut profile = Self::default();
@@ -73,7 +73,7 @@ impl RawProfile {
 }
 
 impl RawSite {
-    /// A site in the words `figure * 7 : address ...`, the figures decimal and the addresses hexadecimal.
+    /// Parses a site from the text `figure * 7 : address ...`. Figures are decimal and addresses hexadecimal.
     fn parse(words: &str) -> Option<Self> {
         let (figures, addresses) = words.split_once(" :")?;
         let figures: Vec<u64> = figures.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
@@ -84,7 +84,7 @@ impl RawSite {
 }
 
 fn invalid(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("this is no raw profile: {what}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("this is not a raw profile: {what}"))
 }
 
 /// A place in the source.
@@ -98,7 +98,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Of which only the function is known.
+    /// A place of which only the function is known.
     pub(crate) fn named(function: String) -> Self {
         Self { function, file: String::new(), line: 0 }
     }
@@ -111,7 +111,7 @@ pub(crate) struct Call {
     pub(crate) lines: Arc<[Line]>,
 }
 
-/// A call site of the program; with the names of functions, it has none of the allocator's own calls.
+/// A call site of the program. If it has the names of functions, the allocator's own calls are removed from it.
 #[derive(Debug)]
 pub(crate) struct Stack<C = Call> {
     /// The innermost call first.
@@ -120,8 +120,8 @@ pub(crate) struct Stack<C = Call> {
     pub(crate) figures: Figures,
 }
 
-/// The sites with the lines that `look_up` finds for an address. Sites that differ only in the allocator's own calls are one. The
-/// largest at the peak comes first.
+/// The sites with the lines that `look_up` finds for an address. Sites that differ only in the allocator's own calls are merged. The
+/// site with the most bytes at the peak comes first.
 pub(crate) fn stacks(sites: &[RawSite], mut look_up: impl FnMut(usize) -> Vec<Line>) -> Vec<Stack> {
     let mut known = Known::new();
     let mut stacks = HashMap::<_, Stack>::new();
@@ -150,7 +150,7 @@ fn of_program(addresses: &[usize], known: &mut Known, look_up: &mut impl FnMut(u
     let mut names = |address| known.entry(address).or_insert_with(|| look_up(address).into()).clone();
     let calls: Vec<_> = addresses.iter().map(|&address| Call { address, lines: names(address) }).collect();
     let lines: Vec<&Line> = calls.iter().flat_map(|call| call.lines.iter()).collect();
-    // The program's own `GlobalAlloc` may lie within.
+    // The outermost entry counts, because the program's own `GlobalAlloc` may lie between two entries.
     let innermost = &lines[..lines.len().min(MAX_LINES)];
     let entered = innermost.iter().rposition(|line| is_entry(line)).map_or(0, |last| last + 1);
     let mut skipped = entered + lines[entered..].iter().take_while(|line| is_allocator(line)).count();
@@ -183,10 +183,10 @@ fn of_runtime(lines: &[&Line]) -> usize {
     if within == 0 { 0 } else { lines.len() - within }
 }
 
-/// Allocators take fewer lines than that.
+/// An allocator's own calls take fewer lines than this.
 const MAX_LINES: usize = 40;
 
-/// Whether a line is the entry of an allocator: one of `__rust_alloc` and its kind, a function such as `malloc`, or one of `ZkAllocator`.
+/// Whether a line is the entry of an allocator: a symbol such as `__rust_alloc`, a C function such as `malloc`, or a method of `ZkAllocator`.
 fn is_entry(line: &Line) -> bool {
     let name = &*line.function;
     let last = name.rsplit("::").next().unwrap_or(name);
@@ -215,7 +215,7 @@ const FILES: &[&str] = &["/alloc/src/alloc.rs", "/alloc/src/raw_vec"];
 /// The lines at an address of this process, the innermost first.
 pub(crate) fn here(address: usize) -> Vec<Line> {
     let mut lines = Vec::new();
-    // Looks at the call before the address.
+    // `resolve` looks up the call that lies before this return address.
     backtrace::resolve(without_provenance_mut(address), |symbol| {
         lines.push(Line {
             function: symbol.name().map_or_else(|| format!("{address:#x}"), |name| format!("{name:#}")),
@@ -251,7 +251,7 @@ impl<'a> Elsewhere<'a> {
         Self { mappings: maps.lines().filter_map(Mapping::parse).collect(), files: HashMap::new() }
     }
 
-    /// The lines at an address of that process, the innermost first. Files that are not there any more have no names.
+    /// The lines at an address of that process, the innermost first. Files that no longer exist have no names.
     pub(crate) fn lines(&mut self, address: usize) -> Vec<Line> {
         // The call lies before the address.
         let call = (address as u64).wrapping_sub(1);
@@ -266,7 +266,7 @@ impl<'a> Elsewhere<'a> {
         if !lines.is_empty() {
             return lines;
         }
-        // A stripped file has no names. The place in it is the same in every run.
+        // A stripped file has no names. The place in the file replaces the name, because it is the same in every run.
         let place = file.as_ref().and_then(|file| file.address(offset)).unwrap_or(offset) + 1;
         let name = Path::new(mapping.path).file_name().unwrap_or_default().to_string_lossy();
         vec![Line::named(format!("{name}+{place:#x}"))]
@@ -336,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_raw_profile_is_read_or_refused_with_the_line() {
+    fn raw_profile_is_parsed_or_refused_with_the_wrong_line() {
         let text = "zk-alloc-profile 1\nmean_bytes 5\nmissed 2\nsite 1 2 3 4 5 6 7 : 1f 2e\nsite 0 0 0 0 0 0 9 :\nmaps\nx\ny\n";
         let (profile, maps) = RawProfile::parse(text).unwrap();
         assert_eq!((profile.mean_bytes, profile.missed, maps), (5, 2, "x\ny\n"));
@@ -358,7 +358,7 @@ mod tests {
         Line { function: function.into(), file: file.into(), line: 1 }
     }
 
-    /// Names without modules, and the standard library's calls among ours, must not end the allocator's part. A phase belongs to the program.
+    /// Neither a name without its module nor a standard library's call among the allocator's ends the skipped part. `phase` is kept.
     #[test]
     fn the_allocators_calls_are_skipped_and_no_others() {
         let lines = [
@@ -378,7 +378,7 @@ mod tests {
         assert_eq!(names.collect::<Vec<_>>(), ["alloc::vec::from_elem", "prove", "phase<prove>", "main"]);
     }
 
-    /// Thirteen lines of the runtime would lie below every graph.
+    /// Otherwise thirteen lines of the runtime would lie at the bottom of every flame graph.
     #[test]
     fn the_calls_that_start_a_program_or_a_thread_are_skipped() {
         let of = |functions: &[&str]| {
@@ -414,10 +414,10 @@ mod tests {
         addresses
     }
 
-    /// The files of a process give the names that the process itself finds.
+    /// A lookup in the files of a process finds the same names as a lookup in the process itself.
     #[cfg(target_os = "linux")]
     #[test]
-    fn names_are_the_same_from_within_and_from_without() {
+    fn lookup_in_files_finds_the_names_that_the_process_finds() {
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
         let mut files = Elsewhere::new(&maps);
         let addresses = here_or_elsewhere();
@@ -430,9 +430,9 @@ mod tests {
         assert_eq!(&*stacks(&[unknown], |address| files.lines(address))[0].calls[0].lines[0].function, "0x7");
     }
 
-    /// Programs are mapped elsewhere in each run, so a bare address could not be compared, nor looked up.
+    /// A program is mapped at another address in each run, so a bare address could not be compared between runs or looked up.
     #[test]
-    fn a_place_without_a_name_is_one_in_its_file() {
+    fn address_without_a_name_is_shown_as_an_offset_in_its_file() {
         let mut files = Elsewhere::new("7000-9000 r-xp 00001000 00:00 0 /nowhere/stripped\n");
         assert_eq!(files.lines(0x7235)[0].function, "stripped+0x1235");
     }

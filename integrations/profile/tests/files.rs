@@ -1,4 +1,4 @@
-//! The files say what the snapshot says, to readers that others wrote.
+//! The files have the figures of the snapshot, as readers by other authors see them.
 
 #[path = "../../test_support.rs"]
 mod support;
@@ -82,7 +82,7 @@ fn the_pprof_crate_reads_the_file() {
     drop(kept);
 }
 
-/// Without Go, only the part of it is checked that pprof decides by.
+/// `go tool pprof` shortens names if functions have a system name. Without Go, the test only checks that they have none.
 #[test]
 fn go_tool_pprof_shows_whole_names() {
     let _one = sampling();
@@ -100,12 +100,12 @@ fn go_tool_pprof_shows_whole_names() {
     fs::remove_file(&path).unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && text.contains("Type: peak_space"), "{output:?}");
-    // Tests are called by it.
+    // Test functions are called through `call_once`.
     assert!(text.contains("as core::ops::function::FnOnce<()>>::call_once") && text.contains("hold_eight"), "{text}");
     assert!(!text.lines().any(|line| line.ends_with(" 0x0")), "{text}");
 }
 
-/// A table by function would name the allocator for every byte.
+/// Otherwise a table by function would attribute every byte to the allocator.
 #[test]
 fn the_innermost_call_is_the_programs() {
     let _one = sampling();

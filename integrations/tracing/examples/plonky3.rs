@@ -1,5 +1,5 @@
-//! Plonky3's example `prove_poseidon2_koala_bear_keccak` with three lines more. It prints where the memory of each stage went, and writes
-//! `memory.json` and `trace.json` into `target/memory`. An argument is the logarithm of the number of rows.
+//! Plonky3's example `prove_poseidon2_koala_bear_keccak` with three added lines. It prints the memory of each stage, and writes
+//! `memory.json` and `trace.json` into `target/memory`. The optional argument is the binary logarithm of the number of rows.
 //!
 //! ```sh
 //! cargo run --release -p zk-alloc-tracing --example plonky3
@@ -58,13 +58,13 @@ type Poseidon2Air = VectorizedPoseidon2Air<
 >;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let memory = zk_alloc_tracing::init(); // The second line more, where the example installs tracing-forest.
+    let memory = zk_alloc_tracing::init(); // The second added line. Plonky3's example installs tracing-forest here.
 
     let log_rows = std::env::args().nth(1).map_or(Ok(15), |said| said.parse())?;
     prove_and_verify(log_rows)?;
     prove_and_verify(log_rows)?;
 
-    println!("{}", memory.write("target/memory")?); // The third line more.
+    println!("{}", memory.write("target/memory")?); // The third added line.
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-// Stands before the README's own definition: if a name has two links, the first one counts.
+// Overrides the README's own definition of this link: if a link is defined twice, rustdoc uses the first definition.
 #![doc = "[zk-alloc]: zk_alloc\n"]
 #![doc = include_str!("../README.md")]
 
@@ -32,7 +32,7 @@ const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
 /// (The variable is ignored if it has directives for fields, which only `EnvFilter` supports.)
 ///
 /// # Panics
-/// If the program has a global subscriber.
+/// If the program already has a global subscriber.
 ///
 /// ```
 /// let memory = zk_alloc_tracing::init();
@@ -98,15 +98,15 @@ impl Recorder {
     /// ```
     ///
     /// # Errors
-    /// Those of `out`.
+    /// If writing to `out` fails.
     pub fn write_trace(&self, out: impl Write) -> io::Result<()> {
         let mut recording = self.lock();
         recording.advance();
         report::write_trace(&recording, out)
     }
 
-    /// Writes `memory.json`, which is the [`report`](Self::report), and `trace.json` ([`write_trace`](Self::write_trace)) into a
-    /// folder, which it makes. Returns the report, for the terminal.
+    /// Writes `memory.json`, which is the [`report`](Self::report), and `trace.json` ([`write_trace`](Self::write_trace)) into
+    /// `folder`, which it creates if needed. Returns the report, for the terminal.
     ///
     /// ```
     /// # let memory = zk_alloc_tracing::Recorder::new();
@@ -118,7 +118,7 @@ impl Recorder {
     /// ```
     ///
     /// # Errors
-    /// The folder or a file can't be written.
+    /// If the folder or a file can't be written.
     pub fn write(&self, folder: impl AsRef<Path>) -> io::Result<Report> {
         let (folder, report) = (folder.as_ref(), self.report());
         fs::create_dir_all(folder)?;
@@ -130,7 +130,7 @@ impl Recorder {
     }
 
     fn lock(&self) -> MutexGuard<'_, Recording> {
-        // A panic under the lock loses some counts, and the recording stays usable. So the poison is ignored.
+        // After a panic under the lock, the recording lacks some counts and stays usable. So the poison is ignored.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -178,7 +178,7 @@ mod tests {
         let prove = &report.spans[0];
         assert_eq!(prove.count, 2);
         assert!(prove.totals.wall_ns > 0 && !prove.totals.is_served, "{report:#?}");
-        // At most one for each 2 MiB, should the kernel use huge pages.
+        // Even if the kernel uses huge pages, each 2 MiB costs a fault.
         assert!(prove.totals.minor_faults >= 32 && prove.threads[0].totals.minor_faults >= 32, "{report:#?}");
         assert!(report.to_string().contains("is not the global allocator"), "{report}");
 

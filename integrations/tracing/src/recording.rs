@@ -1,7 +1,7 @@
-//! The account of each span. At each entry and exit of a span, the changes of the counters since the last one are added to all
-//! spans that are entered at that time.
+//! The figures of each span. At each entry and exit of a span, the layer reads the counters, and adds their changes since the last
+//! reading to every span that a thread was in during that time.
 //!
-//! Collections live in the system allocator: the program's allocator would count them as the prover's.
+//! Collections live in the system allocator, because the program's allocator would count them as the prover's memory.
 
 use std::cmp::Reverse;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -16,7 +16,7 @@ use serde::Serialize;
 /// A list in the system allocator.
 pub(crate) type List<T> = allocator_api2::vec::Vec<T, System>;
 
-/// A map in the system allocator, without random keys, which a thread would have to fetch first.
+/// A map in the system allocator. Its hasher has no random keys, which each thread would have to get from the system first.
 pub(crate) type Map<K, V> = hashbrown::HashMap<K, V, BuildHasherDefault<DefaultHasher>, System>;
 
 pub(crate) const fn list<T>() -> List<T> {
@@ -27,7 +27,7 @@ pub(crate) fn map<K, V>() -> Map<K, V> {
     Map::with_hasher_in(BuildHasherDefault::default(), System)
 }
 
-/// The most threads that are told apart. Spans that others enter are not recorded.
+/// The maximum number of threads. Entries on further threads are not recorded.
 const MAX_THREADS: usize = 1024;
 
 /// The spans and figures that were recorded so far.
@@ -35,7 +35,7 @@ const MAX_THREADS: usize = 1024;
 pub(crate) struct Recording {
     began: Instant,
     pub(crate) last: Reading,
-    /// Phases that had begun when the recording did.
+    /// The number of phases that had begun when the recording began.
     pub(crate) phases_before: u64,
     /// The spans, folded by name. The first is [`WHOLE`].
     pub(crate) nodes: List<Node>,
@@ -44,7 +44,7 @@ pub(crate) struct Recording {
     by_id: Map<ThreadId, usize>,
     /// The spans that exist.
     spans: Map<u64, Span>,
-    /// The nodes of which spans are entered now.
+    /// The nodes that have a span that is entered now.
     open_nodes: List<NodeId>,
     /// The spans that are entered now, in the order of their entries.
     pub(crate) entered: List<Entry>,
@@ -69,7 +69,7 @@ pub(crate) struct Thread {
 }
 
 impl Thread {
-    /// Of the calling thread.
+    /// Describes the calling thread.
     fn current(current: &std::thread::Thread, at_ns: u64) -> Self {
         let name = current.name().map(|name| SliceExt::to_vec_in(name.as_bytes(), System));
         Self { name, worker: rayon::current_thread_index(), last: ThreadTotals::now(at_ns) }
@@ -108,8 +108,8 @@ impl Recording {
         }
     }
 
-    /// Records a new span. It lies under its parent; under the whole program if it is a root; otherwise under the span that the
-    /// rayon worker works for.
+    /// Records a new span. A span with a parent goes under that parent. A span that a rayon worker makes goes under the span that the worker
+    /// works for, unless it is declared a root. Any other span goes under the whole program.
     pub(crate) fn span_made(&mut self, span: u64, name: &'static str, parent: Option<u64>, is_root: bool) {
         let under = match parent {
             Some(parent) => self.spans.get(&parent).map_or(Some(WHOLE), |parent| parent.node),
@@ -154,7 +154,7 @@ impl Recording {
         let Some(index) = self.entered.iter().rposition(is_this) else { return };
         self.advance();
         self.advance_thread(thread);
-        // Spans that this thread entered later, and has not left: the trace shows them in two parts, because parts nest.
+        // This thread entered these spans later, and has not left them. Slices of a trace have to nest, so the trace shows these in two parts.
         for later in self.entered[index + 1..].iter_mut().filter(|later| later.thread == thread).rev() {
             self.timeline.push_entry(*later);
             (later.begun_ns, later.totals) = (self.last.totals.wall_ns, Totals::default());
@@ -189,7 +189,7 @@ impl Recording {
         let changes = now.since(&std::mem::replace(&mut self.threads[thread].last, now));
         let own = |entry: &&Entry| entry.thread == thread;
         for (index, entry) in self.entered.iter().enumerate().filter(|(_, entry)| own(entry)) {
-            // Of two spans that share a node, the first counts.
+            // If several spans share a node, only the first one adds the changes to it.
             if !self.entered[..index].iter().filter(own).any(|earlier| earlier.node == entry.node) {
                 *self.nodes[entry.node].on_thread(thread) += &changes;
             }
@@ -201,7 +201,7 @@ impl Recording {
         (1..self.nodes.len()).filter(move |&child| self.nodes[child].parent == id)
     }
 
-    /// The node for spans of this name under `parent`. A new one, unless the tree is full.
+    /// The node for spans of this name under `parent`. Makes one if there is none. `None` if the tree is full.
     fn find_or_add(&mut self, parent: NodeId, name: &'static str) -> Option<NodeId> {
         let known = self.children(parent).find(|&child| self.nodes[child].name == name);
         if known.is_some() || self.nodes.len() == MAX_NODES {
@@ -211,7 +211,7 @@ impl Recording {
         Some(self.nodes.len() - 1)
     }
 
-    /// The number of the calling thread; `None` if there are too many.
+    /// The number of the calling thread; `None` if there are too many threads.
     fn thread(&mut self) -> Option<usize> {
         let current = std::thread::current();
         let next = self.threads.len();
@@ -235,7 +235,7 @@ impl Recording {
     }
 }
 
-/// More than any prover has. It bounds the layer's memory where a recursive function is a span.
+/// The maximum number of nodes: more than any prover has. It bounds the layer's memory if a recursive function opens spans.
 const MAX_NODES: usize = 4096;
 
 /// A node's place in the tree. The node of the whole program is [`WHOLE`].
@@ -243,19 +243,19 @@ pub(crate) type NodeId = usize;
 
 pub(crate) const WHOLE: NodeId = 0;
 
-/// All spans of one name that stand under one node.
+/// All spans of one name under one parent node.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) name: &'static str,
     pub(crate) totals: Totals,
-    /// Spans that were entered.
+    /// The number of spans that were entered.
     pub(crate) spans: u64,
-    /// Entries of them that have not ended.
+    /// The number of their entries that have not ended.
     pub(crate) entered: usize,
-    /// At the first entry, and at the last exit.
+    /// The arena's memory at the first entry, and at the last exit.
     pub(crate) at_entry: Level,
     pub(crate) at_exit: Level,
-    /// By thread, of those that entered it.
+    /// The number and the part of each thread that entered a span of this node.
     pub(crate) threads: List<(usize, ThreadTotals)>,
     parent: NodeId,
 }
@@ -284,12 +284,12 @@ impl Node {
     }
 }
 
-/// The most entries of spans that are kept: 8 MiB of them. Beyond, the shortest go.
+/// The maximum number of entries in the trace (6.5 MiB). If there are more, the shorter half is dropped.
 const MAX_ENTRIES: usize = 1 << 16;
-/// The most samples of the memory that are kept. Beyond, two become one.
+/// The maximum number of samples of the memory. If there are more, neighbours are merged in pairs.
 const MAX_SAMPLES: usize = 1 << 15;
 
-/// A span was entered, and left.
+/// One entry of a span by one thread, up to the exit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     span: u64,
@@ -313,11 +313,11 @@ pub(crate) struct Sample {
 pub(crate) struct Timeline {
     pub(crate) entries: List<Entry>,
     pub(crate) samples: List<Sample>,
-    /// Entries that are not kept.
+    /// The number of entries that were dropped.
     pub(crate) dropped: u64,
-    /// No entry is kept that is shorter.
+    /// Entries that are shorter are dropped.
     shortest_ns: u64,
-    /// The number of samples that become one, and of those in the last one.
+    /// How many readings a sample stands for, and how many the last sample stands for so far.
     stride: usize,
     in_last: usize,
 }
@@ -370,22 +370,22 @@ fn merged(earlier: Sample, later: Sample) -> Sample {
     Sample { peak_live_bytes: earlier.peak_live_bytes.max(later.peak_live_bytes), ..later }
 }
 
-/// The changes of the process's counters while a span was entered on any thread. It includes the work of
+/// The changes of the process's counters while a span was entered on any thread. They include the work of
 /// other threads, such as rayon's workers. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Totals {
-    /// Time, in nanoseconds. Where several threads were in the span at once, it counts once.
+    /// Time, in nanoseconds. It counts once if several threads were in the span at the same time.
     pub wall_ns: u64,
     /// Processor time of all threads, in nanoseconds.
     pub cpu_ns: u64,
     /// Page faults of all threads that needed no disk.
     pub minor_faults: u64,
-    /// Whether the arena served at any time of it. If not, all that follows is 0 and means nothing.
+    /// Whether the arena served requests at any time while the span was entered. If not, the fields below are 0 and mean nothing.
     pub is_served: bool,
     /// Requests that the arena served.
     pub requests: u64,
-    /// Bytes of them ([`Stats::arena_bytes`](zk_alloc::Stats::arena_bytes)).
+    /// Bytes of these requests ([`Stats::arena_bytes`](zk_alloc::Stats::arena_bytes)).
     pub allocated_bytes: u64,
     /// Bytes among them that were not resident ([`Stats::fresh_bytes`](zk_alloc::Stats::fresh_bytes)).
     pub fresh_bytes: u64,
@@ -401,13 +401,13 @@ pub struct Totals {
 pub struct ThreadTotals {
     /// Time, in nanoseconds.
     pub wall_ns: u64,
-    /// Processor time, in nanoseconds. 0 where the system does not tell it for a thread (all but Linux).
+    /// Processor time, in nanoseconds. 0 on systems other than Linux, which do not report it for a thread.
     pub cpu_ns: u64,
-    /// Page faults that needed no disk. 0 as above.
+    /// Page faults that needed no disk. 0 on systems other than Linux.
     pub minor_faults: u64,
     /// Requests that the arena served.
     pub requests: u64,
-    /// Bytes of them.
+    /// Bytes of these requests.
     pub allocated_bytes: u64,
 }
 
@@ -423,7 +423,7 @@ pub struct Level {
     pub retained_bytes: u64,
 }
 
-/// Sums of counters, and their changes between two readings.
+/// Implements the sum of two sets of counters, and the changes between two readings.
 macro_rules! counters {
     ($totals:ident: $($field:ident)*) => {
         impl $totals {
@@ -431,7 +431,8 @@ macro_rules! counters {
                 $(self.$field += more.$field;)*
             }
 
-            /// The sums over threads are not taken at one instant, and may go back by a little. The program may have reset others.
+            /// The change of each counter; 0 if the counter went back. A sum over threads is not read at one instant, so it may go back by
+            /// a little, and the program may have reset its counters.
             fn since(mut self, before: &Self) -> Self {
                 $(self.$field = self.$field.saturating_sub(before.$field);)*
                 self
@@ -458,7 +459,7 @@ impl AddAssign<&Self> for ThreadTotals {
 }
 
 impl ThreadTotals {
-    /// Of the calling thread, since it began.
+    /// The counters of the calling thread since it began, with `at_ns` as the time.
     fn now(at_ns: u64) -> Self {
         let (cpu_ns, minor_faults) = usage(true);
         let stats = zk_alloc::thread_stats();
@@ -470,7 +471,7 @@ impl ThreadTotals {
 /// start of the process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
-    /// The peak is that since the last reading, and `is_served` says whether the arena serves now.
+    /// `peak_live_bytes` is the peak since the last reading, and `is_served` says whether the arena serves now.
     totals: Totals,
     pub(crate) level: Level,
     pub(crate) phases: u64,
@@ -505,7 +506,7 @@ impl Reading {
         }
     }
 
-    /// The changes since the reading before.
+    /// The changes since an earlier reading.
     fn since(&self, before: &Self) -> Totals {
         let mut changes = self.totals.since(&before.totals);
         changes.is_served |= before.totals.is_served || changes.requests > 0;
@@ -517,7 +518,7 @@ impl Reading {
 }
 
 /// Processor time in nanoseconds and page faults that needed no disk, as the kernel counts them: of the process, or of the calling
-/// thread alone. 0 where it does not tell them.
+/// thread alone. 0 on systems that do not report them.
 fn usage(_of_thread: bool) -> (u64, u64) {
     #[cfg(unix)]
     {
@@ -535,7 +536,7 @@ fn usage(_of_thread: bool) -> (u64, u64) {
     (0, 0)
 }
 
-/// Bytes of a page of memory.
+/// The size of a page of memory.
 pub(crate) fn page_bytes() -> u64 {
     #[cfg(unix)]
     if let Ok(Some(bytes)) = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE) {

@@ -14,15 +14,15 @@ use crate::recording::{Entry, Level, NodeId, Recording, Sample, ThreadTotals, To
 pub struct Report {
     /// Which allocations are counted.
     pub coverage: Coverage,
-    /// Bytes of a page: each page of the fresh bytes costs a page fault, unless it comes with others or in a huge page.
+    /// The size of a page. Each page of the fresh bytes costs a page fault, unless one fault maps several pages or a huge page.
     pub page_bytes: u64,
     /// The whole program, since the recording began.
     pub whole: SpanReport,
     /// The spans without a parent, in the order in which they came.
     pub spans: Vec<SpanReport>,
-    /// Entries of spans that are missing everywhere: on more than 1,024 threads, or under more than 4,095 names.
+    /// The number of entries of spans that were not recorded, because there were more than 1,024 threads or 4,095 names.
     pub unrecorded_entries: u64,
-    /// Entries of spans that are missing in the trace, and only there: it keeps the longest, 65,536 at most.
+    /// The number of entries of spans that only the trace lacks. It keeps the longest, 65,536 at most.
     pub entries_not_in_trace: u64,
 }
 
@@ -45,18 +45,18 @@ pub enum Coverage {
 pub struct SpanReport {
     /// The spans' name.
     pub name: String,
-    /// How many were entered. A span that is entered again, as in `async` code, counts once.
+    /// How many spans were entered. A span that is entered again, as in `async` code, counts once.
     pub count: u64,
-    /// The changes of the process's counters. Children's totals are in it; those of children that overlap in time may add up to more.
+    /// The changes of the process's counters. They include the children's. If children overlap in time, the sum of theirs may be larger.
     #[serde(flatten)]
     pub totals: Totals,
-    /// The arena when the first was entered.
+    /// The arena's memory at the first entry.
     pub at_entry: Level,
-    /// The arena when the last was left; as it is now for [`Report::whole`].
+    /// The arena's memory at the last exit. For [`Report::whole`], the arena's memory when the report was made.
     pub at_exit: Level,
-    /// The part of each thread that entered them. The rest of `totals` is the work of other threads.
+    /// The part of each thread that entered these spans. The rest of `totals` is the work of other threads.
     pub threads: Vec<ThreadReport>,
-    /// The spans under these, in the order in which they came.
+    /// The spans under these spans, in the order in which they came.
     pub children: Vec<SpanReport>,
 }
 
@@ -66,7 +66,7 @@ pub struct SpanReport {
 pub struct ThreadReport {
     /// The thread's name, or else its number among rayon's workers or among the threads of the recording.
     pub thread: String,
-    /// Its part.
+    /// The changes of its counters while it was in these spans.
     #[serde(flatten)]
     pub totals: ThreadTotals,
 }
@@ -93,7 +93,8 @@ impl Report {
         }
     }
 
-    /// The names of the innermost spans that held the peak of live bytes, from the outermost on. It is empty if no span did.
+    /// The path to the innermost span that had the peak of live bytes: the names of the spans, the outermost first. It is empty if the
+    /// peak was outside of all spans.
     ///
     /// ```
     /// # let memory = zk_alloc_tracing::Recorder::new();
@@ -184,7 +185,7 @@ fn has_unserved(span: &SpanReport) -> bool {
     !span.totals.is_served || span.children.iter().any(has_unserved)
 }
 
-/// Adds a span, whose row begins with `branch`, and those under it, whose rows begin with `stem`.
+/// Adds a span, whose row begins with `branch`, and its children, whose rows begin with `stem`.
 fn add<'a>(rows: &mut Vec<(String, &'a SpanReport)>, span: &'a SpanReport, branch: String, stem: String) {
     rows.push((branch + &span.name, span));
     let last = span.children.len().saturating_sub(1);
@@ -211,7 +212,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// With a comma before each three digits.
+/// Writes a number with a comma before each three digits.
 fn grouped(number: u64) -> String {
     if number < 1000 { number.to_string() } else { format!("{},{:03}", grouped(number / 1000), number % 1000) }
 }
@@ -238,12 +239,12 @@ pub(crate) fn write_trace(recording: &Recording, out: impl Write) -> io::Result<
         let (ts, dur) = (microseconds(*begun_ns), microseconds(totals.wall_ns));
         event(json!({ "name": name, "ph": "X", "pid": 1, "tid": thread + 1, "ts": ts, "dur": dur, "args": totals }))?;
     }
-    // Where nothing was served there is nothing to show.
+    // If the arena served nothing, its counters stay out of the trace.
     let is_served = recording.nodes[WHOLE].totals.is_served;
     let mut peak_from_ns = 0;
     for Sample { at_ns, level, peak_live_bytes } in recording.timeline.samples.iter().filter(|_| is_served) {
         for (name, at_ns, bytes) in [
-            // The peak is that of the time before the sample, so it is drawn from there on.
+            // A sample has the peak since the sample before it, so the peak is drawn from that time on.
             ("peak of live", peak_from_ns, *peak_live_bytes),
             ("live", *at_ns, level.live_bytes),
             ("resident", *at_ns, level.resident_bytes),

@@ -1,4 +1,4 @@
-//! Plonky3's own example with three lines more names its stages and their peaks.
+//! Plonky3's own example, with three added lines, reports its stages and their peaks.
 
 #[allow(dead_code, reason = "the example has a `main`")]
 #[path = "../examples/plonky3.rs"]
@@ -11,10 +11,10 @@ fn find<'a>(spans: &'a [SpanReport], name: &str) -> &'a SpanReport {
 }
 
 #[test]
-fn plonky3_s_stages_have_peaks() {
+fn plonky3_stages_have_peaks() {
     const LOG_ROWS: u32 = 9;
     let memory = zk_alloc_tracing::init();
-    plonky3::prove_and_verify(LOG_ROWS).expect("a proof that holds");
+    plonky3::prove_and_verify(LOG_ROWS).expect("a valid proof");
     let report = memory.report();
     assert_eq!(report.coverage, Coverage::Arena);
 
@@ -24,7 +24,7 @@ fn plonky3_s_stages_have_peaks() {
     let stages = stages.map(|name| find(&prove.children[0].children, name));
     assert!(find(&report.spans, "verify").totals.peak_live_bytes < prove.totals.peak_live_bytes);
 
-    // The trace has room for its extension: eight permutations to a row, of more than 100 columns of 4 bytes.
+    // The trace has the capacity for its extension, which doubles the rows. A row has eight permutations, each more than 100 columns of 4 bytes.
     let trace_bytes = (2 << LOG_ROWS) * 8 * 100 * 4;
     assert!(trace.totals.allocated_bytes >= trace_bytes, "{report}");
     for stage in stages {

@@ -13,9 +13,9 @@ fn stage(span: tracing::Span) {
     span.in_scope(|| drop(black_box(vec![1u8; 8 << 20])));
 }
 
-/// There is one test: phases belong to the process.
+/// This file has a single test, because phases belong to the process.
 #[test]
-fn a_report_tells_what_no_phase_was_open_for() {
+fn report_marks_spans_without_an_open_phase() {
     let memory = zk_alloc_tracing::init();
     stage(info_span!("outside"));
     let report = memory.report();

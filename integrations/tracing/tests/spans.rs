@@ -1,5 +1,5 @@
-//! A span's account: its own peak, the bytes allocated in it and the live bytes, next to other spans and on several threads;
-//! and the files that are written of it.
+//! The figures of spans that nest, overlap and run on several threads: peak, bytes allocated and live bytes; and the files with
+//! these figures.
 
 #[path = "../../test_support.rs"]
 mod support;
@@ -46,7 +46,7 @@ fn at<'a>(report: &'a Report, path: &[&str]) -> &'a SpanReport {
     found.expect("a path has a name")
 }
 
-/// Within a MiB: threads of the test harness allocate a little.
+/// Allows a difference of 1 MiB, because threads of the test harness allocate a little.
 #[track_caller]
 fn assert_mib(bytes: u64, expected: u64) {
     assert!(bytes.abs_diff(expected * MIB) < MIB, "{bytes} bytes are not {expected} MiB");
@@ -110,7 +110,7 @@ fn spans_of_one_name_are_folded_and_the_threads_told_apart() {
     let report = memory.report();
     let hash = at(&report, &["hash"]);
     assert_eq!((report.spans.len(), hash.count), (1, 2));
-    // Both were in it at the same time, and the process's time and memory count once.
+    // Both threads were in the span at the same time, and the process's time and memory count once.
     assert!(hash.totals.wall_ns >= 20_000_000, "{hash:#?}");
     let thread_ns: u64 = hash.threads.iter().map(|thread| thread.totals.wall_ns).sum();
     assert!(thread_ns > hash.totals.wall_ns, "{hash:#?}");
@@ -161,13 +161,13 @@ fn spans_that_end_in_another_order_keep_their_own_time() {
 
 /// Otherwise the prover's counts would grow with the number of its spans.
 #[test]
-fn the_layer_s_own_memory_is_not_the_prover_s() {
+fn layers_own_memory_is_not_counted_as_the_provers() {
     let _turn = support::alone();
     let memory = Recorder::new();
     let enter_many =
         |count| (0..count).for_each(|_| info_span!("outer").in_scope(|| info_span!("inner").in_scope(|| ())));
     dispatcher::with_default(&dispatch(&memory), || {
-        // tracing-subscriber keeps its spans in pages, which it makes once.
+        // tracing-subscriber keeps its spans in pages, which it allocates once.
         enter_many(1);
         let before = zk_alloc::thread_stats();
         enter_many(100_000);
@@ -178,9 +178,9 @@ fn the_layer_s_own_memory_is_not_the_prover_s() {
     assert!(report.entries_not_in_trace > 0 && report.unrecorded_entries == 0, "{report:#?}");
 }
 
-/// A span that a worker of rayon makes has no parent for tracing. Workers see the global subscriber only.
+/// For tracing, a span that a rayon worker makes has no parent. Workers see only the global subscriber.
 #[test]
-fn spans_of_workers_stand_under_the_span_that_they_work_for() {
+fn spans_of_rayon_workers_go_under_the_span_that_they_work_for() {
     const PARTS: u64 = 64;
     let _turn = support::alone();
     let memory = zk_alloc_tracing::init();
@@ -189,7 +189,7 @@ fn spans_of_workers_stand_under_the_span_that_they_work_for() {
             let hash = |_| info_span!("hash").in_scope(|| drop(mib(1)));
             (0..PARTS).into_par_iter().for_each(hash);
         });
-        // Without a span of its own, the work counts where the pool is waited for.
+        // The workers' work has no span of its own here. It counts in the span that waits for the pool.
         info_span!("open").in_scope(|| {
             (0..PARTS).into_par_iter().for_each(|_| drop(mib(1)));
         });
@@ -234,7 +234,7 @@ fn record(dispatch: &Dispatch) -> tracing::span::EnteredSpan {
 /// Slices of a thread nest: each ends before the one around it does.
 fn assert_nested(slices: &[(f64, f64)]) {
     let mut around: Vec<u64> = Vec::new();
-    // The sum of a begin and a length is off by less than a nanosecond.
+    // The rounding error of a start plus a duration is less than a nanosecond.
     let ns = |microseconds: f64| (microseconds * 1e3).round() as u64;
     for (begin, end) in slices.iter().map(|&(begin, end)| (ns(begin), ns(end))) {
         around.retain(|&outer| outer > begin);
@@ -244,7 +244,7 @@ fn assert_nested(slices: &[(f64, f64)]) {
     }
 }
 
-/// The trace is what ui.perfetto.dev and chrome://tracing read, and `memory.json` what the README says.
+/// `trace.json` has the format that ui.perfetto.dev and chrome://tracing read, and `memory.json` has the fields that the README names.
 #[test]
 fn slices_nest_and_counters_are_numbers_in_order() {
     let _turn = support::alone();
@@ -294,7 +294,7 @@ fn slices_nest_and_counters_are_numbers_in_order() {
         assert_nested(slices);
     }
     let count = |name: &str| names.iter().filter(|known| *known == name).count();
-    // "second" lasts longer than "first", in which it began: it is in two parts.
+    // "second" began within "first" and ended after it, so it is in two parts.
     assert_eq!([count("prove \"quoted\""), count("first"), count("second"), count("open")], [6, 6, 12, 2]);
     assert_eq!(counters.keys().collect::<Vec<_>>(), ["live", "peak of live", "resident", "retained"]);
     for (name, values) in &counters {

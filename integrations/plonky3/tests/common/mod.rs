@@ -25,11 +25,12 @@ type Challenger = DuplexChallenger<Val, Perm, 16, 8>;
 type Pcs = TwoAdicFriPcs<Val, Radix2DitParallel<Val>, ValMmcs, ChallengeMmcs>;
 pub(crate) type Config = StarkConfig<Pcs, Challenge, Challenger>;
 
-// The rate of the extension, as a power of two. A trace generator reserves room for it.
+// The binary logarithm of the blowup, by which the low-degree extension is longer than the trace. A trace generator
+// reserves capacity for the extension.
 pub(crate) const LOG_BLOWUP: usize = 1;
 
-// Without proofs of work: their search takes the first witness that any thread finds, so two proofs of one input would
-// differ.
+// A configuration without proofs of work. Their search takes the first witness that any thread finds, so two proofs of
+// one input would differ.
 pub(crate) fn config() -> Config {
     let perm = default_koalabear_poseidon2_16();
     let val_mmcs = ValMmcs::new(Hash::new(perm.clone()), Compress::new(perm.clone()), 0);

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""MiB resident of three services, as the kernel counts them, when they have idled for 15 seconds: under glibc, jemalloc, and
-libzk_alloc.so without and with its background thread. One line for each, the figures of all runs sorted.
+"""Measures the resident MiB of three services after 15 idle seconds, as the kernel counts them: under glibc, jemalloc, and
+libzk_alloc.so without and with its background thread. Prints one line for each service and allocator, with the sorted figures of all runs.
 
 Usage: run.py LIBZK_ALLOC_SO [RUNS]; needs node, redis-server and redis-benchmark, and Debian's libjemalloc2. Debian's redis-server is
-linked with that: its row of glibc is jemalloc's, too."""
+linked with libjemalloc, so its figures for glibc are jemalloc's, too."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def start(command, environment):
 
 
 def start_redis(environment):
-    """Redis with half a million keys, after a list of half a million entries came and went."""
+    """Redis with half a million keys, after a list of half a million entries was filled and deleted."""
     socket = tempfile.mktemp(prefix="zk-alloc-redis-")
     server = ["redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--dir", tempfile.gettempdir()]
     child = subprocess.Popen(server, env=CLEAN | environment, stdout=subprocess.DEVNULL)

@@ -1,5 +1,5 @@
-// A service that was busy, and waits: large answers come and go, then a health check now and then.
-// Arguments: seconds between two checks; 0 is none at all.
+// A service that was busy, and now waits: it sends large answers, then answers a health check now and then.
+// Arguments: seconds between two checks; 0 means no checks.
 const http = require('http'), zlib = require('zlib');
 
 const server = http.createServer((request, response) => {

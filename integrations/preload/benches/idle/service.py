@@ -1,5 +1,5 @@
-# A service that was busy, and waits: large answers come and go on four threads, then a health check now and then.
-# Arguments: seconds between two checks; 0 is none at all.
+# A service that was busy, and now waits: it sends large answers on four threads, then answers a health check now and then.
+# Arguments: seconds between two checks; 0 means no checks.
 import http.server
 import json
 import sys

@@ -1,4 +1,4 @@
-"""libzk_alloc.so: a memory allocator for programs that are not rebuilt, loaded by LD_PRELOAD.
+"""libzk_alloc.so: a memory allocator for existing programs, loaded by LD_PRELOAD.
 
 `python -m zk_alloc run PROGRAM` runs a program with it."""
 

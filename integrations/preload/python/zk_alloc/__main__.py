@@ -12,12 +12,12 @@ USAGE = """usage: python -m zk_alloc run PROGRAM [ARGUMENT...]
        python -m zk_alloc include
 
 run      runs a program with libzk_alloc.so, by LD_PRELOAD. The program replaces this process:
-         signals reach it, and its exit code is the command's. Libraries that LD_PRELOAD names already
+         signals reach it, and its exit code is the command's. Libraries that LD_PRELOAD already names
          stay, after this one
 path     prints the path of libzk_alloc.so, for LD_PRELOAD
 include  prints the folder of zk_alloc.h, for a C compiler's -I
 
-With ZK_ALLOC_REPORT=1, each process says at its end what the library served.
+With ZK_ALLOC_REPORT=1, each process prints at exit what the library served.
 
 exit codes: the program's; 125 this command failed; 126 the program cannot be run; 127 there is no such program"""
 
@@ -55,8 +55,8 @@ def run(command):
         fail(FAILED, f"there is no {library}; install the wheel, which `cargo make dist` makes. {command[0]} was not started")
     if any(letter in library for letter in " :\t\n"):
         fail(FAILED, f"the loader splits LD_PRELOAD at spaces and colons, and the library's path has one: {library}. "
-                     f"Install the wheel into a folder without. {command[0]} was not started")
-    # Python ignores these signals, and a program inherits that.
+                     f"Install the wheel into a folder without such characters in its path. {command[0]} was not started")
+    # Python ignores these signals, and a program would inherit that.
     for name in ("SIGPIPE", "SIGXFSZ"):
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:

@@ -23,7 +23,7 @@ static void lengths(void) {
         CHECK(at && is_zero(at, size));
         memset(at, 0xff, size);
         free(at);
-        /* Used memory, zeroed again. */
+        /* Memory that was used before must be zeroed. */
         at = calloc(1, size);
         CHECK(at && is_zero(at, size));
         free(at);
@@ -113,7 +113,7 @@ static void errors(void) {
     }
 }
 
-/* From each size to every other. */
+/* Reallocates from each size to every other. */
 static void reallocations(void) {
     for (size_t i = 0; i < SIZE_COUNT; i++) {
         for (size_t j = 0; j < SIZE_COUNT; j++) {
@@ -130,7 +130,7 @@ static void reallocations(void) {
     }
 }
 
-/* A random program: live memory never changes, whatever happens to the rest. */
+/* A random program checks that live memory never changes. */
 static void random_program(uint64_t seed) {
     enum { SLOTS = 400 };
     static struct { void *at; size_t size; uint64_t seed; } slots[SLOTS];

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Requests COUNT times 100 bytes twice, frees one at once, and checks what is in the other. */
+/* COUNT times, requests two blocks of 100 bytes and frees one at once. Checks the contents of the other before it is freed. */
 static int small_requests(long count) {
     unsigned char **kept = malloc(512 * sizeof *kept);
     for (long i = 0; i < count; i++) {

@@ -1,5 +1,5 @@
 /* Works like a service that proves now and then. For each stage it prints its page faults, resident MiB and tasks. The
- * arguments: the most MiB that are alive while it works, the MiB that stay alive, the seconds to rest, and how: "idle",
+ * arguments: the MiB that are allocated and freed by the work, the MiB that stay alive, the seconds to rest, and how: "idle",
  * or "trickle", which allocates a little now and then. A child that idles starts its own background thread. */
 #include "check.h"
 #include "../../include/zk_alloc.h"
@@ -84,7 +84,7 @@ int main(int argc, char **argv) {
     char *alive = malloc(stays << 20);
     memset(alive, 4, stays << 20);
     long before = faults();
-    /* What it frees goes back until it is used again. So it faults in about as much again as is ever free. */
+    /* The library purges freed memory until the program requests as much again. So the program faults in about as much again as is ever free. */
     for (int i = 0; i < 3; i++) work(most);
     stage("cold", before);
     before = faults();

@@ -1,4 +1,4 @@
-/* A library took all early keys of threads. Every thread still has a cache, which its successor gets. "pairs" prints the time to allocate and free 64
+/* A library takes all early thread keys. Every thread still has a cache, which a later thread adopts. "pairs" prints the time to allocate and free 64
    bytes, in tenths of a nanosecond. With LIBRARY defined, this is the library. */
 #ifdef LIBRARY
 /* Takes the keys for which glibc needs no memory, before all other code. */

@@ -1,4 +1,4 @@
-/* What a process may hold, and what it does hold. The first argument selects the program. */
+/* Programs under limits, and programs whose memory the test measures. The first argument selects the program. */
 #include "check.h"
 #include "../../include/zk_alloc.h"
 
@@ -91,8 +91,9 @@ PROGRAM(refusals) {
     return 0;
 }
 
-/* ZK_ALLOC_MAX_BYTES=64M and ZK_ALLOC_MAX_HARD=1: requests beyond the limit fail, with their reason in errno. The program is told before. */
-/* The compiler takes malloc for a function that calls nothing of this file. */
+/* ZK_ALLOC_MAX_BYTES=64M and ZK_ALLOC_MAX_HARD=1: requests beyond the limit fail, with ENOMEM in errno. At half of the limit, the library calls
+   `near_limit`. */
+/* Volatile, because the compiler assumes that malloc calls no function of this file. */
 static volatile int calls;
 
 static void near_limit(size_t resident_bytes, size_t max_bytes) {
@@ -189,7 +190,7 @@ static size_t resident(void) {
 }
 
 PROGRAM(release_signal) {
-    /* What is used a second time stays when it is freed. */
+    /* Memory that is used a second time stays resident when it is freed. */
     for (int time = 0; time < 2; time++) {
         void *at = hidden(malloc(64 << 20));
         CHECK(at);
@@ -207,7 +208,7 @@ PROGRAM(release_signal) {
     return 0;
 }
 
-/* Prints the process's address space. The arena maps its own at the first request for it, and not before. */
+/* Prints the size of the process's address space before and after the first request that the arena serves. The arena maps nothing before. */
 static long address_space_mib(void) {
     long pages = 0;
     FILE *file = fopen("/proc/self/statm", "r");
@@ -223,7 +224,7 @@ PROGRAM(reservation) {
     return 0;
 }
 
-/* Has 50 MiB alive, after it had 150 more. Says so, and waits to be examined. */
+/* Keeps 50 MiB alive, and frees 150 MiB more. Then prints "ok", and waits while the test examines it. */
 PROGRAM(waiting) {
     void *kept = hidden(malloc(50 * MIB)), *gone = hidden(malloc(150 * MIB));
     CHECK(kept && gone);

@@ -1,7 +1,7 @@
-/* Programs to which the library says something, or which valgrind does. The first argument selects the program. */
+/* Programs about which the library or valgrind prints a message. The first argument selects the program. */
 #include "check.h"
 
-/* The misuse is meant. The first line is for compilers that do not know the others. */
+/* The misuse is intended. The first line is for compilers that do not know the others. */
 #pragma GCC diagnostic ignored "-Wpragmas"
 #pragma GCC diagnostic ignored "-Wuse-after-free"
 #pragma GCC diagnostic ignored "-Wfree-nonheap-object"
@@ -23,7 +23,7 @@ PROGRAM(invalid) {
     case 'i':
         free(hidden(at + 4096));
         break;
-    /* Of a block: misaligned, aligned, and freed again at once, after others, or by another request. */
+    /* Bad frees of a block: at a misaligned or an aligned address within it, and again at once, after others, or by realloc. */
     case 'm':
         free(hidden(block + 8));
         break;
@@ -56,7 +56,7 @@ PROGRAM(invalid) {
         for (int i = 0; i < MANY; i++) free(hidden(all[i]));
         break;
     }
-    /* No bad call: the length of what is no allocation. */
+    /* No error: the usable size of an address at which no allocation begins is 0. */
     case 'u':
         CHECK(malloc_usable_size(hidden(block + 16)) == 0 && malloc_usable_size(hidden(at + 4096)) == 0);
         CHECK(malloc_usable_size(hidden(block)) >= 100);
@@ -93,7 +93,7 @@ PROGRAM(standard_error) {
         CHECK(close(2) == 0);
         if (opened(argv[2]) != 2) _exit(97);
     } else if (!strcmp(how, "absent")) {
-        /* The program was started without one. */
+        /* The program was started without descriptor 2. */
         if (opened(argv[2]) != 2) _exit(97);
     } else if (!strcmp(how, "closed")) {
         CHECK(close(2) == 0);

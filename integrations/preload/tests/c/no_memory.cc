@@ -1,5 +1,5 @@
-// C++'s promises without memory. The new-handler is called as long as there is one. Then std::bad_alloc is thrown,
-// through frames that are cleaned up. Forms that do not throw return null.
+// What C++ promises if there is no memory. The new-handler is called as long as one is installed. Then std::bad_alloc is
+// thrown, through frames that are cleaned up. Forms that do not throw return null.
 #include "check.h"
 
 #include <new>

@@ -49,7 +49,7 @@ static void taken_back(void *at) {
 
 static void *aligned(size_t align, size_t size) { return handed_out(size, align < 16 ? 16 : align); }
 
-// They do not call each other by names that another library may have taken.
+// These functions do not call each other by names that another library may define.
 extern "C" {
 void *malloc(size_t size) { return handed_out(size, 16); }
 void free(void *at) { taken_back(at); }

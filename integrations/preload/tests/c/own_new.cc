@@ -1,5 +1,5 @@
-// A program that defines only the plainest `operator new` and `operator delete`. By the C++ standard, all others call
-// these. Their memory has 16 bytes in front, so that code that takes it for memory of malloc is detected.
+// A program that defines only the plainest `operator new` and `operator delete`. By the C++ standard, the other forms call
+// these. Their memory has 16 bytes in front, so the program notices code that takes it for memory of malloc.
 #include "check.h"
 
 #include <memory>
@@ -39,7 +39,7 @@ int main(int argc, char **) {
         ::operator delete(hidden(::operator new(size, std::nothrow)), std::nothrow);
         ::operator delete[](hidden(::operator new[](size, std::nothrow)), std::nothrow);
         CHECK(made == freed && made == 5 * static_cast<int>(i + 1));
-        // The aligned forms have a default of their own.
+        // The aligned forms do not call the plain ones.
         ::operator delete(hidden(::operator new(size, std::align_val_t(64))), std::align_val_t(64));
     }
     CHECK(hidden(::operator new(hidden_size(huge), std::nothrow)) == nullptr);

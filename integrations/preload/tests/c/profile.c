@@ -22,7 +22,7 @@ __attribute__((noinline)) char *hold_three(void) {
 int main(int argc, char **argv) {
     char *kept = hold_eight();
     if (argc == 2) {
-        // Whoever waits for the file goes on when it is there.
+        // Waits after each signal until the library has written the file.
         for (int number = 1; number <= 2; number++) {
             raise(SIGUSR2);
             char name[4096];

@@ -89,7 +89,7 @@ static void *work(void *number) {
         free(slots[i]);
         slots[i] = NULL;
     }
-    /* Across the border of zones and back, and buffers that are hardly touched. */
+    /* Buffers that move to another zone and back, and buffers that are hardly touched. */
     for (int round = 0; round < 4; round++) {
         char *large = hidden(malloc(40 * MIB));
         CHECK(large);
@@ -113,7 +113,7 @@ static void *nothing(void *none) {
 int main(int argc, char **argv) {
     CHECK(argc == 3);
     if (strcmp(argv[1], "late") == 0) work((void *)3);
-    /* For the calls that glibc makes only once. */
+    /* Triggers the system calls that glibc makes only once. */
     free(hidden(malloc(100)));
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, nothing, NULL) == 0 && pthread_join(thread, NULL) == 0);

@@ -106,7 +106,7 @@ static int churn(struct kept *kept, uint64_t seed, int steps) {
     return 1;
 }
 
-/* All at once, so that the cache runs empty and full. */
+/* Frees all blocks at once, so that the cache runs full, and empty when the thread allocates again. */
 static int drain(struct kept *kept) {
     for (int i = 0; i < KEPT; i++) {
         if (kept[i].at && !is_filled(kept[i].at, kept[i].size, kept[i].seed)) return 0;
@@ -230,7 +230,7 @@ enum { FRESH = 0xA5, GUARD = 65536, LEAST = 16384 };
 static volatile int done;
 static int is_idle;
 
-/* The largest first. They take the paths of blocks, of page runs and of huge runs. */
+/* Makes requests that take the paths of blocks, of page runs and of huge runs, the largest first. */
 static void requests(void) {
     static void *held[SIZE_COUNT];
     if (is_idle) {

@@ -1,5 +1,5 @@
-// At a thread's first touch of thread-local memory, the loader allocates (dtv); for destructors of thread-locals, the C library does. Both may
-// happen inside an allocation, and must not need what that allocation is about to make. A thread that ends frees the rest. With LIBRARY
+// When a thread first touches thread-local memory, the loader allocates (dtv). For destructors of thread-locals, the C library allocates. Both
+// may happen inside an allocation, and must not need what that allocation is about to make. A thread that ends frees this memory. With LIBRARY
 // defined, this is the library.
 #ifdef LIBRARY
 // A library with its own thread-local memory. The test builds many copies.
@@ -50,13 +50,13 @@ int main(int argc, char **argv) {
     pthread_key_create(&key, on_end);
     std::vector<std::thread> waiting;
     for (int i = 1; i < argc; i++) {
-        // The name does not exist, so dlerror allocates a text.
+        // No function has this name, so dlerror allocates a text.
         CHECK(!dlsym(RTLD_DEFAULT, "no_such_function_anywhere") && dlerror());
         void *library = dlopen(argv[i], RTLD_NOW | RTLD_LOCAL);
         CHECK(library);
         touches.push_back(reinterpret_cast<void *(*)()>(dlsym(library, "touch")));
         CHECK(touches.back());
-        // Threads from before, and new threads.
+        // A new thread touches the memory of all libraries so far.
         std::thread([] {
             pthread_setspecific(key, malloc(90000));
             use();

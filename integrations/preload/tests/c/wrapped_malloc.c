@@ -10,7 +10,7 @@ static int made, freed, depth;
 
 static void enter(void) {
     if (__atomic_add_fetch(&depth, 1, __ATOMIC_RELAXED) > 100) {
-        static const char said[] = "the wrapper was called by what it calls\n";
+        static const char said[] = "a function that the wrapper calls has called the wrapper\n";
         (void)!write(2, said, sizeof said - 1);
         _exit(98);
     }
@@ -54,7 +54,7 @@ int main(void) {
         CHECK(at && is_filled(at, SIZES[i] < 64 ? SIZES[i] : 64, i));
         free(hidden(at));
         free(hidden(calloc(1, SIZES[i])));
-        /* Not wrapped. */
+        /* memalign is not wrapped. */
         free(hidden(memalign(64, SIZES[i])));
     }
     CHECK(made >= 2 * (int)SIZE_COUNT && freed >= 3 * (int)SIZE_COUNT && depth == 0);

@@ -31,7 +31,7 @@ pub(crate) fn library() -> &'static Path {
     })
 }
 
-/// How a program runs. Each test runs all of them: without the library, with it, and with every request in the arena.
+/// How a program runs: without the library, with it at the default threshold, or with every request in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arm {
     Without,
@@ -97,12 +97,12 @@ pub(crate) fn in_all_arms(program: &Path, arguments: &[&str]) {
     }
 }
 
-/// The report of such a program, by default.
+/// Runs such a program with the library's defaults, and returns its report.
 pub(crate) fn report_of(program: &Path, arguments: &[&str]) -> String {
     errors_of(Arm::Default.command(program).args(arguments).env("ZK_ALLOC_REPORT", "1"))
 }
 
-/// Makes a test of each program: how it runs, its source, and its arguments.
+/// Makes a test of each row: how the program runs, its source, and its arguments.
 macro_rules! programs {
     ($($(#[doc = $what:literal])* $name:ident: $run:ident($source:literal, $arguments:expr);)*) => {$(
         $(#[doc = $what])*
@@ -114,17 +114,17 @@ macro_rules! programs {
 }
 pub(crate) use programs;
 
-/// Whether a program exists. Prints a line if it does not, because the test that needs it then shows nothing.
+/// Whether a program exists. Prints a line if it does not, because a test that needs the program then shows nothing.
 pub(crate) fn has(program: &str) -> bool {
     let is_there = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()));
     if !is_there {
-        eprintln!("SKIPPED: there is no {program}, so that nothing is shown about it");
+        eprintln!("SKIPPED: there is no {program}, so this test shows nothing");
     }
     is_there
 }
 
-/// Flags for C++: a source may define a part of the operators.
+/// Flags for C++. They allow a source to define only some of the operators.
 const CPP: [&str; 3] = ["-std=c++17", "-Wno-mismatched-new-delete", "-Wno-sized-deallocation"];
 
 /// Compiles a source in `tests/c`, once in this process. The name of the output appears in reports.
@@ -158,7 +158,7 @@ pub(crate) fn program(source: &str) -> PathBuf {
     compiled(stem(source), source, &[])
 }
 
-/// Compiles the library that a source is with `LIBRARY` defined.
+/// Compiles a source as a library, with `LIBRARY` defined.
 pub(crate) fn library_of(name: &str, source: &str) -> PathBuf {
     compiled(&format!("lib{name}.so"), source, &["-DLIBRARY", "-shared", "-fPIC"])
 }
@@ -180,7 +180,7 @@ pub(crate) fn empty_folder(name: &str) -> PathBuf {
     folder
 }
 
-/// A path as an argument among others.
+/// A path as text, for a list of arguments.
 pub(crate) fn text(path: &Path) -> &str {
     path.to_str().expect("a path that is text")
 }
