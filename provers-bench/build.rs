@@ -40,7 +40,7 @@ fn main() {
     }
     println!("cargo::rustc-env=PROVE_BENCH_SOURCES={:016x}", hasher.finish());
     println!("cargo::rerun-if-env-changed=RUSTFLAGS");
-    // The arms of this package replay: there is no crate `prover` here.
+    // The arms of this package only replay traces, because it has no crate `prover`.
     println!("cargo::rustc-check-cfg=cfg(without_prover)\ncargo::rustc-cfg=without_prover");
 }
 

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Makes a virtual machine behave like another kind of host, and runs a command there. As root.
+"""Makes a virtual machine behave like another kind of host, and runs a command there. Needs root.
 
-    hosts.py [keeps] [thp=always|madvise|never] COMMAND...   runs COMMAND, then undoes all, unless `hosts.py` had changed something before
-    hosts.py [keeps] [thp=always|madvise|never]              changes it until `hosts.py off`
-    hosts.py check                                           the first touch of memory on the host as it is now
-    hosts.py off                                             undoes all
+    hosts.py [keeps] [thp=always|madvise|never] COMMAND...   runs COMMAND, then undoes the changes, unless earlier changes of `hosts.py` are in force
+    hosts.py [keeps] [thp=always|madvise|never]              changes the host until `hosts.py off`
+    hosts.py check                                           measures the first touch of memory on the host as it is now
+    hosts.py off                                             undoes all changes
 
 keeps: the guest keeps its free memory, as bare metal does, instead of reporting it to the hypervisor. Four fifths of the free memory are
-touched once, so that the hypervisor backs them, and one page of each 4 MiB stays locked, so that no free block is long enough to be
-reported. Takes a minute. COMMAND does not see /sys/module/page_reporting, as on bare metal.
+touched once, so that the hypervisor backs them, and one page of each 4 MiB stays locked, so that no free block is large enough to be
+reported. This takes a minute. COMMAND does not see /sys/module/page_reporting, as on bare metal.
 
-Exit code: COMMAND's; 1 if the host did not become what was asked for; 2 for wrong usage."""
+Exit code: COMMAND's; 1 if the host could not be changed as requested; 2 for wrong usage."""
 
 import ctypes
 import mmap
@@ -30,14 +30,14 @@ SETTINGS = {
 }
 THP = ["thp=always", "thp=madvise", "thp=never"]
 PAGE, HUGE = 4 << 10, 2 << 20
-# Free blocks of this order and more are reported, 4 MiB; smaller ones are not.
+# The guest reports free blocks of this order (4 MiB) and above.
 ORDER = 10
-# Where the hypervisor backs free memory already, a first touch in huge pages takes at most this part of the time in small ones.
+# Where the hypervisor already backs free memory, a first touch in huge pages takes at most this fraction of the time in small pages.
 HUGE_PART = 0.75
 
 
 def set_to(name, value):
-    """Changes a setting of the kernel, and notes what it was."""
+    """Changes a setting of the kernel, and saves the earlier value."""
     STATE.mkdir(exist_ok=True)
     before = STATE / name
     if not before.exists():
@@ -47,7 +47,7 @@ def set_to(name, value):
 
 
 def first_touch(length, advice):
-    """Maps memory and touches each page. Returns the memory, and microseconds for each page."""
+    """Maps memory and touches each page. Returns the memory, and the microseconds for each page."""
     memory = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(advice)
     ones = b"\1" * (length // PAGE)
@@ -57,7 +57,7 @@ def first_touch(length, advice):
 
 
 def first_touches(advice):
-    """Microseconds for each 4 KiB: three times, each of memory that was free long enough to be reported."""
+    """Measures the first touch three times, in microseconds for each 4 KiB. Before each time, memory is free long enough to be reported."""
     costs = []
     for _ in range(3):
         time.sleep(4)
@@ -68,7 +68,7 @@ def first_touches(advice):
 
 
 def keep(length):
-    """Has the hypervisor back memory, then frees it but for the locked pages. Waits until it is killed."""
+    """Makes the hypervisor back memory, then frees all of it except the locked pages. Waits until it is killed."""
     memory, _ = first_touch(length, mmap.MADV_HUGEPAGE)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
@@ -107,7 +107,7 @@ def keeper():
 
 def begin_to_keep():
     if not REPORTING.exists():
-        print("free memory is not reported here: this host keeps it already", file=sys.stderr)
+        print("this machine does not report its free memory, so `keeps` changes nothing", file=sys.stderr)
         return
     if keeper() is None:
         STATE.mkdir(exist_ok=True)
@@ -121,16 +121,16 @@ def begin_to_keep():
         (STATE / "pid").write_text(str(process.pid))
         while not (STATE / "kept").exists():
             if process.poll() is not None:
-                sys.exit("the memory can't be kept: see above")
+                sys.exit("the memory could not be touched and locked: see above")
             time.sleep(0.2)
         Path("/proc/sys/vm/drop_caches").write_text("2")
         small, huge = check()
         if huge > small * HUGE_PART:
-            sys.exit("huge pages are still dear: this host does not behave as if it kept its memory")
+            sys.exit("first touches of huge pages are still expensive: this host does not behave as if it kept its memory")
 
 
 def check():
-    """Prints the costs of a first touch. Returns the middle ones, in small and in huge pages."""
+    """Prints the costs of first touches. Returns the medians for small and for huge pages."""
     middle = []
     for name, advice in [("small", mmap.MADV_NOHUGEPAGE), ("huge", mmap.MADV_HUGEPAGE)]:
         costs = first_touches(advice)
@@ -158,14 +158,14 @@ def run(command, is_kept):
         hide = f'mount --make-rprivate / && mount -t tmpfs none {REPORTING} && exec "$@"'
         command = ["unshare", "-m", "sh", "-c", hide, "sh", *command]
     process = subprocess.Popen(command)
-    # Ctrl-C goes to the command too, which ends in its own way.
+    # Ctrl-C also reaches the command, which handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     code = process.wait()
     return code if code >= 0 else 128 - code
 
 
 def is_change(word):
-    """Whether a word of the command line asks for a kind of host."""
+    """Whether a word of the command line requests a kind of host."""
     return word in ("keeps", "reports") or word.startswith("thp=")
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What each allocator does under a memory limit: proofs of Poseidon2 in a control group, or under RLIMIT_DATA or RLIMIT_AS.
+"""Runs each allocator under memory limits: proofs of Poseidon2 in a control group, or under RLIMIT_DATA or RLIMIT_AS.
 
 usage: provers-bench/limits.py [--log-rows N] [--rounds N] [--allocators NAME,...]
 
 Prints a Markdown table: the median time of a warm proof, or why there was none. The limits are multiples of the peak RSS that glibc needs
-without one. Needs the right to make a control group below the current one; without it, that part is left out.
+without one. Without permission to make a control group below the current one, that part is left out.
 """
 
 import argparse
@@ -19,20 +19,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ARMS = "glibc,jemalloc,jemalloc-tuned,mimalloc,mimalloc-tuned,tcmalloc,snmalloc,zk-alloc"
-# The driver and its arm are in the group together.
+# The driver is in the control group too, so the group's limit is higher by its memory.
 DRIVER_BYTES = 12 << 20
 GROUP = [2.0, 1.3, 1.1, 1.0, 0.9]
 DATA = [2.0, 1.3, 1.1]
 
 
 def driver():
-    """The program that the build makes."""
+    """The path of the driver that the build makes."""
     metadata = subprocess.check_output(["cargo", "metadata", "--no-deps", "--format-version", "1"], cwd=ROOT)
     return Path(json.loads(metadata)["target_directory"]) / "provers/plonky3/release/bench-plonky3"
 
 
 def run(program, arm, options, enter=None):
-    """The result of one arm alone, as prove-bench writes it; None if the driver itself was ended."""
+    """The result of one arm alone, as prove-bench writes it; None if the driver itself was killed."""
     with tempfile.TemporaryDirectory() as out:
         command = [program, "plonky3", "--workloads", "poseidon2", "--log-rows", str(options.log_rows), "--allocators", arm]
         command += ["--rounds", str(options.rounds), "--processes", "1", "--json", "--out", out]
@@ -59,7 +59,7 @@ def cell(arm):
 
 
 class Group:
-    """A control group with a limit. Leaves none behind."""
+    """A control group with a memory limit. It is removed at the end."""
 
     def __init__(self, limit_bytes):
         lines = Path("/proc/self/cgroup").read_text().splitlines()
@@ -107,7 +107,7 @@ def main():
         with Group(peak):
             pass
     except OSError as error:
-        print(f"no control group can be made, so that part is left out: {error}", file=sys.stderr)
+        print(f"cannot make a control group, so that part is left out: {error}", file=sys.stderr)
         columns = [column for column in columns if column[1] != "group"]
     print("| | " + " | ".join(name for name, *_ in columns) + " |\n|---|" + "--:|" * len(columns), flush=True)
     for arm in arms:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Brings the lock file of each prover's package up to date with the manifests of this repository. Versions that are locked stay.
+# Brings the lock file of each prover's package up to date with the manifests of this repository. Versions that are already locked stay.
 set -euo pipefail
 cd "$(dirname "$0")"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Whether the gate can be believed, by Plonky3's provers: unchanged code must pass every time, and code that is made worse must not.
-# usage: provers-bench/soak.sh [RUNS [OPTIONS OF prove-bench check]]; for a machine that does nothing else
+# Tests the performance gate on Plonky3's provers: unchanged code must pass every time, and code that was made worse must fail.
+# usage: provers-bench/soak.sh [RUNS [OPTIONS OF prove-bench check]]; run it on a machine that does nothing else
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,17 +8,17 @@ runs=${1:-20}
 shift || true
 
 target=$(cargo metadata --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
-# Built once; a driver that cargo did not start builds nothing.
+# Builds everything once. The later checks start the driver without cargo, and such a driver builds nothing.
 cargo prove-bench check plonky3 --rounds 1 --workloads poseidon2 >/dev/null || true
 log=$target/prove-bench/soak.log
 mkdir -p "$(dirname "$log")"
 : >"$log"
 
-# The exit code of one check, whose output goes to the log.
+# Runs one check, appends its output to the log, and returns its exit code.
 check() {
     local code=0
     "$target/provers/plonky3/release/bench-plonky3" check --baseline provers-bench/provers/plonky3/baseline.toml "$@" >>"$log" 2>&1 || code=$?
-    # Neither is an answer of the gate: wrong usage or an unusable baseline, and Ctrl-C.
+    # These codes are no verdict of the gate: wrong usage, an unusable baseline, or Ctrl-C.
     if ((code >= 2)); then
         tail -n 3 "$log" >&2
         exit "$code"
@@ -40,12 +40,12 @@ echo "unchanged code: $passed of $runs runs passed"
 failed=0
 for fault in slow=15 page-faults; do
     if PROVE_BENCH_TEST_FAULT="zk-alloc:*:$fault" check "$@"; then
-        echo "$fault: PASSED, and must not"
+        echo "$fault: PASSED, but must fail"
     else
         failed=$((failed + 1))
         echo "$fault: failed, as it must:"
         tail -n 5 "$log"
     fi
 done
-echo "everything is in $log"
+echo "the output of all checks is in $log"
 ((passed == runs && failed == 2))

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The proving service and the node under load: every proof verified, nothing corrupted, no leak, memory within its budget.
-# usage: provers-bench/examples/soak.sh [MINUTES]; a third each for the service, the service with workers, and the node
+# Runs the proving service and the node under load: every proof must verify, no data may change, no memory may leak, and each budget must hold.
+# usage: provers-bench/examples/soak.sh [MINUTES]; the service, the service with workers, and the node take a third each
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 minutes=${1:-10}
 SOAK_MINUTES=$(awk -v minutes="$minutes" 'BEGIN { print minutes / 3 }')
 export SOAK_MINUTES
-# Three proofs at least.
+# At least three proofs of the node.
 seconds=$(awk -v minutes="$minutes" 'BEGIN { seconds = int(minutes * 20); print seconds < 12 ? 12 : seconds }')
 
 service=(--quiet --release --manifest-path provers-bench/examples/service/Cargo.toml --target-dir target/provers/service)

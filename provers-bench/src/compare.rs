@@ -34,7 +34,7 @@ const SEED: u64 = 1;
 /// Allowed increase of the gate's time ratio, on top of both intervals. The intervals cover the noise within each run.
 /// Two quiet runs may differ by this much.
 const TOLERANCE: f64 = 0.05;
-/// The same between machines or build profiles, because page faults weigh differently on each.
+/// The same for a baseline from another machine or build profile, where page faults cost more or less of the time.
 const TOLERANCE_ELSEWHERE: f64 = 0.15;
 
 /// Options of both commands.
@@ -98,8 +98,8 @@ struct Item {
     plan: Plan,
 }
 
-/// Checks the provers of a package against their baseline, which is in `folder` by default. It is read before anything
-/// is built or proved. Returns the comparison and what to do about it, and whether the check failed.
+/// Checks the provers of a package against their baseline, which is in `folder` by default. The baseline is read before
+/// anything is built or proved. Returns the comparison and what to do about it, and whether the check failed.
 pub(crate) fn check(provers: &'static [Prover], args: &CheckArgs, folder: &Path) -> anyhow::Result<(String, bool)> {
     let items = args.items(provers)?;
     let path = args.baseline.clone().unwrap_or_else(|| folder.join(FILE));
@@ -250,7 +250,7 @@ fn conclusion(compared: &[Comparison], passed: bool) -> String {
             }
         }
     }
-    text + "If that is meant, the same command with --bless --reason \"why\" makes these figures the baseline.\n"
+    text + "If the change is intended, the same command with --bless --reason \"why\" makes these figures the baseline.\n"
 }
 
 impl CompareArgs {
@@ -266,7 +266,7 @@ fn compare(before: &Run, after: &Run, tolerance: f64) -> String {
     let runs = [("A", before), ("B", after)];
     let mut text: String =
         runs.map(|(name, run)| format!("{name}: {}, `{}`\n", run.run, report::command(run))).concat();
-    text += "\nWhat else differs, and may have made a difference:\n\n";
+    text += "\nOther differences between the runs, which may affect the figures:\n\n";
     let differences = report::differences(before, after);
     text += if differences.is_empty() { "- nothing\n" } else { "" };
     text.extend(differences.iter().map(|(name, old, new)| format!("- {name}: A {old}, B {new}\n")));
@@ -314,7 +314,7 @@ fn trouble(label: &str, run: &str, arm: Option<&ArmResult>) -> Option<String> {
 }
 
 /// Allowed minor faults above the baseline. glibc serves small requests, and its heaps for plonky2's threads grow by
-/// some hundred pages during the first proofs of a process. A buffer that is faulted in again for each proof adds
+/// a few hundred pages during the first proofs of a process. A buffer that is faulted in again for each proof adds
 /// thousands.
 const FAULTS: f64 = 400.0;
 /// The same for a large baseline, as a share of it.
@@ -322,8 +322,8 @@ const FAULTS_SHARE: f64 = 0.25;
 /// Allowed calls of the arena above the baseline. While the arena finds its size, the median proof makes one call more
 /// or less. A call for each buffer would add hundreds.
 const SYSTEM_CALLS: f64 = 4.0;
-/// Allowed bytes above the baseline. The proof and a few small blocks leave a phase; a buffer that stays alive is
-/// larger.
+/// Allowed escaped bytes above the baseline. The proof and a few small blocks outlive a phase. A buffer that stays alive
+/// is larger.
 const ESCAPED_BYTES: f64 = 1_048_576.0;
 /// Allowed live peak above the baseline, as a share of it. Other processes can't change it. The order of the prover's
 /// threads moves it by a thousandth.
@@ -340,8 +340,8 @@ struct Figures {
     minor_faults: Option<u64>,
     /// Median calls of the arena into the kernel in a warm proof.
     system_calls: Option<u64>,
-    /// Median growth of live page runs and slab blocks in a warm proof, in bytes: the memory that left its phase, the
-    /// proof included.
+    /// Median growth of live page runs and slab blocks in a warm proof, in bytes: the memory that outlives its phase,
+    /// including the proof.
     escaped_bytes: Option<u64>,
     /// The most bytes of the arena in use at once; `None` in an older baseline.
     live_peak_bytes: Option<u64>,
@@ -426,7 +426,7 @@ impl TimeRatio {
         Self { median, low: median, high: median }
     }
 
-    /// How far `now` must lie above `then` to be shown to differ. A difference of medians has an interval of its own,
+    /// How far `now` must lie above `then` to count as different. A difference of medians has an interval of its own,
     /// combined from those of both (Zou and Donner, "Construction of confidence limits about effect measures",
     /// Statistics in Medicine 27, 2008).
     fn noise(then: Self, now: Self) -> f64 {
@@ -460,13 +460,13 @@ enum Verdict {
     Holds,
     /// The amount beyond the allowed value.
     Worse(String),
-    /// The same the other way round: `before` is worse than `now` allows.
+    /// The amount by which the earlier figure is beyond what the new one would allow.
     Better(String),
     NotJudged(&'static str),
 }
 
-/// One row for each figure that either side has. `tolerance` is the allowed increase of the time ratio, on top of the
-/// noise on either side: noise does not fail a comparison.
+/// One row for the time, and one for each other figure that either side has. `tolerance` is the allowed increase of the
+/// time ratio, on top of the noise on either side: noise does not fail a comparison.
 fn rows(before: Option<&Figures>, now: &Figures, tolerance: f64) -> Vec<Row> {
     let row = |(name, of, slack, shown): &Figure| {
         let (then, here) = (before.and_then(of), of(now));
@@ -528,8 +528,8 @@ impl Row {
 const SCHEMA: u32 = 1;
 
 const HEADER: &str = "\
-# The figures that `prove-bench check` holds zk-alloc to, and under [[blessed]] why they are what they are.
-# Written by `prove-bench check --bless --reason \"...\"`: not by hand.
+# The figures with which `prove-bench check` compares zk-alloc, and under [[blessed]] the reason for each change of them.
+# Written by `prove-bench check --bless --reason \"...\"`. Do not edit by hand.
 
 ";
 
@@ -674,9 +674,9 @@ mod tests {
     use crate::report::tests::{EVEN, run, workload, workload_of};
     use crate::results::record::tests::arm;
 
-    /// An arm that failed or is missing in one run must not look unchanged, nor may other differences stay unsaid.
+    /// An arm that failed or is missing in one run must not look unchanged. Other differences between the runs must be listed.
     #[test]
-    fn what_one_run_lacks_and_what_else_differs_is_said() {
+    fn missing_and_failed_arms_and_other_differences_are_listed() {
         let failed = arm("zk-alloc", Outcome::Failed { round: 3, reason: "hung".into() }, &EVEN[..3]);
         let before = run(vec![workload(&[("glibc", &EVEN), ("zk-alloc", &EVEN), ("jemalloc", &EVEN)])]);
         let mut after = run(vec![workload_of(vec![arm("glibc", Outcome::Finished, &EVEN), failed])]);
@@ -705,7 +705,7 @@ mod tests {
 
     /// A figure that is misspelt or missing must not pass as one that holds.
     #[test]
-    fn a_damaged_file_is_named_in_one_line() {
+    fn a_damaged_file_is_refused_with_a_one_line_error() {
         let misspelt = "schema = 1\n[workloads.\"p/w\"]\nlog_rows = 3\nthreads = 2\nmachine = \"m\"\nprofile = \"p\"\nminor_fault = 3";
         for text in
             ["schema = ", "schema = 1\n[workloads.\"p/w\"]\nlog_rows = 3", "schema = 1\nworkload = {}", misspelt]
@@ -764,14 +764,14 @@ mod tests {
 
     /// The allowance grows with a baseline of many faults.
     #[test]
-    fn many_faults_may_be_a_quarter_more() {
+    fn a_baseline_of_many_faults_allows_a_quarter_more() {
         let holds = |then, now| rows(Some(&figures(then, (1.0, 1.0))), &figures(now, (1.0, 1.0)), 0.0)[0].holds();
         assert!(holds(4000, 5000) && !holds(4000, 5001));
     }
 
     /// Noise must not be reported as a change, nor a change as noise, in either direction.
     #[test]
-    fn without_a_tolerance_only_shown_differences_are_a_change() {
+    fn without_a_tolerance_only_differences_beyond_the_noise_count() {
         assert_eq!(time((0.9, 0.89), (0.91, 0.9), 0.0), Verdict::Holds);
         assert_eq!(time((0.9, 0.89), (0.95, 0.94), 0.0), Verdict::Worse("0.036".into()));
         assert_eq!(time((0.95, 0.94), (0.9, 0.89), 0.0), Verdict::Better("0.036".into()));

@@ -62,18 +62,18 @@ pub fn main(provers: &'static [Prover], package_folder: &str) -> ExitCode {
     code.into()
 }
 
-const AFTER_EXEC: &str = "Allocators are preloaded (LD_PRELOAD) from the libraries that the distribution has, and ours is built with cargo; \
-                          one that is not installed is a row that says which package brings it. The command reads nothing from standard \
-                          input (/dev/null).\n\n\
-                          Exit code 0: every allocator that is installed ran the command to the end; 1: one failed, the table says why, or \
-                          the command fails by itself; 2: wrong usage; 130: interrupted, what was measured is written.";
+const AFTER_EXEC: &str = "Allocators are preloaded (LD_PRELOAD). Their libraries are those of the distribution, and cargo builds ours. The row \
+                          of an allocator that is not installed names the package to install. The command's standard input is \
+                          /dev/null.\n\n\
+                          Exit code 0: every allocator that is installed ran the command to the end; 1: one failed (the table says why), or \
+                          the command fails by itself; 2: wrong usage; 130: interrupted, and the measured part is written.";
 const AFTER_REPLAY: &str = "Settings of allocators are taken from the environment, as in ZK_ALLOC_MIN_BYTES=256.\n\n\
-                            Exit code 0: every allocator replayed every trace; 1: one failed that is not known to, the notes say why, or a \
-                            trace can't be read; 2: wrong usage; 130: interrupted.";
+                            Exit code 0: every allocator replayed every trace; 1: one failed that is not known to fail (the notes say why), \
+                            or a trace can't be read; 2: wrong usage; 130: interrupted.";
 const AFTER_CHECK: &str = "Exit code 0: every figure holds, or was blessed; 1: a figure is worse, or an arm failed; 2: wrong usage, or a \
                            baseline that cannot be used; 130: interrupted.";
 const HOW_RUNS_ARE_NAMED: &str = "A RUN is a run's folder, its result.json, the name of a folder among the runs, or `latest`.\n\n\
-                                  Exit code 0: done; 1: no such run, or not one that can be read; 2: wrong usage.";
+                                  Exit code 0: done; 1: no such run, or it can't be read; 2: wrong usage.";
 
 // The other tools. Their comments are the help.
 #[derive(Debug, Subcommand)]
@@ -81,24 +81,24 @@ enum Tool {
     /// Writes a run's report.html and table.md again, from its result.json; or the tables of the documentation
     #[command(after_help = HOW_RUNS_ARE_NAMED)]
     Report(report::Job),
-    /// Says what changed from one run to another, as far as their intervals show it
+    /// Shows what changed from one run to another, as far as the 95% intervals show it
     #[command(after_help = HOW_RUNS_ARE_NAMED)]
     Compare(CompareArgs),
-    /// Holds small workloads to the figures of a committed baseline
+    /// Compares small workloads with the figures of a committed baseline
     #[command(after_help = AFTER_CHECK)]
     Check(CheckArgs),
     /// Runs any command under several allocators in lockstep: would another one help your binary?
     #[command(override_usage = "prove-bench exec [OPTIONS] -- COMMAND [ARGUMENTS]...", after_help = AFTER_EXEC)]
     Exec(exec::Job),
-    /// What memory costs on this machine, and the settings that follow; takes less than 30 s
+    /// Measures what memory costs on this machine, and prints the settings that follow; takes less than 30 s
     #[command(after_help = "Exit code 0: measured; 1: memory could not be mapped; 2: wrong usage.")]
     Host(host::Job),
-    /// Where a prover's memory goes, by stage and by call site: two proofs, and one page
+    /// Shows where a prover's memory goes, by stage and by call site: two proofs, and one page
     #[command(after_help = "Exit code 0: both proofs were verified; 1: one failed; 2: wrong usage; 130: interrupted.")]
     Profile(ProfileArgs),
     /// Records the allocations of verified proofs, for replay
     Record(RecordArgs),
-    /// Replays recorded allocations under real allocators, on real memory: what is resident
+    /// Replays recorded allocations under real allocators, on real memory, and shows what is resident
     #[command(after_help = AFTER_REPLAY)]
     Replay(ReplayArgs),
 }
@@ -161,8 +161,8 @@ fn command(provers: &'static [Prover]) -> Command {
         let sets = SETS.iter().map(|set| format!("{}: {}", set.name, arms(set.contains)));
         let after = format!(
             "Workloads:\n  {}\nSets of allocators:\n  {}\n\n\
-             Exit code 0: every arm proved; 1: an arm failed that is not known to, the table says why; 2: wrong usage; \
-             130: interrupted.",
+             Exit code 0: every arm proved; 1: an arm failed that is not known to fail (the table says why); \
+             2: wrong usage; 130: interrupted.",
             listed(workloads.collect()),
             listed(sets.collect())
         );
@@ -172,7 +172,7 @@ fn command(provers: &'static [Prover]) -> Command {
         .about("Real proofs, verified, under several allocators in lockstep")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_value_name("PROVER")
-        .subcommand_help_heading("Provers, and tools beside the bench")
+        .subcommand_help_heading("Provers and tools")
         .disable_help_subcommand(true)
 }
 
@@ -180,7 +180,7 @@ fn command(provers: &'static [Prover]) -> Command {
 fn no_prover(provers: &[Prover]) -> UsageError {
     let valid = provers.iter().map(|prover| prover.name).collect::<Vec<_>>().join(", ");
     UsageError::Other(match provers {
-        [] => "this driver has tools and no prover: cargo prove-bench PROVER builds that of a prover".into(),
+        [] => "this driver has tools but no prover: cargo prove-bench PROVER builds a prover's driver".into(),
         _ => format!("no prover given: valid are {valid} (prove-bench PROVER --help says more)"),
     })
 }
@@ -254,7 +254,7 @@ mod tests {
     /// `cargo prove-bench` refuses a mistyped option before it builds anything, so it has a list of its own.
     #[test]
     fn the_launcher_knows_the_options_and_the_allocators() {
-        // Only with the feature `profile` it is an arm.
+        // This is an arm only with the feature `profile`.
         const OF_FEATURE: &str = " zk-alloc-profile";
         let driver = command(PROVERS);
         let line = |of: &Command| {

@@ -1,4 +1,4 @@
-//! The command `host`: the price of memory on this machine, and the settings that follow from it.
+//! The command `host`: the cost of memory on this machine, and the settings that follow from it.
 
 use crate::machine::host::Host;
 use crate::machine::{host, process};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const TOUCHED_BYTES: u64 = 256 << 20;
 const HUGE_BYTES: usize = 2 << 20;
 
-/// The job of the command.
+/// Options of `host`.
 #[derive(Args, Debug)]
 pub(crate) struct Job {
     /// Seconds to idle before each cold measurement; a kernel reports free memory to a hypervisor after 2
@@ -41,10 +41,10 @@ pub(crate) fn run(job: &Job) -> anyhow::Result<String> {
     Ok([line(&host), cost_table(&touches, idle), rate_table(&rates), facts, text(&settings)].join("\n\n"))
 }
 
-/// The cost of each kind of page that the kernel has.
+/// The cost of each kind of page that the kernel offers.
 fn touches(bytes: usize, idle: Duration) -> anyhow::Result<Vec<Touch>> {
     let small = first_touch(Pages::Small, bytes, idle)?;
-    // Kernels before 5.14 refuse to populate. That row is then missing.
+    // Kernels before 5.14 lack MADV_POPULATE_WRITE. The table then lacks its row.
     let others = [Pages::Populated, Pages::Huge].map(|pages| first_touch(pages, bytes, idle).ok());
     Ok([Some(small)].into_iter().chain(others).flatten().collect())
 }
@@ -72,7 +72,7 @@ fn rate_table(rates: &[(usize, f64)]) -> String {
         let name = format!("on {threads} {}", if threads == 1 { "thread" } else { "threads" });
         [name, format!("{:.2} million", rate / 1e6), format!("{:.0}%", rate / single / threads as f64 * 100.0)]
     });
-    report::drawn("page faults at once|in a second|of as many single threads", rows, Style::Terminal)
+    report::drawn("page faults at once|per second|of perfect scaling", rows, Style::Terminal)
 }
 
 /// A row for each fact: its name, what was found, what it means for a prover.
@@ -136,13 +136,13 @@ fn text(settings: &[(String, String)]) -> String {
 /// The default of Linux. Memory that was advised in parts takes a mapping for each part.
 const USUAL_MAP_COUNT: u64 = 65_530;
 
-/// A difference that is worth a setting: page costs vary by this much from run to run.
+/// The smallest ratio of costs that justifies a setting. Page costs vary by this much from run to run.
 const WORTH: f64 = 1.25;
 
-/// The share of huge pages that wait for the kernel from which on free memory counts as fragmented.
+/// Free memory counts as fragmented if at least this share of huge pages waits for the kernel.
 const STALLS: f64 = 1.0 / 16.0;
 
-/// The settings for a prover on this host: the reason of each, and lines of a shell. Empty if the defaults fit.
+/// The settings for a prover on this host: the reason for each, and its shell commands. Empty if the defaults fit.
 fn settings(host: &Host, touches: &[Touch]) -> Vec<(String, String)> {
     let mut settings = Vec::new();
     settings.extend(defrag(host, touches));
@@ -184,15 +184,15 @@ fn settings(host: &Host, touches: &[Touch]) -> Vec<(String, String)> {
     settings
 }
 
-/// The setting for a host whose free memory is fragmented, and where a fault waits until the kernel has made a huge page of them.
+/// The setting for a host whose free memory is fragmented, so that faults wait until the kernel has assembled a huge page.
 fn defrag(host: &Host, touches: &[Touch]) -> Option<(String, String)> {
     let touch = touches.iter().find(|touch| touch.stalls >= STALLS)?;
     let setting = host.kind.defrag.as_deref().unwrap_or("unknown");
     let (waited, share) = (touch.stalls * 100.0, touch.huge_share * 100.0);
     Some((
         format!(
-            "Free memory is fragmented: {waited:.0} of 100 huge pages waited while the kernel moved others away (defrag is {setting}), \
-             and {share:.0}% were had. With this, faults take small pages at once instead."
+            "Free memory is fragmented: {waited:.0} of 100 huge pages waited while the kernel moved other pages (defrag is {setting}), \
+             and {share:.0}% of the memory got huge pages. With this setting, faults take small pages at once instead."
         ),
         "echo defer | sudo tee /sys/kernel/mm/transparent_hugepage/defrag".into(),
     ))
@@ -210,7 +210,7 @@ fn huge_pages(host: &Host, touches: &[Touch]) -> Option<(String, &'static str)> 
     let by = |small: std::time::Duration, huge: std::time::Duration| small.as_secs_f64() / huge.as_secs_f64();
     let (small, huge) = (of(Pages::Small)?, of(Pages::Huge)?);
     let (warm, cold) = (by(small.warm, huge.warm), by(small.cold, huge.cold));
-    // Where memory is reported, `auto` forbids huge pages; elsewhere it asks for them.
+    // On a host that reports free memory to a hypervisor, `auto` forbids huge pages. Elsewhere it asks for them.
     match host.kind.reported_bytes {
         Some(_) if cold >= WORTH => Some((
             format!(
@@ -221,22 +221,22 @@ fn huge_pages(host: &Host, touches: &[Touch]) -> Option<(String, &'static str)> 
         Some(_) if warm >= WORTH => Some((
             format!(
                 "For large proofs without a pause between them: huge pages are {warm:.1} times as cheap as small ones then, \
-                 and {:.1} times as dear after a pause.",
+                 and {:.1} times as expensive after a pause.",
                 1.0 / cold
             ),
             "export ZK_ALLOC_THP=always    # or leave it out",
         )),
         None if warm.max(cold) < 1.0 / WORTH => Some((
-            format!("Huge pages are {:.1} times as dear as small ones here.", 1.0 / warm.max(cold)),
+            format!("Huge pages are {:.1} times as expensive as small ones here.", 1.0 / warm.max(cold)),
             "export ZK_ALLOC_THP=never",
         )),
         _ => None,
     }
 }
 
-/// The bytes that a figure is for.
+/// Each cost is for this much memory.
 const PAGE_BYTES: usize = 4 << 10;
-/// Warm touches that are measured. The one before them has other memory behind it.
+/// Warm touches that are measured, and tries of each rate. The median counts.
 const WARM: usize = 3;
 
 /// How memory is made resident.
@@ -246,7 +246,7 @@ enum Pages {
     Small,
     /// As [`Small`](Self::Small), with one `MADV_POPULATE_WRITE` for each 2 MiB.
     Populated,
-    /// As the kernel does it where the process asks for huge pages (`MADV_HUGEPAGE`).
+    /// As the kernel does it for a process that asks for huge pages (`MADV_HUGEPAGE`).
     Huge,
 }
 
@@ -329,7 +329,7 @@ impl Mapping {
         let map = MmapMut::map_anon(mapped_bytes).with_context(|| format!("cannot map {mapped_bytes} bytes"))?;
         let address = map.as_ptr().addr();
         let start = address.next_multiple_of(HUGE_BYTES) - address;
-        // A kernel without huge pages refuses both, and has small pages anyway.
+        // A kernel without huge pages refuses both kinds of advice, and uses small pages anyway.
         let _ =
             map.advise_range(if pages == Pages::Huge { Advice::HugePage } else { Advice::NoHugePage }, start, bytes);
         Ok(Self { map, start, bytes })
@@ -344,7 +344,7 @@ impl Mapping {
             });
         }
         for from in (self.start..end).step_by(PAGE_BYTES) {
-            // Nothing reads it, and the write must stay.
+            // Nothing reads the byte. `black_box` keeps the compiler from dropping the write.
             *black_box(&mut self.map[from]) = 1;
         }
         Ok(())
@@ -358,7 +358,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn every_machine_has_a_line_and_its_rows() {
+    fn the_summary_line_and_all_facts_have_text_on_every_machine() {
         let host = Host::observe();
         assert!(line(&host).contains("core"), "{}", line(&host));
         assert!(facts(&host).iter().flatten().all(|cell| !cell.is_empty()), "{:?}", facts(&host));
@@ -374,7 +374,7 @@ mod tests {
         Kind { huge_pages: Some(huge_pages.into()), defrag: Some("madvise".into()), reported_bytes, ..Kind::default() }
     }
 
-    /// The lines for a host where the first touch of small pages and of huge pages costs so much, warm and cold.
+    /// The setting lines for a host with these costs of a first touch: for small and for huge pages, each warm and cold.
     fn lines(host: &Host, small_ns: [u64; 2], huge_ns: [u64; 2]) -> String {
         let touches = [(Pages::Small, small_ns), (Pages::Huge, huge_ns)].map(|(pages, costs)| {
             let [warm, cold] = costs.map(Duration::from_nanos);
@@ -388,7 +388,7 @@ mod tests {
         assert_eq!(lines(&host(), [500, 1000], [120, 300]), "");
     }
 
-    /// On a host that reports, `auto` forbids huge pages. The measured costs say whether that is right.
+    /// On a host that reports free memory, `auto` forbids huge pages. The measured costs show whether that is right.
     #[test]
     fn huge_pages_follow_the_costs() {
         let reporting = Host { kind: kind("madvise", Some(2 << 20)), ..host() };
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_that_wait_for_huge_pages_are_told() {
+    fn faults_that_wait_for_huge_pages_call_for_another_defrag_setting() {
         let (warm, cold) = (Duration::from_micros(3), Duration::from_micros(3));
         let touch = |stalls| Touch { pages: Pages::Huge, warm, cold, huge_share: 0.4, stalls };
         let (reason, line) = defrag(&host(), &[touch(0.5)]).expect("half of them waited");
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_nodes_and_kernel_settings_have_their_lines() {
+    fn limits_numa_nodes_and_kernel_settings_each_have_a_setting() {
         let contained = Host { limit_bytes: Some(8 << 30), cpu_limit: Some(2.5), ..host() };
         let text = lines(&contained, [500, 1000], [120, 300]);
         assert_eq!(text, "export ZK_ALLOC_MAX_BYTES=7372M; export RAYON_NUM_THREADS=2");

@@ -13,11 +13,11 @@
 //! The modules, from the top down. Each uses only modules below it.
 //!
 //! - `driver`: from a command line to an exit code
-//! - `compare`: a run against an earlier one; the gate, which holds figures to a baseline
+//! - `compare`: a run against an earlier one; the gate, which compares figures with a baseline
 //! - `profile`: a tool that shows where the memory of a proof goes
 //! - `trace`: a tool that records allocations and replays them
 //! - `exec`: a tool that runs any command under preloaded libraries
-//! - `host`: a tool that measures the price of memory on this machine
+//! - `host`: a tool that measures what memory costs on this machine
 //! - `measure`: a run of a plan: rounds, processes, time, memory, Ctrl-C
 //! - `report`: HTML, tables, curves, JSON, Markdown, comparison
 //! - `child`: the other end of the pipe: proves, records, replays; injects faults on request

@@ -1,4 +1,4 @@
-//! The plan of a run: its options, checked against the prover's workloads and the known arms, and the values that options take.
+//! The plan of a run: its options, checked against the prover's workloads and the known arms. Also parses the values of options.
 
 use crate::arms::{self, ARMS, Arm, DEFAULT_SET, SETS, tuned};
 use crate::machine::host::cores;
@@ -30,7 +30,7 @@ pub(crate) struct Plan {
     pub(crate) rounds: u32,
     /// Processes of an arm; `None` derives the number from the rounds and the workload.
     pub(crate) processes: Option<u32>,
-    /// Passes in which each arm makes its first proof alone.
+    /// Number of passes in which each arm makes one proof in a fresh process, alone on the machine.
     pub(crate) alone: u32,
     /// Proofs at fixed times instead of rounds in lockstep.
     pub(crate) slots: Option<Slots>,
@@ -38,14 +38,14 @@ pub(crate) struct Plan {
     pub(crate) concurrent: Concurrent,
     /// Threads of the prover's pool, unless the points vary them.
     pub(crate) threads: usize,
-    /// Its time limit wins over its precision.
+    /// Options of every measurement. The time limit ends a run even if the requested precision is not reached.
     pub(crate) measured: MeasuredArgs,
     /// Longest wait for one answer; `None` derives it from the proofs so far.
     pub(crate) timeout: Option<Duration>,
 }
 
 impl Plan {
-    /// The number of processes of an arm of `spec`. They run one after another.
+    /// The number of processes of an arm for the workload `spec`. They run one after another.
     pub(crate) fn processes(&self, spec: &WorkloadSpec) -> u32 {
         let fitting = (self.rounds / 3).clamp(MIN_PROCESSES, MAX_PROCESSES);
         let fitting = spec.max_processes.map_or(fitting, |most| most.min(fitting));
@@ -53,7 +53,7 @@ impl Plan {
     }
 }
 
-/// Without `--processes`, each process makes three warm proofs. More processes help more than more rounds in each. But
+/// Without `--processes`, each process makes about three warm proofs. More processes help more than more rounds in each. But
 /// an allocator that retains memory may still grow in the first warm proof, and the median should come from later ones.
 /// Four processes give a verdict; more than ten gain little.
 const MIN_PROCESSES: u32 = 4;
@@ -64,17 +64,17 @@ const MAX_PROCESSES: u32 = 10;
 pub(crate) struct Slots {
     /// The time from one proof's start to the next one's.
     pub(crate) every: Duration,
-    /// The proofs of a turn. The first is cold.
+    /// Number of proofs in a turn. The first is cold.
     pub(crate) proofs: u32,
 }
 
 impl Slots {
-    /// The slots of a turn that takes `turn`. Fails if it holds fewer than two.
+    /// The slots of a turn that takes this long. Fails if fewer than two fit.
     pub(crate) fn new(every: Duration, turn: Duration) -> Result<Self, UsageError> {
         let proofs = turn.as_nanos().checked_div(every.as_nanos()).and_then(|proofs| u32::try_from(proofs).ok());
         match proofs {
             Some(proofs) if proofs >= 2 => Ok(Self { every, proofs }),
-            _ => Err(UsageError::Other("--for is at least twice --every: the first proof of a turn is cold".into())),
+            _ => Err(UsageError::Other("--for must be at least twice --every: a turn's first proof is cold".into())),
         }
     }
 }
@@ -85,10 +85,10 @@ pub(crate) enum Size {
     /// The workload's default size.
     #[default]
     Own,
-    /// The workload's smaller size for the gate.
+    /// The workload's smaller size for `check` and `--smoke`.
     Checked,
     LogRows(u32),
-    /// To predict the first size, several sizes are measured. This is the size that many doublings below the largest of them.
+    /// `Below(predicted, doublings)`: a size that is measured to predict `predicted`, this many doublings below the largest measured size.
     Below(u32, u32),
 }
 
@@ -126,7 +126,7 @@ pub(crate) enum UsageError {
 }
 
 impl UsageError {
-    /// A name that is none of the `valid` ones.
+    /// The error for a name that is not in `valid`.
     pub(crate) fn unknown<'a>(kind: &'static str, given: &str, valid: impl Iterator<Item = &'a str>) -> Self {
         Self::Unknown { kind, given: given.into(), valid: valid.collect::<Vec<_>>().join(", ") }
     }
@@ -141,7 +141,7 @@ pub(crate) fn first_line(error: &clap::Error) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-/// The plan for `prover` that these words describe as options.
+/// The plan for `prover` from a command line: a word that is ignored, and then options.
 pub(crate) fn of_line(prover: &'static Prover, line: &str) -> Result<Plan, UsageError> {
     let command = RunArgs::augment_args(Command::new("run"));
     let matches = command.try_get_matches_from(line.split_whitespace());
@@ -185,7 +185,8 @@ pub(crate) fn sized(prover: &'static Prover, names: &[String], size: Size) -> Re
     specs.into_iter().map(at_size).collect()
 }
 
-/// The largest size of `spec` that the prediction of another one measures: its default size, or one below `predicted`.
+/// The largest size of `spec` that is measured to predict `predicted`: the default size, or `predicted - 1` if that is smaller. It is
+/// large enough to leave room for the smaller measured sizes.
 fn measured_for(spec: &WorkloadSpec, predicted: u32) -> Result<u32, UsageError> {
     let (name, min, max) = (spec.name, spec.min_log_rows, spec.max_log_rows);
     let least = min + MEASURED_SIZES - 1;
@@ -195,7 +196,7 @@ fn measured_for(spec: &WorkloadSpec, predicted: u32) -> Result<u32, UsageError> 
         least => return Ok(spec.default_log_rows.max(least).min(predicted - 1)),
     };
     Err(UsageError::Other(format!(
-        "{name} takes --log-rows {min} to {max}, and --predict {predicted} measures {MEASURED_SIZES} of these sizes, all smaller: {advice}"
+        "{name} takes --log-rows {min} to {max}, and --predict {predicted} measures {MEASURED_SIZES} of these sizes, all below {predicted}: {advice}"
     )))
 }
 
@@ -273,7 +274,7 @@ pub(crate) struct RunArgs {
     /// Run every workload at each of these values: log-rows=12..17 (both ends included), or a list as in threads=1,2,4
     #[arg(long, value_name = "WHAT=VALUES", value_parser = sweep)]
     sweep: Option<SweepOver>,
-    /// Run every workload at four small sizes, and predict memory and time for 2^N rows, and the container to ask for
+    /// Run every workload at four small sizes, and predict memory, time and container size for 2^N rows
     #[arg(long, value_name = "N", value_parser = whole(LOG_ROWS), conflicts_with_all = ["log_rows", "sweep", "every"])]
     predict: Option<u32>,
     /// Comma-separated allocators, or sets of allocators; ratios are to glibc, or to the first one if glibc is not
@@ -292,7 +293,7 @@ pub(crate) struct RunArgs {
     /// How long each turn of --every takes
     #[arg(long = "for", value_name = "TIME", value_parser = time, requires = "every", default_value = "2m")]
     turn: Duration,
-    /// Make this many proofs at once in each process; times, faults and memory are those of all of them
+    /// Make this many proofs at once in each process; times, faults and memory cover all of them
     #[arg(long, value_name = "N", default_value = "1", value_parser = whole::<u32>(1..=64))]
     concurrent: u32,
     /// Give each proof of --concurrent a pool of its own, of --threads threads, instead of one that all share
@@ -339,7 +340,7 @@ impl RunArgs {
     pub(crate) fn plan(self, prover: &'static Prover) -> Result<Plan, UsageError> {
         let other = |text: &str| Err(UsageError::Other(text.into()));
         if self.every.is_none() && self.processes.is_some_and(|processes| processes > self.rounds) {
-            return other("--processes is at most --rounds: a process without a warm round would be none");
+            return other("--processes must be at most --rounds: each process needs a warm round");
         }
         let threads = self.threads.map_or_else(cores, |threads| threads as usize);
         let swept = |of| self.sweep.as_ref().filter(|(what, _)| *what == of).map(|(_, values)| values.iter().copied());
@@ -493,7 +494,7 @@ mod tests {
     /// A set must not add an arm twice if the arm is also named, or belongs to another given set. In an A/A run both rows
     /// need their own name, or one overwrites the other.
     #[test]
-    fn sets_add_only_what_is_missing_and_names_repeat() {
+    fn sets_add_each_arm_once_and_repeated_names_get_a_suffix() {
         let labels = |given: &[&str]| {
             let contestants = contestants(&names(given)).unwrap();
             contestants.into_iter().map(|contestant| contestant.label).collect::<Vec<_>>()
@@ -512,9 +513,9 @@ mod tests {
         assert!(!peers.iter().any(|peer| peer.starts_with("zk-alloc-")));
     }
 
-    /// A turn of one proof would have no warm one, and no memory between proofs.
+    /// A turn with one proof would have no warm proof, and no idle memory between proofs.
     #[test]
-    fn a_turn_holds_two_slots_at_least() {
+    fn a_turn_has_at_least_two_slots() {
         let slots = |every, turn| Slots::new(Duration::from_secs(every), Duration::from_secs(turn));
         let (every, proofs) = (Duration::from_secs(4), 30);
         assert_eq!(slots(4, 120), Ok(Slots { every, proofs }));
@@ -539,7 +540,7 @@ mod tests {
 
     /// The README promises a table with verdicts within a minute.
     #[test]
-    fn a_first_look_is_small_and_has_verdicts() {
+    fn a_smoke_run_is_small_and_gives_verdicts() {
         let plan = plan_of("plonky3 --smoke --threads 1");
         let sizes: Vec<_> = plan.points.iter().map(|Point { workload: w, .. }| (w.spec.name, w.log_rows)).collect();
         assert_eq!(sizes, [("poseidon2", 13), ("keccak", 12), ("whir", 20)]);
@@ -573,9 +574,9 @@ mod tests {
         assert_eq!(threads, [("keccak", 14, 1), ("keccak", 14, 4)]);
     }
 
-    /// The size asked for may be far above or below the default one, and is never measured itself.
+    /// The requested size may be far above or below the default size, and is never measured itself.
     #[test]
-    fn a_prediction_measures_four_sizes_below_the_one_asked_for() {
+    fn a_prediction_measures_four_sizes_below_the_requested_one() {
         let sizes = |line| {
             let plan = plan_of(line);
             assert_eq!((plan.rounds, plan.sweep), (4, Some(Sweep::LogRows)), "{line}");
@@ -590,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_takes_ranges_with_both_ends_and_lists() {
+    fn a_sweep_takes_lists_and_inclusive_ranges() {
         let values = |given| sweep(given).unwrap().1;
         assert_eq!(values("log-rows=12..15"), [12, 13, 14, 15]);
         assert_eq!(values("log-rows=12..=15"), [12, 13, 14, 15]);
@@ -609,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_and_times_are_read_with_their_units() {
+    fn percentages_and_times_are_parsed_with_their_units() {
         assert_eq!((percentage("2%"), percentage("2.5")), (Ok(0.02), Ok(0.025)));
         assert_eq!((time("90"), time("90s"), time("5m")), (Ok(secs(90)), Ok(secs(90)), Ok(secs(300))));
         for wrong in ["0", "-2%", "two", "200%", "NaN"] {

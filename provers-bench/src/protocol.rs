@@ -1,5 +1,5 @@
-//! The messages between driver and child: one JSON value a line. Requests go to the child's stdin, and replies to its
-//! original stdout. And the files that one of them writes and the other reads.
+//! The messages between driver and child: one JSON value per line. Requests go to the child's stdin, and replies to its
+//! original stdout. Also the formats of the files that one of them writes and the other reads.
 
 pub(crate) mod profiles;
 
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub(crate) enum Request {
-    /// Comes first: set the workload up. The answer is [`Reply::Ready`].
+    /// Sets the workload up. This is the first request. The answer is [`Reply::Ready`].
     Setup {
         /// Name of the arm in this run. An allocator that is listed twice has two names.
         arm: String,
@@ -35,12 +35,13 @@ pub(crate) enum Request {
     Prove { round: u32, seed: u64 },
 }
 
-/// In place of a prover: the workload is then a [script](Header::shape), by its path. Its proof is a replay, whose sample has these
-/// gauges as well. Resident memory excludes memory that the process had before its first operation, and `rss_bytes` is that after
+/// In place of a prover's name, this requests a replay: the workload is then the path of a [script](Header::shape), and a proof is one
+/// replay of it. Resident memory in the sample excludes what the process had before the first operation. `rss_bytes` is measured after
 /// everything was freed.
 pub(crate) const REPLAY: &str = "replay";
+/// Gauge of a replay: resident memory at the peak of live bytes.
 pub(crate) const RSS_AT_LIVE_PEAK: &str = "rss_at_live_peak_bytes";
-/// After the allocator released its free memory; missing if it was not asked to.
+/// Gauge of a replay: resident memory after the allocator released its free memory. Missing if the arm has no call for that.
 pub(crate) const RSS_RELEASED: &str = "rss_released_bytes";
 
 /// A message from a child. The child exits when its stdin ends.
@@ -104,7 +105,7 @@ pub(crate) struct Record {
     pub(crate) thread: u16,
     /// Number of the latest proof that began, from 1; 0 before the first.
     pub(crate) proof: u32,
-    /// That proof is being made: it is neither verified nor dropped yet.
+    /// Whether that proof is still being made: it is neither verified nor dropped yet.
     pub(crate) in_phase: bool,
     pub(crate) size_bytes: u64,
     pub(crate) align_bytes: u64,
@@ -140,7 +141,7 @@ impl Record {
     }
 }
 
-/// The trace's description of itself.
+/// The first line of a trace file, which describes the trace.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Header {
     pub(crate) version: u32,
@@ -148,10 +149,10 @@ pub(crate) struct Header {
     pub(crate) title: String,
     /// Requests below this size were not recorded.
     pub(crate) min_bytes: u64,
-    /// Number of records that found no room or that their thread never finished. If it is above 0, the trace's figures
+    /// Number of records that did not fit, or that their thread never finished. If it is above 0, the trace's figures
     /// are wrong.
     pub(crate) lost: u64,
-    /// Of a script: a trace that was prepared for a replay. Its records have numbers of blocks as addresses, and no `ReallocFrom`.
+    /// Only in a script, which is a trace prepared for a replay. Addresses in its records are block numbers, and it has no `ReallocFrom`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) shape: Option<Shape>,
 }
@@ -170,7 +171,7 @@ pub(crate) struct Shape {
     pub(crate) blocks: usize,
     /// Threads are numbered from 1 to this.
     pub(crate) threads: usize,
-    /// The record after which the most bytes are alive.
+    /// Index of the record after which the most bytes are alive.
     pub(crate) peak_at: usize,
     pub(crate) live_peak_bytes: u64,
 }
@@ -210,19 +211,19 @@ impl Reader {
         let named = || path.display().to_string();
         let mut file = BufReader::new(File::open(path).with_context(|| format!("cannot open {}", named()))?);
         let mut line = String::new();
-        file.read_line(&mut line).with_context(|| format!("{} is no trace", named()))?;
-        let header: Header = serde_json::from_str(&line).with_context(|| format!("{} is no trace", named()))?;
-        ensure!(header.version == VERSION, "{} has version {}; this reads {VERSION}", named(), header.version);
+        file.read_line(&mut line).with_context(|| format!("{} is not a trace", named()))?;
+        let header: Header = serde_json::from_str(&line).with_context(|| format!("{} is not a trace", named()))?;
+        ensure!(header.version == VERSION, "{} has version {}, not {VERSION}", named(), header.version);
         Ok(Self { header, file, path: path.to_owned() })
     }
 
-    /// The record behind those that were read.
+    /// Reads the next record.
     fn record(&mut self) -> anyhow::Result<Record> {
         let mut bytes = [0; RECORD_WORDS * size_of::<u64>()];
         self.file.read_exact(&mut bytes).with_context(|| format!("{} is cut off", self.path.display()))?;
         let (words, _) = bytes.as_chunks();
         let words = std::array::from_fn(|word| u64::from_le_bytes(words[word]));
-        Record::from_words(words).with_context(|| format!("{} holds what is no record", self.path.display()))
+        Record::from_words(words).with_context(|| format!("{} has an invalid record", self.path.display()))
     }
 }
 
@@ -242,7 +243,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Trace> {
     Ok(Trace { records, header: reader.header })
 }
 
-/// Splits records into the stretches within one phase or between two.
+/// Splits records into sections. Each section lies within one phase, or between two phases.
 pub(crate) fn sections(records: &[Record]) -> impl Iterator<Item = &[Record]> {
     records.chunk_by(|one, next| one.in_phase == next.in_phase && (!one.in_phase || one.proof == next.proof))
 }
@@ -266,7 +267,7 @@ mod tests {
 
     /// Fields share a word. A field that overflows into its neighbour would replay a different program.
     #[test]
-    fn a_record_survives_its_words() {
+    fn a_record_is_encoded_as_words_and_decoded_again() {
         let outside = Record { op: Op::Alloc, in_phase: false, proof: 0, align_bytes: 1, ..record() };
         for record in [record(), outside] {
             assert_eq!(Record::from_words(record.to_words()), Some(record));

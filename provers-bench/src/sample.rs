@@ -1,4 +1,4 @@
-//! The measurement of one proof: the clock, the kernel's accounts of this process, the allocator's counters.
+//! The measurement of one proof: the clock, the kernel's figures for this process, and the allocator's counters.
 //!
 //! Everything expensive (files under `/proc`, the list of counters) is read before the clock starts or after it stops.
 
@@ -24,19 +24,19 @@ pub(crate) struct Sample {
     /// Minor page faults.
     pub(crate) minflt: u64,
     /// TLB shootdowns: interrupts by which a processor makes the others forget addresses that were unmapped. The kernel
-    /// counts them for the whole machine. `None` if it doesn't.
+    /// counts them for the whole machine. `None` if it does not count them.
     #[serde(default)]
     pub(crate) tlb_shootdowns: Option<u64>,
     /// Resident memory after the proof was verified and dropped.
     pub(crate) rss_bytes: u64,
     /// Highest resident memory during the proof, or since the process started if the kernel cannot reset the peak.
     pub(crate) peak_rss_bytes: u64,
-    /// The verifier accepted the proof.
+    /// Whether the verifier accepted the proof.
     pub(crate) verified: bool,
     /// Growth of the allocator's own counters during the proof.
     #[serde(default)]
     pub(crate) counters: Counters,
-    /// The allocator's own gauges when the proof was made: levels, not growth.
+    /// The allocator's own gauges at the end of the proof: levels, not growth.
     #[serde(default)]
     pub(crate) gauges: Counters,
 }
@@ -83,7 +83,7 @@ impl Meter {
         self.clock.elapsed()
     }
 
-    /// Stops the clock, as its first step. The sample is complete [at rest](Sample::at_rest).
+    /// Stops the clock, as its first step. [`Sample::at_rest`] completes the sample.
     pub(crate) fn stop(self, gauges: fn() -> Counters) -> anyhow::Result<Sample> {
         let wall = self.clock.elapsed();
         let spent = Spent::by_this_process()?.since(self.spent);
@@ -160,7 +160,7 @@ pub(crate) mod tests {
         assert!(!is_reset || idle.peak_rss_bytes + (32 << 20) < busy.peak_rss_bytes, "{busy:?} {idle:?}");
     }
 
-    /// Counters run since the process started, so a sample must hold only their growth.
+    /// Counters count since the process started, so a sample must have only their growth.
     #[test]
     fn counters_are_reported_as_growth() {
         let counters = |value| Counters::from([("served".to_owned(), value)]);

@@ -1,4 +1,4 @@
-//! Where in a page the stacks of a proof begin: at the same offset in every arm.
+//! Makes the stacks of a proof begin at the same offset within a page in every arm.
 //!
 //! The start of the stack changes the time of a prover that keeps vectors there, by up to 4%. It decides which vectors
 //! straddle cache lines, and which data shares their offset within a page. By default a stack begins at the end of the
@@ -41,7 +41,7 @@ impl Place {
             let run = unsafe { &mut *run.cast::<&mut dyn FnMut()>() };
             run();
         }
-        // SAFETY: `enter` takes this argument, and the stack has room for two pages more than this function uses.
+        // SAFETY: `enter` takes this argument, `Place::new` rounds the offset, and the stack has room for two more pages.
         unsafe { call_at(enter, (&raw mut run).cast(), usize::from(self.0)) }
     }
 
@@ -50,7 +50,7 @@ impl Place {
         run();
     }
 
-    /// Builds the pool that the prover will find.
+    /// Builds the global Rayon pool, which the prover uses.
     pub(crate) fn build_pool(self) -> anyhow::Result<()> {
         builder().spawn_handler(self.spawn()).build_global().context("cannot start the prover's threads")
     }
@@ -80,7 +80,7 @@ const ALIGN_BYTES: u16 = 16;
 /// caller's frame through the frame pointer.
 ///
 /// # Safety
-/// `run` accepts `argument`. `bytes` is a multiple of 16, and the stack has room.
+/// `run` accepts `argument`. `bytes` is a multiple of 16 and below a page, and the stack has room for two more pages.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[unsafe(naked)]
 unsafe extern "C-unwind" fn call_at(
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_begin_at_the_place_however_long_their_stacks_are() {
+    fn stacks_of_any_size_begin_at_the_requested_offset() {
         for bytes in [0, 16, 1040, 4080] {
             let on_a_stack_of = |kib: usize| {
                 let thread = thread::Builder::new().stack_size(kib << 10);
@@ -164,13 +164,13 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_there_returns_and_panics_as_elsewhere() {
+    fn code_on_a_moved_stack_returns_panics_and_unwinds_normally() {
         let text = String::from("moved in");
         assert_eq!(Place::new(48).begin(move || text + ", and out"), "moved in, and out");
         let caught = panic::catch_unwind(|| Place::new(2064).begin(|| panic::resume_unwind(Box::new(7_u8))));
         assert_eq!(*caught.unwrap_err().downcast::<u8>().unwrap(), 7);
         // Walks the stack.
         let trace = Place::new(4080).begin(|| std::backtrace::Backtrace::force_capture().to_string());
-        assert!(trace.contains("what_runs_there_returns_and_panics_as_elsewhere"), "{trace}");
+        assert!(trace.contains("code_on_a_moved_stack_returns_panics_and_unwinds_normally"), "{trace}");
     }
 }

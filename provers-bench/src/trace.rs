@@ -1,4 +1,4 @@
-//! Recorded allocations. `record` writes the allocations of a prover to a trace. `replay` replays a trace under real
+//! The commands `record` and `replay`. `record` writes the allocations of a prover to a trace. `replay` replays a trace under real
 //! allocators on real memory: each arm's binary replays it, and the driver prints the figures. docs/experiments/placement.md
 //! has figures.
 //!
@@ -54,8 +54,8 @@ pub(crate) struct RecordArgs {
     out: Option<PathBuf>,
 }
 
-/// Records every workload. Returns the paths of the traces, as lines. An interrupted recording leaves the traces before
-/// it.
+/// Records every workload. Returns the paths of the traces, one per line. If a recording is interrupted, the traces of the
+/// earlier workloads remain.
 pub(crate) fn record(provers: &'static [Prover], args: &RecordArgs) -> anyhow::Result<String> {
     let prover = plan::find("prover", &args.prover, provers, |prover| prover.name)?;
     let workloads = plan::sized(prover, &args.workloads, args.log_rows.map_or(Size::Own, Size::LogRows))?;
@@ -97,7 +97,7 @@ pub(crate) struct ReplayArgs {
     /// Comma-separated allocators to replay them under, or sets of allocators
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = DEFAULT_SET)]
     allocators: Vec<String>,
-    /// Leave out blocks while they are smaller than this [default: replay every recorded block]
+    /// Replay a block only while it is at least this large [default: replay every recorded block]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     min_bytes: Option<u64>,
     /// Replays under each allocator, each in its own process; figures are medians
@@ -108,7 +108,7 @@ pub(crate) struct ReplayArgs {
 /// Replays every trace under every arm. Returns the tables, and whether an arm failed that is not known to fail.
 pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
     let contestants = &plan::contestants(&args.allocators)?[..];
-    // A mistake in the last name must not cost the earlier replays.
+    // A wrong name at the end must not waste the earlier replays.
     for path in &args.traces {
         Reader::open(path).context("nothing was replayed")?;
     }
@@ -120,7 +120,7 @@ pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
         let min_bytes = args.min_bytes.unwrap_or(0).max(trace.header.min_bytes);
         let (shape, script) = script(&trace, min_bytes).with_context(|| path.display().to_string())?;
         check_script(path, &script, shape)?;
-        // In memory, so that a driver that is killed leaves no file behind.
+        // The file is in memory, so a driver that is killed leaves no file behind.
         let file = memfd_create("script", MFdFlags::MFD_CLOEXEC).context("no file for the script")?;
         let file_path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         protocol::write(Path::new(&file_path), &script.header, script.records.iter().copied())?;
@@ -146,12 +146,12 @@ pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
 fn check_script(path: &Path, script: &Trace, shape: Shape) -> anyhow::Result<()> {
     let (named, min_bytes) = (path.display(), script.header.min_bytes);
     ensure!(shape.records > 0, "{named} holds no block of {min_bytes} bytes or more: there is nothing to replay");
-    // The child's table, and the file that it reads, which lies in memory.
+    // The child's table of records, and the script's file, which is also in memory.
     let script_bytes = size_of_val(&script.records[..]) + shape.records * RECORD_WORDS * size_of::<u64>();
     let needed = shape.live_peak_bytes + script_bytes as u64;
     let available = host::available_bytes().unwrap_or(u64::MAX);
     let [needs, has] = [needed, available].map(format::bytes);
-    ensure!(needed <= available, "{named} needs {needs} of memory at the least, and {has} are available: not replayed");
+    ensure!(needed <= available, "{named} needs at least {needs} of memory, but {has} are available: not replayed");
     Ok(())
 }
 
@@ -161,7 +161,7 @@ struct Row<'a> {
     replays: Vec<Sample>,
     /// Settings that its process found in its environment.
     settings: Vec<String>,
-    /// Why it takes no further part.
+    /// Why it is not replayed any more.
     failure: Option<String>,
 }
 
@@ -170,7 +170,7 @@ impl<'a> Row<'a> {
         Self { contestant, replays: Vec::new(), settings: Vec::new(), failure: None }
     }
 
-    /// One more replay of the script in this file, in its own process.
+    /// Replays the script in this file once more, in a new process.
     fn replay(&mut self, folder: &Path, script: &str, interrupt: &Interrupt) -> Result<(), Failure> {
         let arm = self.contestant.arm;
         let (identity, replayed) = process::prove((folder, arm), &[], (REPLAY, script, 0), 1, interrupt)?;
@@ -233,7 +233,7 @@ fn table(header: &Header, shape: Shape, rows: &[Row<'_>]) -> String {
     );
     let lost = match header.lost {
         0 => String::new(),
-        lost => format!("\n{lost} records were lost: other operations were replayed than there were."),
+        lost => format!("\n{lost} records were lost, so the replay differs from the recorded run."),
     };
     let notes: String = rows.iter().map(Row::notes).collect();
     let notes = if notes.is_empty() { notes } else { format!("\n{notes}") };
@@ -309,7 +309,7 @@ impl Writer {
         }
         let align_bytes = block.map_or(step.align_bytes, |block| block.align_bytes);
         let possible = size_bytes > 0 && Layout::from_size_align(size_bytes as usize, align_bytes as usize).is_ok();
-        ensure!(possible, "{size_bytes} bytes aligned to {align_bytes} are no request that an allocator may get");
+        ensure!(possible, "a request for {size_bytes} bytes aligned to {align_bytes} is invalid");
         let known = block.map(|block| block.number).or_else(|| self.free_numbers.pop());
         let number = known.unwrap_or(self.shape.blocks as u64);
         self.shape.blocks = self.shape.blocks.max(number as usize + 1);
@@ -368,7 +368,7 @@ mod tests {
 
     /// An arm that failed after some rounds must show no figures.
     #[test]
-    fn an_arm_shows_medians_and_a_failed_one_only_why() {
+    fn an_arm_shows_medians_and_a_failed_arm_only_its_reason() {
         let replayed = |peak_rss_bytes| {
             let counters = [("system_calls".to_owned(), 7)].into();
             Sample { peak_rss_bytes, ..sample::tests::sample(1, counters) }
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_below_the_threshold_are_not_replayed_while_they_are() {
+    fn blocks_are_not_replayed_while_they_are_below_the_threshold() {
         use Op::{Alloc, Free, ReallocFrom, ReallocTo};
         let recorded = phase(&[
             (Alloc, 1, 1, 100),
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_no_allocator_may_get_is_refused_with_its_place() {
+    fn an_invalid_request_is_refused_with_its_record_number() {
         let error = script(&phase(&[(Op::Alloc, 1, 1, u64::MAX)]), 64).unwrap_err();
         assert!(format!("{error:#}").starts_with("record 0 of the trace can't be replayed: "), "{error:#}");
     }

@@ -37,7 +37,7 @@ pub struct WorkloadSpec {
     pub min_log_rows: u32,
     /// Largest size, in the same unit.
     pub max_log_rows: u32,
-    /// Size for `prove-bench check`.
+    /// Size for `prove-bench check` and for `--smoke`.
     pub check_log_rows: u32,
     /// Most processes that a run starts for an arm by default, because each sets the workload up again. `None` if the
     /// set-up is cheap.
@@ -58,7 +58,7 @@ impl WorkloadSpec {
         Self::set_up_by(|log_rows| ready(W::setup(log_rows)?, at_once), name, about, default_log_rows)
     }
 
-    /// As [`new`](Self::new), for a workload that threads can't share. It takes no `--concurrent`.
+    /// Like [`new`](Self::new), for a workload that threads can't share. It takes no `--concurrent`.
     pub const fn one_at_a_time<W: Workload + 'static>(
         name: &'static str,
         about: &'static str,
@@ -87,7 +87,7 @@ impl WorkloadSpec {
         self
     }
 
-    /// The same workload, checked at `2^log_rows` rows. Choose a small size: a slow gate is not run.
+    /// The same workload, checked at `2^log_rows` rows. Choose a small size, because people skip a slow check.
     pub const fn checked_at(mut self, log_rows: u32) -> Self {
         self.check_log_rows = log_rows;
         self
@@ -116,21 +116,21 @@ pub struct Prover {
 }
 
 impl Prover {
-    /// A prover on Rayon's pool, which exists before its first set-up.
+    /// A prover that uses Rayon's global pool. The harness builds the pool before the first set-up.
     pub const fn new(name: &'static str, about: &'static str, workloads: &'static [WorkloadSpec]) -> Self {
         Self { name, about, workloads }
     }
 }
 
-/// An action on the clock after a proof: nothing, or the fault that a test requested.
+/// An action after a proof while the clock still runs: nothing, or the fault that a test requested.
 type Disturb = dyn Fn(Duration) -> anyhow::Result<()>;
 
-/// A [`Workload`] that is set up, without its types: the part that a child needs. It makes the proofs on the clock, each in
-/// the allocator's scope, then verifies and drops them off the clock. It calls the last argument on the clock once they
-/// are made, with the time that they took. It returns the sample, and the reason if a proof was refused.
+/// A [`Workload`] that is set up, with its types erased. While the clock runs, it makes the proofs, each in the allocator's
+/// scope, and then calls the last argument with the time that they took. After the clock stopped, it verifies and drops
+/// the proofs. It returns the sample, and the reason if a proof was refused.
 pub(crate) type Subject = Box<dyn Fn(u64, &ConcurrentProofs, &Installed, &Disturb) -> anyhow::Result<Proved>>;
 
-/// Makes the proofs of a request: the first has this input, and the others have the next ones.
+/// Makes the proofs of a request. The first proof gets this seed, and the others get the seeds that follow.
 type ProveAll<W> = fn(&W, u64, &ConcurrentProofs, &Installed) -> anyhow::Result<Vec<<W as Workload>::Proof>>;
 
 fn ready<W: Workload + 'static>(workload: W, prove: ProveAll<W>) -> anyhow::Result<Subject> {
@@ -163,7 +163,7 @@ fn only_one<W: Workload>(
     concurrent: &ConcurrentProofs,
     installed: &Installed,
 ) -> anyhow::Result<Vec<W::Proof>> {
-    ensure!(concurrent.is_one(), "it takes no --concurrent: threads can't share this workload");
+    ensure!(concurrent.is_one(), "this workload takes no --concurrent: threads can't share it");
     Ok(vec![in_scope(workload, seed, installed)?])
 }
 
@@ -255,7 +255,7 @@ pub(crate) mod tests {
         ConcurrentProofs::new(Concurrent { proofs, pool_each }, Place::new(48)).unwrap()
     }
 
-    /// Each waits for all others, so that one after another would never end.
+    /// Each proof waits for the other, so the test would hang if they ran one after the other.
     #[test]
     fn a_pool_each_means_that_no_two_proofs_share_a_worker() {
         let (all, workers) = (Barrier::new(2), Mutex::new(Vec::new()));

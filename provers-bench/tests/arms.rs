@@ -1,4 +1,4 @@
-//! Every arm links the allocator of its name, and its settings take effect. Programs prove with `libzk_alloc.so` preloaded.
+//! Every arm links the allocator of its name, and its settings take effect. Provers also work with `libzk_alloc.so` preloaded.
 
 mod common;
 #[path = "../../integrations/preload/tests/support/mod.rs"]
@@ -17,7 +17,7 @@ fn binary(arm: &Arm) -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_prove-bench")).with_file_name(arm.binary)
 }
 
-/// Sends requests to a child of the bench. Returns its replies and its end.
+/// Sends requests to a child of the bench. Returns its replies, and its output when it has exited.
 fn replies(command: &mut Command, requests: &[Value]) -> (Vec<Value>, Output) {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
@@ -50,10 +50,10 @@ fn named(name: &str) -> &'static Arm {
 
 /// A peer that runs with its defaults under the name of a tuned one would lose unfairly.
 #[test]
-fn a_setting_that_did_not_take_fails_its_arm_with_what_was_found() {
+fn an_arm_whose_setting_has_no_effect_fails_and_names_the_value_in_force() {
     for (name, environment, found) in [
-        ("glibc-tuned", ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=33554432"), "it is mapped by itself"),
-        ("glibc-tuned", ("GLIBC_TUNABLES", "glibc.malloc.mmap_max=0"), "it is given back"),
+        ("glibc-tuned", ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=33554432"), "it is mapped separately"),
+        ("glibc-tuned", ("GLIBC_TUNABLES", "glibc.malloc.mmap_max=0"), "it is returned to the system"),
         ("glibc-hugetlb", ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0"), "asks for huge pages is no, not yes"),
         ("jemalloc-hpa", ("_RJEM_MALLOC_CONF", "hpa:false"), "opt.hpa is false, not true"),
         ("jemalloc-tuned", ("_RJEM_MALLOC_CONF", "thp:always"), "opt.metadata_thp is disabled, not auto"),
@@ -70,9 +70,9 @@ fn a_setting_that_did_not_take_fails_its_arm_with_what_was_found() {
 }
 
 #[test]
-fn every_arms_own_settings_take() {
+fn the_settings_of_every_arm_take_effect() {
     let huge_pages = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
-    // glibc gives its advice only under this setting of the host.
+    // glibc calls madvise only if the host has this setting.
     let is_possible = |arm: &&Arm| arm.name != "glibc-hugetlb" || huge_pages.contains("[madvise]");
     for arm in ARMS.iter().filter(is_possible) {
         let reply = set_up(&binary(arm), arm, arm.environment, "none");
@@ -109,7 +109,7 @@ fn each_binary_links_one_allocator() {
 fn snmalloc_runs_without_its_assertions() {
     let code = std::fs::read(binary(named("snmalloc"))).unwrap();
     let holds = |text: &[u8]| code.windows(text.len()).any(|window| window == text);
-    assert!(holds(b"Check fail: {} in {}"), "the format of its checks, which stay, has changed");
+    assert!(holds(b"Check fail: {} in {}"), "the checks that stay have another format now");
     assert!(!holds(b"assert fail: {} in {}"));
 }
 
@@ -126,10 +126,10 @@ fn bump_reset_fails_at_its_second_proof_and_the_run_succeeds() {
     assert_eq!(arm(&result, "poseidon2", "jemalloc")["outcome"]["outcome"], "finished");
 }
 
-/// Every proof must verify, in the arm that links the arena and in the arm that the preloaded library serves.
+/// Every proof must verify, with the library preloaded and without, in a program that links glibc's malloc and in one that links the arena.
 #[test]
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
-fn provers_that_allocate_from_glibc_prove_with_the_library_preloaded() {
+fn provers_prove_with_the_library_preloaded() {
     for workload in ["poseidon2", "keccak", "whir"] {
         for child in [plonky3("with-glibc"), plonky3("with-zk-alloc")] {
             for arm in support::ARMS {

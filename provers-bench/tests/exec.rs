@@ -1,5 +1,5 @@
-//! `exec` with third-party programs: failing arms, whole process trees, and Ctrl-C. A library that is not installed is
-//! skipped, and the test says so.
+//! `exec` with third-party programs: failing arms, whole process trees, and Ctrl-C. The tests skip libraries that are not
+//! installed, and say so.
 
 mod common;
 #[path = "../../integrations/preload/tests/support/mod.rs"]
@@ -42,7 +42,7 @@ fn assert_failed(bench: &Bench, label: &str, text: &str) {
     assert!(reason.contains(text), "{}", arm(&result, label));
 }
 
-/// Runs gcc. Returns whether it made what it was to make.
+/// Runs gcc. Returns whether it succeeded.
 fn gcc(arguments: &[&str]) -> bool {
     let status = Command::new("gcc").args(arguments).stderr(Stdio::null()).status();
     let is_made = status.is_ok_and(|status| status.success());
@@ -52,7 +52,7 @@ fn gcc(arguments: &[&str]) -> bool {
     is_made
 }
 
-/// The options of a round under glibc and with a library that changes nothing, in place of an allocator.
+/// Options for one round under two arms: glibc, and an empty library in place of an allocator.
 fn with_harmless_library(bench: &Bench) -> Option<String> {
     let library = bench.path("libharmless.so");
     let is_made = gcc(&["-shared", "-o", &library, "-x", "c", "/dev/null"]);
@@ -86,9 +86,9 @@ fn works(name: &str, command: &[&str]) {
     }
 }
 
-/// `gcc` starts the compiler proper, so that is a tree of processes.
+/// `gcc` starts the compiler proper as another process, so this also tests a process tree.
 #[test]
-fn programs_run_under_all_with_what_they_start() {
+fn programs_and_their_children_run_under_every_allocator() {
     let bench = Bench::new("exec-works");
     works("exec-sort", &["sort", &bench.write("lines", &lines(100_000))]);
     let script = "print(sum(len(str(number)) for number in [x * x for x in range(100_000)]))";
@@ -150,10 +150,10 @@ fn a_library_that_is_not_mapped_fails_its_arm() {
     assert_failed(&bench, "mine", "sort");
 }
 
-/// An image that sets `LD_PRELOAD` would show its own allocator under glibc's name. So would a program that is linked
-/// with an allocator.
+/// In a container image that sets `LD_PRELOAD`, glibc's row would show another allocator. The same holds for a
+/// program that links an allocator.
 #[test]
-fn an_allocator_from_elsewhere_does_not_pass_for_glibc() {
+fn another_allocator_is_not_reported_as_glibc() {
     let bench = Bench::new("exec-elsewhere");
     let forwarded = "#include <stddef.h>\nextern void *__libc_malloc(size_t);\n\
                      void *malloc(size_t bytes) { return __libc_malloc(bytes); }\n";
@@ -164,18 +164,18 @@ fn an_allocator_from_elsewhere_does_not_pass_for_glibc() {
     let mut driver = bench.exec_command("--rounds 1 --allocators glibc", &["sh", "-c", "test -z \"$LD_PRELOAD\""]);
     ended(driver.env("LD_PRELOAD", &library).env("MALLOC_ARENA_MAX", "1"), 0);
     let known = bench.result()["advice"]["ceiling"].to_string();
-    assert!(known.contains("an allocator: it is taken out") && known.contains("MALLOC_ARENA_MAX=1"), "{known}");
+    assert!(known.contains("an allocator: every run leaves it out") && known.contains("MALLOC_ARENA_MAX=1"), "{known}");
 
     let waits = "#include <stdlib.h>\n#include <unistd.h>\nint main(void) { free(malloc(9)); return usleep(60000); }\n";
     let (source, program) = (bench.write("b.c", waits), bench.path("linked"));
-    assert!(gcc(&["-o", &program, &source, &library]), "gcc links with what it made");
+    assert!(gcc(&["-o", &program, &source, &library]), "gcc links against its own library");
     let known = under_glibc("exec-linked", &[&program])["advice"]["ceiling"].to_string();
     assert!(known.contains("maps libtcmalloc_forwarded.so by itself"), "{known}");
 }
 
 /// Each missing allocator has a row that says how to install it, and the run does not fail.
 #[test]
-fn a_missing_library_is_a_row_that_says_what_brings_it() {
+fn a_missing_library_has_a_row_that_says_how_to_install_it() {
     let bench = Bench::new("exec-missing");
     // No library lies next to this copy of the driver.
     let driver = bench.path("prove-bench");
@@ -193,7 +193,7 @@ fn a_missing_library_is_a_row_that_says_what_brings_it() {
 /// A command that fails without any library says nothing about allocators. A command that fails under a library fails
 /// that arm.
 #[test]
-fn a_failing_command_is_told_from_a_failing_arm() {
+fn a_failing_command_is_distinguished_from_a_failing_arm() {
     let bench = Bench::new("exec-fails");
     let Outcome { err, .. } = bench.exec("--rounds 1", &["sh", "-c", "echo no luck >&2; exit 3"], 1);
     assert!(err.contains("fails by itself, without any library: exited with code 3: no luck"), "{err}");
@@ -210,9 +210,9 @@ fn a_failing_command_is_told_from_a_failing_arm() {
     assert!(arm(&result, "mine")["summary"].is_null(), "a failed arm shows no figures");
 }
 
-/// A wrong result may be a fast one.
+/// An arm that computes a wrong result may look fast, so it must fail.
 #[test]
-fn a_different_output_and_a_refused_one_fail_their_arm() {
+fn an_arm_fails_if_its_output_differs_or_is_rejected() {
     let bench = Bench::new("exec-output");
     let Some(options) = with_harmless_library(&bench) else { return };
     let file = bench.path("out.txt");
@@ -221,7 +221,7 @@ fn a_different_output_and_a_refused_one_fail_their_arm() {
     for (name, more, script, why) in [
         ("exec-stdout", "--same-output -".to_owned(), "echo \"[$LD_PRELOAD]\"", "its output differs"),
         ("exec-file", format!("--same-output {file}"), write.as_str(), "differs from that of the first run"),
-        // The file of the run before must not pass for this run's.
+        // The file of the previous run must not be taken for this run's.
         ("exec-no-file", format!("--same-output {file}"), write_alone.as_str(), "it did not write"),
     ] {
         let bench = Bench::new(name);
@@ -235,10 +235,10 @@ fn a_different_output_and_a_refused_one_fail_their_arm() {
     assert_failed(&bench, "mine", "--verify failed: exited with code 1: not empty");
 }
 
-/// The figures include all processes of the command: memory of several at the same time, and processes whose parent
-/// exited.
+/// The figures include all processes of the command: several that hold memory at the same time, and processes whose
+/// parent exited.
 #[test]
-fn the_whole_tree_counts() {
+fn figures_cover_the_whole_process_tree() {
     let script = "head -c 60000000 /dev/zero > /dev/null; head -c 60000000 /dev/zero | tail -c 60000000 | \
                   (sleep 0.3; tail -c 60000000 | (sleep 0.3; tail -c 1))";
     let result = under_glibc("exec-tree", &["sh", "-c", script]);
@@ -249,9 +249,9 @@ fn the_whole_tree_counts() {
     assert!(list(&arm(&result, "glibc")["rss_over_time"]).len() > 10);
 }
 
-/// A process that outlives the command would count in the next run.
+/// A process that outlives the command would be counted in the next run.
 #[test]
-fn what_a_command_leaves_behind_is_ended_and_told() {
+fn processes_that_outlive_the_command_are_killed_and_reported() {
     let bench = Bench::new("exec-left");
     let pid = bench.path("pid");
     let script = format!("sleep 600 & echo $! > {pid}");
@@ -261,10 +261,9 @@ fn what_a_command_leaves_behind_is_ended_and_told() {
     assert!(!Path::new("/proc").join(pid.trim()).exists());
 }
 
-/// In a service or a loop, the first interval is cold and is separate from the others. No interval includes the
-/// start-up.
+/// For a service or a loop, the first interval is cold and the others are warm. No interval includes the start-up.
 #[test]
-fn intervals_between_lines_have_cold_and_warm_apart() {
+fn the_first_interval_between_lines_is_cold_and_the_others_are_warm() {
     let bench = Bench::new("exec-each");
     let script = "sleep 0.3; echo proof 0; sleep 0.2; for i in 1 2 3; do echo proof $i; sleep 0.02; done; echo end";
     bench.exec("--rounds 2 --allocators glibc,glibc --each ^proof", &["sh", "-c", script], 0);
@@ -286,7 +285,7 @@ fn intervals_between_lines_have_cold_and_warm_apart() {
 
 /// A script must be able to parse stdout as JSON.
 #[test]
-fn json_is_all_that_goes_to_stdout_and_the_page_has_the_advice() {
+fn stdout_is_only_json_and_the_page_has_the_advice() {
     let bench = Bench::new("exec-json");
     let lines = bench.write("lines", &lines(100_000));
     let outcome = bench.exec("--rounds 1 --allocators glibc,glibc-tuned --json", &["sort", &lines], 0);

@@ -1,5 +1,5 @@
-//! A failing arm has a row in the table and causes exit code 1, and the others finish. The child itself makes the
-//! faults, on request. Everything else is real.
+//! A failing arm has a row in the table and causes exit code 1, and the others finish. On request, the child itself fails
+//! in a given way. Everything else is real.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn a_failing_child_has_its_reason_in_the_table() {
 
 /// Without glibc's figures there are no ratios, but the working arms must still be measured.
 #[test]
-fn a_failing_baseline_leaves_the_others_their_figures() {
+fn the_other_arms_keep_their_figures_if_the_baseline_fails() {
     let bench = Bench::new("baseline");
     let table = bench.run_with_fault(SMALL, "glibc:0:die", 1).out;
     assert!(table.contains("no glibc to compare with"), "{table}");

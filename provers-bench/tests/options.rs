@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// A sweep that loses a point, or mixes two points, draws a wrong curve.
 #[test]
-fn a_sweep_is_a_result_a_point_and_a_table_of_ratios() {
+fn a_sweep_has_a_result_for_each_point_and_a_table_of_ratios() {
     let options = "--workloads keccak --sweep threads=1,2 --log-rows 10 --rounds 1 --allocators glibc,zk-alloc";
     let (bench, result, table) = Bench::proved("sweep", options);
     let points: Vec<_> = list(&result["workloads"]).iter().map(|point| point["threads"].clone()).collect();
@@ -17,7 +17,7 @@ fn a_sweep_is_a_result_a_point_and_a_table_of_ratios() {
     assert_eq!(rows, [["1"; 4], ["2"; 4]].concat());
 }
 
-/// An operator asks for the container that the table names. The live peak has no noise, so the prediction must be close.
+/// Operators size containers by this table. The live peak has no noise, so the prediction must be close.
 #[test]
 fn a_larger_size_is_predicted_from_smaller_ones() {
     let ours = |result: &Value| result["workloads"][0]["live_peak_bytes"].as_f64().unwrap();
@@ -49,7 +49,7 @@ fn proofs_at_fixed_times_are_made_one_arm_after_the_other() {
         let samples = list(&arm["samples"]);
         let rounds: Vec<_> = samples.iter().map(|sample| sample["round"].as_u64().unwrap()).collect();
         assert_eq!(rounds, [0, 1, 2], "{arm}");
-        // A second of a process that holds 1 MB at least, and not only the milliseconds of its proof.
+        // The figure covers a second of a process that holds at least 1 MB, not only the milliseconds of its proof.
         assert!(samples.iter().all(|sample| sample["byte_seconds"].as_u64().unwrap() > 1_000_000), "{arm}");
         let curve = list(&arm["rss_over_time"]);
         assert!(curve.last().unwrap()["at_ms"].as_u64().unwrap() > 2_500, "{arm}");
@@ -59,7 +59,7 @@ fn proofs_at_fixed_times_are_made_one_arm_after_the_other() {
 
 /// A script must be able to parse stdout as JSON.
 #[test]
-fn json_is_all_that_goes_to_stdout() {
+fn stdout_is_only_json() {
     let bench = Bench::new("json");
     let options = "--workloads keccak --log-rows 10 --rounds 1 --allocators zk-alloc --json";
     let outcome = bench.run(&format!("plonky3 {options}"), 0);
@@ -83,32 +83,32 @@ fn processes(result: &Value) -> u64 {
 fn until_precise_adds_processes_until_the_time_is_over() {
     let (result, table) = ended("imprecise", "--allocators glibc,glibc --rounds 1 --until-precise 0.1% --max-time 20");
     assert_eq!(result["ended"], "out_of_time");
-    assert!(table.contains("Ended because the time was over: "), "{table}");
-    assert!(processes(&result) > 1, "time for more than was planned");
+    assert!(table.contains("Ended because the time limit passed: "), "{table}");
+    assert!(processes(&result) > 1, "there was time for more processes than planned");
 }
 
-/// The number of rounds depends on the machine.
+/// How many rounds this takes depends on the machine.
 #[test]
-fn until_precise_stops_when_the_interval_is_as_narrow_as_that() {
+fn until_precise_stops_when_the_interval_is_narrow_enough() {
     let (result, table) = ended("precise", "--allocators glibc,glibc --rounds 6 --processes 4 --until-precise 100%");
     assert_eq!(result["ended"], "precise");
-    assert!(processes(&result) >= 4, "fewer than were planned");
+    assert!(processes(&result) >= 4, "fewer processes than planned");
     let interval = &result["arms"][1]["summary"]["wall_ratio"]["interval"];
     let width = interval["high"].as_f64().unwrap() - interval["low"].as_f64().unwrap();
     assert!(width <= 1.0, "{interval}");
-    assert!(table.contains("Ended when it was precise enough: "), "{table}");
+    assert!(table.contains("Ended because every interval was narrow enough: "), "{table}");
 }
 
 /// With nothing to compare, the planned rounds suffice on any machine.
 #[test]
-fn until_precise_stops_at_what_was_planned_if_that_suffices() {
+fn until_precise_stops_after_the_planned_rounds_if_they_suffice() {
     let (result, _) = ended("planned", "--allocators glibc --rounds 6 --processes 4 --until-precise 0.1%");
     assert_eq!((&result["ended"], processes(&result)), (&"precise".into(), 4));
 }
 
-/// Samples taken before the time limit must be reported, with equally many rounds for both arms.
+/// Samples taken before the time limit must be reported, with the same number of rounds for both arms.
 #[test]
-fn a_run_out_of_time_reports_what_it_has() {
+fn a_run_out_of_time_reports_its_samples() {
     let (result, _) = ended("short", "--allocators glibc,glibc --rounds 5000 --max-time 8");
     assert_eq!(result["ended"], "out_of_time");
     let counts: Vec<_> = list(&result["arms"]).iter().map(|arm| list(&arm["samples"]).len()).collect();

@@ -1,5 +1,5 @@
-//! Recording, and replaying on real memory, from the command line to the tables: handwritten traces, whose result is known, and traces
-//! of real proofs.
+//! Recording, and replaying on real memory, from the command line to the tables: handwritten traces with known results, and traces of
+//! real proofs.
 
 mod common;
 
@@ -28,8 +28,8 @@ impl Trace {
         Self { bench: Bench::new(name), bytes: format!("{header}\n").into_bytes(), proof: 0 }
     }
 
-    /// Adds `(operation, thread, address, size)`, each aligned to 16: in the phase of the next proof, or after the last
-    /// one.
+    /// Adds operations `(operation, thread, address, size)`, each aligned to 16, in the phase of the next proof or after the
+    /// last one.
     fn add(&mut self, in_phase: bool, operations: &[(u64, u64, u64, u64)]) -> &mut Self {
         self.proof += u64::from(in_phase);
         for &(operation, thread, address, size_bytes) in operations {
@@ -82,7 +82,7 @@ fn known() -> Trace {
 
 /// Pages are resident only after a write. An arm that only allocates would look frugal.
 #[test]
-fn what_a_trace_needs_is_resident_under_every_allocator() {
+fn the_memory_of_a_trace_is_resident_under_every_allocator() {
     let arms = ["glibc", "jemalloc", "mimalloc", "snmalloc", "tcmalloc", "zk-alloc"];
     let text = known().replay(None, &format!("--allocators {} --rounds 2", arms.join(",")), 0).out;
     for arm in arms {
@@ -96,7 +96,7 @@ fn what_a_trace_needs_is_resident_under_every_allocator() {
     }
     assert!(text.starts_with("by hand; 13 operations on 3 threads, of 64 bytes and more"), "{text}");
     assert!(figure(&text, "glibc", "RSS after all frees MiB").unwrap() < 2.0, "{text}");
-    // Only our arm purges on request, and counts its work. The arena serves only within phases, so phases
+    // Only our arm purges on request, and counts its system calls. The arena serves only within phases, so phases
     // were open.
     assert_eq!(figure(&text, "glibc", "after release() MiB"), None);
     assert!(figure(&text, "zk-alloc", "after release() MiB").unwrap() < 10.0, "{text}");
@@ -110,13 +110,13 @@ fn an_allocator_that_overwrites_blocks_fails_and_says_which() {
     let mut trace = Trace::new("overwritten");
     let blocks = |first: u64| -> Vec<_> { (first..first + 100).map(|block| (ALLOC, 1, block, 64 << 10)).collect() };
     trace.add(true, &blocks(0)).add(true, &blocks(1000));
-    // It is known to fail.
+    // This arm is known to fail, so the exit code is 0.
     let text = trace.replay(None, "--allocators bump-reset,glibc", 0).out;
     assert!(text.contains("bump-reset: FAILED: step ") && text.contains("overwritten while it was alive"), "{text}");
     assert!(figure(&text, "glibc", "peak RSS MiB").is_some_and(|mib| mib > 12.0), "{text}");
 }
 
-/// A comparison of thresholds needs both: small blocks left out, and settings that reach the allocator.
+/// A comparison of thresholds needs both: a replay without small blocks, and settings that reach the allocator.
 #[test]
 fn small_blocks_can_be_left_out_and_settings_reach_the_allocator() {
     let text = known().replay(None, "--allocators zk-alloc --min-bytes 1m", 0).out;
@@ -129,7 +129,7 @@ fn small_blocks_can_be_left_out_and_settings_reach_the_allocator() {
 }
 
 #[test]
-fn a_trace_that_is_not_there_or_not_whole_is_named_before_anything_runs() {
+fn a_missing_or_truncated_trace_is_an_error_before_anything_runs() {
     let mut whole = known();
     whole.bytes.pop();
     let Outcome { err, .. } = whole.replay(None, "", 1);
@@ -140,7 +140,7 @@ fn a_trace_that_is_not_there_or_not_whole_is_named_before_anything_runs() {
 
 /// A recorder that misses requests or phases would give a wrong table.
 #[test]
-fn what_was_recorded_of_real_proofs_can_be_replayed() {
+fn recorded_proofs_can_be_replayed() {
     let bench = Bench::new("record");
     let arguments = "record plonky3 --workloads keccak --log-rows 10 --proofs 2 --threads 2";
     let Outcome { out: path, err: progress } = bench.run(arguments, 0);
@@ -151,7 +151,7 @@ fn what_was_recorded_of_real_proofs_can_be_replayed() {
     assert!(table.starts_with("plonky3 keccak 2^10, 2 proofs"), "{table}");
     let operations = table.split("; ").nth(1).and_then(|text| text.split(' ').next()?.parse::<u64>().ok()).unwrap();
     let live_peak_mib = figure(&table, "zk-alloc", "live peak MiB").unwrap();
-    // The trace of the proof alone takes 21 MB.
+    // The trace matrix of Keccak, with room for its extension, takes 21 MB by itself.
     assert!(live_peak_mib > 15.0 && operations > 50, "{table}");
 }
 

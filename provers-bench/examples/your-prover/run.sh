@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The bench of a package outside of the workspace: its table, and a gate that holds it to what it just was.
+# Runs the bench of a package outside of the workspace: prints its table, makes the figures a baseline, and checks new figures against it.
 # usage: run.sh [OPTIONS OF check]
 set -euo pipefail
 cd "$(dirname "$0")/../../.."

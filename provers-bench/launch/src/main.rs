@@ -23,15 +23,15 @@ const TOOLS: [&str; 5] = ["report", "compare", "replay", "exec", "host"];
 /// Commands of a prover's bench.
 const OF_PROVERS: [&str; 4] = ["check", "profile", "record", "provers"];
 
-/// The options of each command, those with a value with `=`; and the names of allocators and of their sets. A test of the bench compares
-/// them with its own.
+/// The options of each command (`=` marks an option with a value), and the names of the allocators and their sets. A test of the bench
+/// compares this list with the bench's own.
 const OPTIONS: &str = include_str!("options.txt");
 
-/// The help behind the provers.
+/// The part of the help after the list of provers.
 const COMMANDS: &str = include_str!("commands.txt");
 
 fn main() -> ExitCode {
-    let bench_folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this package lies in that of the bench");
+    let bench_folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this package lies in the bench's folder");
     let provers = packages(&bench_folder.join("provers"));
     let words: Vec<OsString> = env::args_os().skip(1).collect();
     if ["--help", "-h", "help"].contains(&word(&words, 0)) {
@@ -84,7 +84,7 @@ struct Package {
     /// Minutes for the first build of the prover on two cores, if the manifest states them.
     minutes: u32,
     folder: PathBuf,
-    /// Whether it forwards the bench's features. If so, the command line decides which allocators are built.
+    /// Whether the package forwards the bench's features. If so, the command line decides which allocators are built.
     chooses_allocators: bool,
 }
 
@@ -132,7 +132,7 @@ fn packages(folder: &Path) -> Vec<Package> {
 }
 
 /// Reads a command line without the program's name: the benches to build and run, one after another. The error is one line that states
-/// the valid words. Of several provers, those that lack an option are left out.
+/// the valid words. If there are several provers, those that lack an option are left out.
 fn read(bench: &Package, provers: &[Package], words: Vec<OsString>) -> Result<Vec<Run>, String> {
     let mut runs = requested(bench, provers, words)?;
     let mistakes: Vec<_> = runs.iter().map(|run| mistake(&run.arguments)).collect();
@@ -148,7 +148,7 @@ fn read(bench: &Package, provers: &[Package], words: Vec<OsString>) -> Result<Ve
     Ok(runs)
 }
 
-/// As [`read`], for a command line with any options.
+/// Like [`read`], but accepts any options.
 fn requested(bench: &Package, provers: &[Package], mut words: Vec<OsString>) -> Result<Vec<Run>, String> {
     match word(&words, 0) {
         "--package" => {
@@ -191,7 +191,7 @@ fn mistake(arguments: &[OsString]) -> Option<String> {
     let mut words = (1..arguments.len()).map(|at| word(arguments, at));
     while let Some(given) = words.next() {
         match given.strip_prefix("--").map(|option| option.split_once('=').unwrap_or((option, ""))) {
-            // The command to run begins.
+            // Here begins the command that `exec` runs.
             None if command == "exec" && !given.starts_with('-') => return None,
             None if given == "-h" => return None,
             None => {}
@@ -286,9 +286,9 @@ impl Run {
 
     /// A bench that starts no arm needs none of the bench's allocators.
     fn of(package: &Package, has_arms: bool, is_profile: bool, arguments: Vec<OsString>) -> Self {
-        // The arms that set constants of zk-alloc, and the sets of them.
+        // The arms that set constants of zk-alloc, and the sets of such arms.
         let is_tuned = |name: &str| ["ablation", "constants"].contains(&name) || name.starts_with("zk-alloc:");
-        // The set `quick`, and every arm that needs no other library.
+        // The set `quick`, and every arm that works without the feature `peers`.
         let is_built_anyway = |name: &str| {
             let starts = ["glibc", "jemalloc", "zk-alloc"];
             ["quick", "bump-reset"].contains(&name) || starts.iter().any(|one| name.starts_with(one))
@@ -304,7 +304,7 @@ impl Run {
         Self { package: package.clone(), features, arguments }
     }
 
-    /// Builds the driver, then replaces this process by it. So Ctrl-C reaches only the bench, which exits cleanly.
+    /// Builds the driver, then replaces this process with it. So Ctrl-C reaches only the bench, which exits cleanly.
     fn build_and_become(&self) -> ExitCode {
         if let Err(code) = self.build() {
             return ExitCode::from(code);
@@ -326,7 +326,10 @@ impl Run {
         eprintln!("prove-bench: building the bench{with}; the first time this takes about {minutes} min on 2 cores");
         let begun = Instant::now();
         match code(self.cargo("build").status()) {
-            0 => eprintln!("prove-bench: built in {} s; now what it runs", begun.elapsed().as_secs()),
+            0 => eprintln!(
+                "prove-bench: built the driver in {} s; it now builds the programs that it needs, if any",
+                begun.elapsed().as_secs()
+            ),
             code => return Err(code),
         }
         Ok(())
@@ -376,7 +379,7 @@ fn code(status: io::Result<ExitStatus>) -> u8 {
     }
 }
 
-/// The allocators, and sets of them, that a command line names.
+/// The allocators and the sets of allocators that a command line names.
 fn allocators(arguments: &[OsString]) -> impl Iterator<Item = &str> {
     let lists = (0..arguments.len()).filter_map(|at| match word(arguments, at) {
         "--allocators" => Some(word(arguments, at + 1)),
@@ -396,9 +399,9 @@ mod tests {
         read(&Package::bench(&folder), &provers, line.split_whitespace().map(OsString::from).collect())
     }
 
-    /// A newcomer waits only for the build of the requested prover.
+    /// A first-time user waits only for the build of the requested prover.
     #[test]
-    fn only_what_is_asked_for_is_built() {
+    fn only_the_requested_provers_are_built() {
         for (line, started) in [
             ("plonky3 --smoke", "plonky3: plonky3 --smoke"),
             ("record jolt", "jolt: record jolt"),
@@ -418,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_answered_with_what_is_valid() {
+    fn errors_name_the_valid_words() {
         for (line, valid) in [
             ("plonky9", "jolt, miden, plonky3, check"),
             ("", "no prover given"),
@@ -460,9 +463,9 @@ mod tests {
         }
     }
 
-    /// The command line must know every prover in the folder, or it could not be started. CI runs each of them.
+    /// A prover that the launcher does not find could not be started. CI must run each of them.
     #[test]
-    fn every_folder_of_a_prover_is_found_and_has_its_job() {
+    fn every_prover_folder_is_found_and_has_a_ci_job() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../provers");
         let found = packages(&folder);
         for package in &found {

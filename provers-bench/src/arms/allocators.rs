@@ -1,5 +1,5 @@
-//! The allocators of the arms' binaries. Each has a module under the name that [`arm!`](crate::arm) takes: the value to
-//! install, and the description that the binary gives of it. A crate with its own prover takes them from here, and
+//! The allocators of the arms' binaries. Each has a module under the name that [`arm!`](crate::arm) takes. The module has
+//! the value to install, and the binary's description of it. A crate with its own prover takes them from here, and
 //! depends on this crate alone.
 //!
 //! Some allocators take long to build. Without the features `jemalloc` and `peers` they are known by name but cannot
@@ -29,11 +29,11 @@ pub struct Installed {
     /// Returns the value of a setting that is in force, by the allocator's own name for it; `None` if the name is
     /// unknown.
     pub setting: fn(&str) -> Option<String>,
-    /// Calls the given function once, in the way that the allocator expects provers to run. It is timed with the proof.
+    /// Calls the given function once, in the way that the allocator expects provers to run. Its cost is timed with the proof.
     pub scope: fn(&mut dyn FnMut()),
     /// Replays a recorded phase: it does what `scope` does, and what the allocator's adapter does inside the prover.
     pub phase: fn(&mut dyn FnMut()),
-    /// Returns all free memory to the system; `None` if a replay does not do that.
+    /// Returns all free memory to the system after a replay; `None` if a replay does not ask this allocator to.
     pub release: Option<fn()>,
 }
 
@@ -115,12 +115,12 @@ pub mod glibc {
         use std::os::unix::process::CommandExt;
         use std::process::Command;
 
-        /// How often this program was started again.
+        /// The environment variable that counts the restarts of this program.
         const STARTS: &str = "PROVE_BENCH_STARTS";
         const MAX_STARTS: usize = 30;
 
         /// Starts this program again if glibc should ask for huge pages and does not. glibc 2.36 reads the host's setting into a buffer
-        /// without a zero at its end, and compares it as a string. So in about half of all processes it does not know the setting.
+        /// without a terminating zero, and then compares it as a string. In about half of all processes the comparison fails.
         pub(super) fn start_again_without_huge_pages() {
             if !env::var("GLIBC_TUNABLES").is_ok_and(|tunables| tunables.contains("malloc.hugetlb=1")) {
                 return;
@@ -130,12 +130,12 @@ pub mod glibc {
             if is_possible && starts < MAX_STARTS && !asks_for_huge_pages() {
                 let mut again = Command::new("/proc/self/exe");
                 again.args(env::args_os().skip(1)).env(STARTS, (starts + 1).to_string());
-                // Comes back only if the system refuses. Then the arm fails, and says why.
+                // `exec` returns only if it fails. The setting is then not in force, which fails the arm with that reason.
                 let _refused = again.exec();
             }
         }
 
-        /// Larger than the highest threshold above which glibc maps a request separately.
+        /// More than the highest value of glibc's mmap threshold, above which glibc maps each request separately.
         const PROBE_BYTES: usize = 256 << 20;
 
         pub(super) fn version() -> String {
@@ -154,8 +154,8 @@ pub mod glibc {
             }
         }
 
-        /// Whether the kernel got the advice to use huge pages (`hg` in smaps) for a part of a large block that is never touched. A block of
-        /// the heap may begin in memory that the heap had before, which has no advice.
+        /// Whether glibc advises the kernel to use huge pages (`hg` in smaps) for any part of a large block, which is never touched. A block
+        /// of the heap may begin in older memory of the heap, which has no advice.
         fn asks_for_huge_pages() -> bool {
             // SAFETY: the block is freed once, and nobody reads it.
             let at = std::hint::black_box(unsafe { libc::malloc(PROBE_BYTES) });
@@ -184,9 +184,9 @@ pub mod glibc {
                 (before, used, libc::mallinfo2())
             };
             if used.hblks > before.hblks {
-                "no: it is mapped by itself"
+                "no: it is mapped separately"
             } else if after.keepcost < PROBE_BYTES {
-                "no: it is given back"
+                "no: it is returned to the system"
             } else {
                 "yes"
             }
@@ -406,7 +406,7 @@ pub mod zk_alloc {
         }
     }
 
-    /// A constant of the allocator, in builds that can set it.
+    /// The value in force of one of the allocator's constants, in builds that can set them.
     #[cfg(feature = "tune")]
     fn setting(name: &str) -> Option<String> {
         ::zk_alloc::tuning::in_force(name).map(|value| value.to_string())
@@ -432,8 +432,8 @@ pub mod zk_alloc {
             ("phases", stats.phases),
             ("refusals", stats.refusals),
             ("system_calls", stats.system_calls),
-            // Goes up and down. A sample records its growth during the proof: the memory that left its phase, the proof
-            // included, as in zk_alloc's PhaseReport.
+            // The live bytes rise and fall. A sample records their growth during the proof: the memory that escapes its
+            // phase, including the proof, as in zk_alloc's PhaseReport.
             ("escaped_bytes", stats.live_bytes as u64),
         ])
     }
@@ -463,7 +463,7 @@ mod tests {
 
     /// An arm with refused settings would show the default figures under the tuned name.
     #[test]
-    fn a_setting_that_is_not_in_force_is_named_with_what_is() {
+    fn a_refused_setting_is_named_with_the_value_in_force() {
         let setting = |name: &str| (name == "opt.thp").then(|| "default".to_owned());
         let installed = Installed { setting, ..Installed::named("m", "1", &[]) };
         let confirm = |name: &str, value: &str| installed.confirm(&[(name.into(), value.into())]);

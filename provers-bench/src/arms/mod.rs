@@ -83,7 +83,7 @@ impl Arm {
         self
     }
 
-    /// The same allocator with other settings, with which `exec` does not start a program.
+    /// The same allocator with other settings. `exec` leaves this arm out unless it [`preloads`](Self::preloads) a library.
     const fn set(self, name: &'static str, environment: &'static [(&'static str, &'static str)]) -> Self {
         Self { name, environment, preload: None, ..self }
     }
@@ -117,7 +117,7 @@ impl Arm {
 /// Variables or settings: names and values.
 pub(crate) type Variables = [(String, String)];
 
-/// Names and values that outlive the table.
+/// Copies of these names and values.
 pub(crate) fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
@@ -151,7 +151,7 @@ const MIMALLOC: Arm =
     Arm::new("mimalloc", "with-mimalloc").coloured("#009e73", "#2fc497").preloads(MIMALLOC_LIBRARY, &[]);
 const TCMALLOC: Arm =
     Arm::new("tcmalloc", "with-tcmalloc").coloured("#7a5cc0", "#b39df0").preloads(TCMALLOC_LIBRARY, &[]);
-/// Our arm with default settings. An arm without a setting of its own must still be served by the arena.
+/// Our arm with default settings. Its proofs count only if the arena served requests.
 const ZK_ALLOC: Arm = Arm {
     is_ours: true,
     holds: &[ARENA_SERVES],
@@ -266,7 +266,7 @@ pub const ARMS: &[Arm] = &[
         ],
         ..TCMALLOC
     }
-    // Variables of gperftools, which is the library that distributions have: it releases nothing, and threads cache more.
+    // Variables of gperftools, the TCMalloc that distributions package: it then releases nothing, and threads cache more.
     .preloads(
         TCMALLOC_LIBRARY,
         &[("TCMALLOC_RELEASE_RATE", "0"), ("TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES", "268435456")],
@@ -299,7 +299,7 @@ pub(crate) struct Set {
     pub(crate) contains: fn(&Arm) -> bool,
 }
 
-/// Our arm with default settings. It represents our arms in the sets `quick` and `peers`, and `check` holds it to its
+/// Our arm with default settings. It represents our arms in the sets `quick` and `peers`, and `check` compares it with its
 /// baseline.
 pub(crate) const OURS: &str = ZK_ALLOC.name;
 
@@ -341,7 +341,7 @@ mod tests {
     /// An arm with an unused arena would show glibc's figures under its own name. On a host without huge pages, asking for them has no
     /// effect.
     #[test]
-    fn a_figure_of_zero_or_none_breaks_its_condition() {
+    fn a_zero_or_missing_figure_breaks_its_condition() {
         let with = |name: &str, value| Counters::from([(name.to_owned(), value)]);
         let counted = |value| sample::tests::sample(1, with("arena_allocations", value));
         assert_eq!(ARENA_SERVES.broken_by(&counted(1)), None);

@@ -1,5 +1,5 @@
-//! Our arena with other values of its constants, in builds with the feature `tune`: they show the use of a mechanism by its
-//! absence.
+//! Arms of our arena with other values of its constants, in builds with the feature `tune`. An arm without a mechanism shows
+//! what the mechanism contributes.
 
 use super::{Arm, Colour, ZK_ALLOC};
 use ::zk_alloc::tuning::{CONSTANTS, Constant};
@@ -7,18 +7,18 @@ use std::sync::{Mutex, PoisonError};
 
 /// An arm is named `zk-alloc:NAME=VALUE`, with `+` between several constants.
 pub(crate) const PREFIX: &str = "zk-alloc:";
-/// The arms without one mechanism each.
+/// The set of arms that each lack one mechanism.
 const ABLATION: &str = "ablation";
-/// The arms with one constant each at half and at twice its value.
+/// The set of arms that each have one constant at half or at twice its value.
 const CONSTANTS_SET: &str = "constants";
 
 /// The two sets, by their names.
 pub(crate) const SETS: [&str; 2] = [ABLATION, CONSTANTS_SET];
 
-/// The constants of a mechanism that takes all of them to switch off.
+/// The constants of the headroom mechanism. It is off only if all of them switch it off.
 const OF_HEADROOM: [&str; 3] = ["headroom_part", "min_headroom_bytes", "max_headroom_bytes"];
 
-/// The arms of one of the two sets; `None` if the name is of another.
+/// The arms of the set `name`; `None` if it is neither of the two sets.
 pub(crate) fn set(name: &str) -> Option<Vec<&'static Arm>> {
     let values: Vec<String> = match name {
         ABLATION => {
@@ -33,19 +33,19 @@ pub(crate) fn set(name: &str) -> Option<Vec<&'static Arm>> {
     Some(values.iter().map(|values| arm(values).expect("a constant and a number")).collect())
 }
 
-/// The arm of this name; `None` if it names a constant that there is not, or no number.
+/// The arm of this name; `None` if it names an unknown constant, or if a value is not a number.
 pub(crate) fn named(name: &str) -> Option<&'static Arm> {
     arm(name.strip_prefix(PREFIX)?)
 }
 
-/// The setting that switches a constant's mechanism off; `None` if the constant does not have one of its own.
+/// The setting that switches a constant's mechanism off; `None` if the constant has no mechanism of its own.
 fn off(constant: &Constant) -> Option<String> {
     let value = constant.off?;
     let shown = if value == usize::MAX { "never".into() } else { value.to_string() };
     Some(format!("{}={shown}", constant.name))
 }
 
-/// A switch has no half.
+/// The settings with half and with twice the constant's value; none for a switch, which is 0 or 1.
 fn halved_and_doubled(constant: &Constant) -> Vec<String> {
     let value = constant.value;
     let values = if constant.unit == "0 or 1" { Vec::new() } else { vec![value / 2, value.saturating_mul(2)] };
@@ -87,9 +87,9 @@ fn make(values: &str) -> Option<&'static Arm> {
 mod tests {
     use super::*;
 
-    /// A mechanism that no arm switches off would stay without a reason.
+    /// An ablation would not measure a mechanism that no arm switches off.
     #[test]
-    fn the_sets_reach_every_constant() {
+    fn the_two_sets_cover_every_constant() {
         let names = |set_name| set(set_name).unwrap().iter().map(|arm| arm.name).collect::<Vec<_>>().join(" ");
         let (ablation, constants) = (names(ABLATION), names(CONSTANTS_SET));
         for constant in CONSTANTS {
@@ -101,11 +101,11 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_a_setting_that_the_arm_must_confirm() {
+    fn the_name_of_an_arm_sets_constants_that_it_must_confirm() {
         let arm = named("zk-alloc:max_resident_probes=0+headroom_part=never").unwrap();
         assert_eq!(arm.environment, [("ZK_ALLOC_TUNE", "max_resident_probes=0,headroom_part=18446744073709551615")]);
         assert_eq!(arm.confirms, [("max_resident_probes", "0"), ("headroom_part", "18446744073709551615")]);
-        assert!(std::ptr::eq(arm, named(arm.name).unwrap()), "a report asks for each name again and again");
+        assert!(std::ptr::eq(arm, named(arm.name).unwrap()), "each arm is made only once");
         for wrong in [
             "zk-alloc:",
             "zk-alloc:none=1",

@@ -2,7 +2,7 @@
 //!
 //! - `mod`: answers requests; fails on request, for tests
 //! - `profiling`: the profile of an arm of zk-alloc
-//! - `traces`: the recorder: its allocator, which records every large request, and its `main`; and a script on real memory
+//! - `traces`: the recorder (an allocator that records every large request, and a `main`), and the replay of a script
 
 #[cfg(feature = "profile")]
 pub(crate) mod profiling;
@@ -77,7 +77,7 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
         let reply = match request {
             Request::Setup { arm, prover, workload, log_rows, concurrent, requires, stack_bytes } => {
                 let place = Place::new(stack_bytes);
-                // Confirm first: the allocator must be asked before it is used.
+                // Confirm first: the settings must be checked before the prover uses the allocator.
                 let ready = installed.confirm(&requires).and_then(|confirmed| {
                     let subject = set_up(provers, &prover, &workload, log_rows, place)?;
                     let concurrent = ConcurrentProofs::new(concurrent, place)?;
@@ -109,8 +109,8 @@ fn set_up(provers: &[Prover], prover: &str, workload: &str, log_rows: u32, place
     }
     let prover = provers.iter().find(|known| known.name == prover).context("unknown prover")?;
     let spec = prover.workloads.iter().find(|known| known.name == workload).context("unknown workload")?;
-    // The pool must exist before the next call, which would build one, and starts the background thread if it is set. It starts outside of
-    // phases, so that its permanent allocations do not lie in the arena.
+    // The pool must exist before the next call, which would otherwise build one. That call also starts the background thread if a setting
+    // asks for it. All of these threads start outside phases, so that their permanent allocations do not lie in the arena.
     place.build_pool()?;
     let _ = zk_alloc::pool::build_global();
     spec.setup(log_rows).context("setup failed")
@@ -150,8 +150,8 @@ impl Session {
     }
 }
 
-/// Names a fault as `arm:round:kind`; the round `*` means every round. So tests can watch the real driver and the real gate handle a
-/// failing arm.
+/// The variable that requests a fault, as `arm:round:kind`; the round `*` means every round. Tests use it to check how the real driver and
+/// the real gate handle a failing arm.
 const FAULT: &str = "PROVE_BENCH_TEST_FAULT";
 /// Memory that a storm of page faults touches: more pages than the gate allows.
 const STORM_BYTES: usize = 48 << 20;
@@ -212,7 +212,7 @@ impl Fault {
         }
     }
 
-    /// Runs on the clock, after a proof that took `elapsed`.
+    /// Runs after a proof that took `elapsed`, while the clock still runs.
     fn disturb(self, elapsed: Duration) -> anyhow::Result<()> {
         match self {
             Self::Slow { percent } => {
@@ -230,12 +230,12 @@ impl Fault {
 
 fn storm() -> anyhow::Result<()> {
     // With huge pages the whole storm would be two dozen faults.
-    nix::sys::prctl::set_thp_disable(true).context("cannot do without huge pages")?;
-    // Outside any phase, and larger than glibc keeps: the kernel supplies new pages each time.
+    nix::sys::prctl::set_thp_disable(true).context("cannot switch huge pages off")?;
+    // The request is outside any phase, and larger than what glibc keeps. So the kernel supplies new pages each time.
     let mut pages = vec![0_u8; STORM_BYTES];
     pages.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 1);
     drop(black_box(pages));
-    nix::sys::prctl::set_thp_disable(false).context("cannot have huge pages back")?;
+    nix::sys::prctl::set_thp_disable(false).context("cannot switch huge pages on again")?;
     Ok(())
 }
 
@@ -245,7 +245,7 @@ mod tests {
 
     /// A misspelt fault must not pass as a good proof.
     #[test]
-    fn a_fault_is_one_of_those_known() {
+    fn an_unknown_fault_is_refused() {
         assert_eq!(Fault::named("slow=15").unwrap(), Fault::Slow { percent: 15 });
         assert_eq!(Fault::named("page-faults").unwrap(), Fault::PageFaults);
         for wrong in ["slow", "slow=much", "page-fault", ""] {

@@ -20,19 +20,19 @@ use zk_alloc::profile::{self, Site, Snapshot, Source};
 use zk_alloc_profile::Value;
 use zk_alloc_tracing::Recorder;
 
-/// The call sites that `profile.json` names.
+/// The most call sites that `profile.json` lists.
 const MAX_SITES: usize = 100;
 
 /// The folder of the profile of this process; `None` if the driver asks for none.
 pub(super) struct Profiling(Option<PathBuf>);
 
 impl Profiling {
-    /// As the driver asks.
+    /// Reads the variable that the driver sets.
     pub(super) fn from_environment() -> Self {
         Self(env::var_os(FOLDER).map(PathBuf::from))
     }
 
-    /// Makes a proof, and writes its profile. Proofs after the second have none.
+    /// Makes a proof, and writes its profile if it is one of the first two.
     pub(super) fn prove<R>(&self, round: u32, prove: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
         match (&self.0, round) {
             (Some(folder), 0) => {
@@ -94,7 +94,7 @@ fn described(snapshot: &Snapshot, stages: &Stages) -> Profile {
     for site in sites.into_iter().take(MAX_SITES) {
         one.sites = vec![site.clone()];
         let (calls, _) = folded_line(named(&one).folded(Value::PeakSpace).trim_end());
-        // Call sites that differ only in the allocator's own functions are one.
+        // Merges call sites that differ only in the allocator's own functions.
         match rows.iter_mut().find(|row| row.calls == calls) {
             Some(row) => {
                 row.peak_bytes += site.peak.bytes;
@@ -125,12 +125,12 @@ pub(crate) fn folded_line(line: &str) -> (Vec<String>, u64) {
     (functions.split(';').map(str::to_owned).collect(), figure.parse().unwrap_or(0))
 }
 
-/// Readings beyond this number double the time between two.
+/// At this many readings, every other one is dropped, and the time between two readings doubles.
 const MAX_READINGS: usize = 8192;
-/// The thread reads the parts of the memory in at most one part in this many of its time.
+/// The thread spends at most one part in this many of its time on reading the parts of the memory.
 const SHARE_OF_TIME: u32 = 20;
 
-/// Begins to read, once in a millisecond. Call this outside of phases: the readings are then no memory of the arena.
+/// Begins to read the arena's memory, once a millisecond. Call this outside phases, so that the readings are not in the arena.
 fn begin_levels(began: Instant) -> Sampler<Profile> {
     let readings = Profile {
         levels: Vec::with_capacity(MAX_READINGS),
@@ -161,7 +161,7 @@ fn begin_levels(began: Instant) -> Sampler<Profile> {
     Sampler::begin(readings, move |readings, is_last| profile::unsampled(|| read(readings, is_last)))
 }
 
-/// Keeps every other one.
+/// Keeps every other reading.
 fn thin_out<T>(readings: &mut Vec<T>) {
     let mut index = 0;
     readings.retain(|_| {
@@ -187,7 +187,7 @@ fn parts_at(at: Duration) -> Parts {
     }
 }
 
-/// After this many snapshots, none is taken any more. A prover with so many spans would wait for them.
+/// The most snapshots that are taken. More of them would delay a prover with that many spans.
 const MAX_SNAPSHOTS: usize = 4000;
 
 /// A layer that records the stages of a proof. Clones share the record.
@@ -198,10 +198,10 @@ struct Stages(Arc<Mutex<Record>>);
 struct Record {
     began: Option<Instant>,
     thread: Option<ThreadId>,
-    /// The spans that are entered, each with its path and its place in `stages`.
+    /// The spans that are open now, each with its path and its index in `stages`.
     open: Vec<(SpanPath, usize)>,
     stages: Vec<Stage>,
-    /// All paths so far: the name of a span, under another.
+    /// All paths so far: the path of the parent span, and the name of the span.
     paths: Vec<(Option<SpanPath>, &'static str)>,
     sites: HashMap<Key, Seen>,
     snapshots: usize,
@@ -210,18 +210,18 @@ struct Record {
 /// An index into `paths`.
 type SpanPath = usize;
 
-/// A call site.
+/// A call site: its addresses, and the allocator that serves it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key(Vec<usize>, Source);
 
-/// The account of a call site.
+/// The allocations of a call site so far.
 #[derive(Default)]
 struct Seen {
     allocated_bytes: u64,
     live_bytes: u64,
     /// The bytes that it allocated within each path.
     allocated: HashMap<SpanPath, u64>,
-    /// Its live bytes when the path was last left.
+    /// Its live bytes when the innermost span of each path last ended.
     live_at_exit: HashMap<SpanPath, u64>,
 }
 
@@ -241,7 +241,7 @@ impl Stages {
         self.lock().stages.clone()
     }
 
-    /// The spans in which a site allocated most, and the bytes of it that were alive when the innermost one of them ended.
+    /// The nested spans in which a site allocated most, and the site's live bytes when the innermost of them last ended.
     fn of(&self, site: &Key) -> (Vec<String>, Option<u64>) {
         let record = self.lock();
         let Some(seen) = record.sites.get(site) else { return (Vec::new(), None) };
@@ -255,13 +255,13 @@ impl Stages {
     }
 
     fn lock(&self) -> MutexGuard<'_, Record> {
-        // A panic in here leaves a record that lacks a part, and nothing worse.
+        // After a panic of another thread, the record may be incomplete, but it stays usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Record {
-    /// Whether the calling thread is the one whose spans count.
+    /// Whether the spans of the calling thread count. Only those of the first thread that enters a span do.
     fn is_main(&mut self) -> bool {
         let this = thread::current().id();
         *self.thread.get_or_insert(this) == this
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(bytes, 4096);
     }
 
-    /// A span that is entered again in a loop is one stage of the sites, and several on the page.
+    /// A span that a loop enters repeatedly is one path for the call sites, but several stages on the page.
     #[test]
     fn spans_nest_and_repeat() {
         let stages = Stages::new(Instant::now());

@@ -1,10 +1,10 @@
-//! Traces of allocations, in the child: the recorder, and a script on real memory.
+//! Traces of allocations, in the child: the recorder, and the replay of a script on real memory.
 //!
 //! The recorder is the system allocator, which also records every large request, in a buffer that the recorder maps
 //! itself. Nothing in it allocates or blocks: a record is one atomic addition and four stores.
 //!
-//! The replaying process has the script's threads, on real memory, under the installed allocator. Threads take turns, in
-//! the order of the script. Each block is marked, so that a block that is handed out twice is found.
+//! The replay runs the script's threads on real memory, under the installed allocator. The threads take turns, in the
+//! order of the script. Each block is marked, so that the replay detects memory that is handed out twice.
 #![allow(
     unsafe_code,
     reason = "implements GlobalAlloc, shares a buffer that it cannot allocate, and writes to the measured memory"
@@ -134,7 +134,7 @@ fn installed() -> Installed {
 }
 
 fn record(session: &Session, op: Op, address: *mut u8, size: usize, align: usize) {
-    // Ordered against the allocator's own locks: see `Record`.
+    // `AcqRel`: with the allocator's own locks, a free is numbered before the next use of its address. See `Record`.
     let index = BEGUN.fetch_add(1, Ordering::AcqRel);
     let Some(slot) = session.words.get(index * RECORD_WORDS..(index + 1) * RECORD_WORDS) else { return };
     let phase = PHASE.load(Ordering::Relaxed);
@@ -215,11 +215,11 @@ unsafe impl GlobalAlloc for Recorder {
 /// The script at `path`, as a workload whose proof is a replay.
 pub(super) fn subject(path: &Path) -> anyhow::Result<Subject> {
     let mut reader = Reader::open(path)?;
-    let shape = reader.header.shape.context("a trace is no script")?;
+    let shape = reader.header.shape.context("this trace was not prepared for a replay")?;
     let records = &*table(shape.records, || {
         let record = reader.next().context("the script is shorter than its header says")??;
         let is_known = (1..=shape.threads).contains(&record.thread.into());
-        ensure!(is_known, "thread {} of the script is none of its {}", record.thread, shape.threads);
+        ensure!(is_known, "the script names thread {}, but has {} threads", record.thread, shape.threads);
         Ok(record)
     })?;
     Ok(Box::new(move |_, _, installed, _| Ok((replay(records, shape, installed)?, None))))
@@ -244,7 +244,8 @@ fn table<T>(len: usize, mut next: impl FnMut() -> anyhow::Result<T>) -> anyhow::
     Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) })
 }
 
-/// A thread of the script: the steps of its next turn, and how it ended. Both channels have room for one, so that a message itself allocates nothing.
+/// A thread of the script. One channel takes the steps of its next turn, the other returns the turn's result. Both have room for one
+/// message, so that sending allocates nothing.
 struct Player {
     turns: SyncSender<Range<usize>>,
     ended: Receiver<anyhow::Result<()>>,
@@ -278,7 +279,7 @@ fn replay(records: &'static [Record], shape: Shape, installed: &Installed) -> an
     })
 }
 
-/// Plays the whole script.
+/// Gives each thread its turns, in the order of the script. Measures the whole script as one sample.
 fn direct<'a>(
     records: &[Record],
     players: &[Player],
@@ -323,8 +324,8 @@ fn direct<'a>(
     Ok(sample)
 }
 
-/// The state that the acting thread works on. Of the replay's own memory, the measured allocator serves only the channels' lists of waiting
-/// threads.
+/// The state of the replay, which the thread whose turn it is works on. The measured allocator serves none of the replay's own memory,
+/// except the channels' lists of waiting threads.
 struct Play {
     records: &'static [Record],
     blocks: &'static mut [Option<Block>],
@@ -335,7 +336,7 @@ struct Play {
 }
 
 impl Play {
-    /// Plays these steps, which are of one thread.
+    /// Plays these steps, which belong to one thread.
     fn steps(&mut self, steps: Range<usize>) -> anyhow::Result<()> {
         for at in steps {
             let record = &self.records[at];
@@ -350,11 +351,11 @@ impl Play {
 
     fn step(&mut self, number: u64, record: &Record) -> anyhow::Result<()> {
         let size_bytes = record.size_bytes as usize;
-        let place = self.blocks.get_mut(record.address as usize).context("the script names a block that it has not")?;
+        let place = self.blocks.get_mut(record.address as usize).context("the script names an unknown block")?;
         let unknown = "the script uses a block that is not alive";
         *place = match record.op {
             Op::Alloc | Op::AllocZeroed => {
-                ensure!(place.is_none(), "the script makes a block that is alive");
+                ensure!(place.is_none(), "the script allocates a block that is already alive");
                 let layout = Layout::from_size_align(size_bytes, record.align_bytes as usize)?;
                 Some(Block::new(layout, record.op == Op::AllocZeroed, number)?)
             }
@@ -374,7 +375,7 @@ impl Play {
 }
 
 /// A block of the installed allocator. It has marks at both ends and in every page, so that it is resident like a
-/// program's block. Each block has other marks. Dropping it without [`Block::free`] leaks it.
+/// program's block. The marks differ between blocks. Dropping a block without [`Block::free`] leaks it.
 struct Block {
     at: NonNull<u8>,
     layout: Layout,
@@ -388,7 +389,7 @@ unsafe impl Send for Block {}
 impl Block {
     /// A block that is marked with `number`.
     fn new(layout: Layout, is_zeroed: bool, number: u64) -> anyhow::Result<Self> {
-        ensure!(layout.size() > 0, "the script makes a block of no size");
+        ensure!(layout.size() > 0, "the script allocates a block of size 0");
         // SAFETY: the size is not 0.
         let at = unsafe { if is_zeroed { alloc_zeroed(layout) } else { alloc(layout) } };
         let block = Self::placed(at, layout, number)?;
@@ -400,7 +401,7 @@ impl Block {
     fn resize(self, size_bytes: usize, number: u64) -> anyhow::Result<Self> {
         self.check(usize::MAX, self.layout.size())?;
         let layout = Layout::from_size_align(size_bytes, self.layout.align())?;
-        ensure!(size_bytes > 0, "the script resizes a block to nothing");
+        ensure!(size_bytes > 0, "the script resizes a block to size 0");
         // SAFETY: the installed allocator returned the block with this layout, and nothing refers to the old block
         // afterwards. The new size is not 0, and fits the alignment.
         let at = unsafe { realloc(self.at.as_ptr(), self.layout, size_bytes) };
@@ -442,7 +443,7 @@ impl Block {
                 // SAFETY: the byte is initialised, and only this block refers to it.
                 unsafe { AtomicU8::from_ptr(at.as_ptr()) }.swap(self.marked(offset), Ordering::Relaxed)
             } else {
-                // SAFETY: only this block refers to the byte. Volatile, because nothing may ever read it.
+                // SAFETY: only this block refers to the byte. The write is volatile, so that it is kept even if nothing reads it.
                 unsafe { at.write_volatile(self.marked(offset)) };
                 0
             };
@@ -477,8 +478,8 @@ fn marks(number: u64) -> [u8; 8] {
     (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes().map(|byte| byte | 1)
 }
 
-/// The marked bytes of a block, each once: eight at each end, and one in 256. A page has several, so that a block inside
-/// another one probably hits one.
+/// The marked bytes of a block, each once: eight at each end, and one in 256. A page has several, so that a block that
+/// overlaps another one probably overwrites one.
 fn places(size_bytes: usize) -> impl Iterator<Item = usize> {
     let head = 0..8.min(size_bytes);
     let tail = size_bytes.saturating_sub(8).max(head.end)..size_bytes;
@@ -491,7 +492,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_holds_what_it_was_given_and_an_error_ends_it() {
+    fn a_table_has_the_values_of_its_source_or_fails_with_its_error() {
         let mut count = 0_u64;
         let mut next = || {
             count += 1;
@@ -539,7 +540,7 @@ mod tests {
         }
     }
 
-    /// `realloc` must copy every page. A page that stays behind or lands elsewhere must be found.
+    /// `realloc` must copy every page. The marks must show a page that is left out or copied to a wrong place.
     #[test]
     fn every_page_of_a_block_has_its_own_marks() {
         for size_bytes in [1, 4096, 8200, 12_289] {

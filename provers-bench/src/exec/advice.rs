@@ -1,4 +1,4 @@
-//! The advice: the most that there is to gain, a sentence for each allocator, the one to take, and how to set it up.
+//! The advice: the limit of the possible gain, a sentence for each allocator, the one to take, and how to set it up.
 
 use super::preload::{self, Candidate};
 use crate::arms::{BASELINE, OURS};
@@ -46,7 +46,7 @@ pub(super) fn of(
     comparisons.sort_by(|a, b| a.peak_bytes.cmp(&b.peak_bytes).then(a.wall.median.total_cmp(&b.wall.median)));
     let (free, costly): (Vec<&Comparison<'_>>, Vec<_>) =
         comparisons.iter().filter(|comparison| comparison.gains()).partition(|comparison| !comparison.costs());
-    // From the lowest peak on; a higher peak must save enough time to be worth it.
+    // Starts with the lowest peak. An allocator with a higher peak replaces it only if it saves time.
     let taken = free.into_iter().reduce(|leaner, other| {
         let saves = time(other.arm, leaner.arm, (seed, exact_cpu)).is_some_and(|(.., change)| change == Change::Less);
         if saves { other } else { leaner }
@@ -171,8 +171,8 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// The wall time of an arm relative to another's; CPU time if it decides, which it does only where it is exact; and the change that they
-/// show.
+/// The ratio of an arm's wall time to another arm's, the ratio of their CPU times if that decides, and the change that they show. CPU time
+/// decides only if it is exact.
 fn time(arm: &ArmResult, other: &ArmResult, (seed, exact_cpu): (u64, bool)) -> Option<(Ratio, Option<Ratio>, Change)> {
     let wall = ratio(arm, other, seed, |sample| sample.wall_ns)?;
     let interval = wall.believed()?;
@@ -199,8 +199,8 @@ mod tests {
     use crate::results::record::tests::arm;
     use crate::results::{Outcome, Timed};
 
-    /// An arm of ten runs: its label, shares of 100 ms and of 90 ms of CPU time, its peak in MB, and the scatter of its
-    /// runs' times.
+    /// An arm of ten runs: its label, its wall time as a share of 100 ms, its CPU time as a share of 90 ms, its peak in MB,
+    /// and the scatter of its runs' times.
     type Arm = (&'static str, f64, f64, u64, f64);
 
     /// A quiet arm whose CPU time follows its time.
@@ -248,7 +248,7 @@ mod tests {
 
     /// If the rounds show no difference between allocators, the advice is the one with the lowest peak.
     #[test]
-    fn the_leanest_of_the_fastest_is_taken_with_the_lines_to_paste() {
+    fn the_lowest_peak_among_the_fastest_is_advised_with_lines_to_paste() {
         let advice = advice(&[GLIBC, quiet("mimalloc", 0.8, 150), quiet("tcmalloc", 0.801, 104)]);
         assert_eq!(advice.verdict[0], "Take tcmalloc.");
         assert!(advice.verdict[1].starts_with("tcmalloc takes 0.80"), "{:?}", advice.verdict);
@@ -262,7 +262,7 @@ mod tests {
 
     /// A copy on an older processor would die of an illegal instruction.
     #[test]
-    fn where_our_library_runs_is_said_with_the_lines_that_copy_it() {
+    fn the_lines_that_copy_our_library_come_with_a_warning_about_other_machines() {
         let advice = advice(&[GLIBC, quiet(OURS, 0.8, 100)]);
         assert_eq!(advice.dockerfile[0], "COPY libzk-alloc.so.2 /usr/local/lib/libzk-alloc.so.2");
         assert_eq!(advice.verdict.last().map(String::as_str), Some(BUILT_HERE));
@@ -285,7 +285,7 @@ mod tests {
     fn time_for_more_memory_is_the_readers_choice() {
         let one = [GLIBC, quiet("jemalloc", 0.93, 109)];
         assert_says(&one, &["No gain here is without a cost, so the choice is yours.", "and 1.09 of the memory."]);
-        assert!(advice(&one).environment.is_some(), "the only one there is can be pasted");
+        assert!(advice(&one).environment.is_some(), "a single candidate comes with lines to paste");
         assert_says(&[GLIBC, quiet("jemalloc", 0.93, 105), quiet("x", 0.7, 200)], &["Take jemalloc.", "x takes 0.700"]);
         let both = [GLIBC, quiet("x", 1.2, 10), quiet("y", 0.9, 120)];
         assert_says(&both, &["No gain here is without a cost", "and 0.10 of the memory.", "and 1.20 of the memory."]);
@@ -305,7 +305,8 @@ mod tests {
         assert_says(&[GLIBC, ("jemalloc", 1.0, 0.9, 100, 0.002)], &["Stay with glibc"]);
     }
 
-    /// Between the proofs of a service, the memory that it holds is what the host pays for. Of short intervals, ticks of 10 ms tell nothing.
+    /// Between proofs, a service costs its host the memory that stays resident. CPU time comes in ticks of 10 ms, too coarse for short
+    /// intervals.
     #[test]
     fn memory_at_rest_is_a_cost_and_the_cpu_time_of_short_intervals_decides_nothing() {
         let of_intervals = |resting_mb: u64, cpu: f64| {
@@ -327,7 +328,7 @@ mod tests {
 
     /// A memory saving is a gain of its own if it is at least 5% and costs no time.
     #[test]
-    fn memory_that_costs_no_time_is_worth_a_change() {
+    fn a_memory_saving_that_costs_no_time_is_advised() {
         let leaner = |peak_mb| [GLIBC, quiet("mimalloc", 1.0, peak_mb)];
         assert_says(&leaner(95), &["Take mimalloc for its memory.", "of the time (no difference shown) and 0.95 of"]);
         assert_says(&leaner(96), &["Stay with glibc"]);

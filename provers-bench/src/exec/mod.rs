@@ -4,7 +4,7 @@
 //! - `mod`: the options; from a job to its files; which runs count
 //! - `process`: one run: the command's processes, started, watched and waited for, and their output
 //! - `profile`: which functions take page faults and hold memory
-//! - `preload`: the allocators, as data and on this machine, and the lines that set one up; the program, from its file
+//! - `preload`: the allocators' libraries on this machine, the lines that set one up, and what the program's file shows
 //! - `advice`: which figures count, and the advice
 
 use crate::arms::{BASELINE, Variables};
@@ -74,10 +74,10 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// The same job, with the name of each arm. Fails if it asks for something that there is not.
+    /// The same job, with one name for each arm. Fails if an allocator is unknown, or if this build lacks a feature that it needs.
     pub(crate) fn checked(self) -> Result<Self, UsageError> {
         if self.profile && !cfg!(feature = "profile") {
-            let text = "this bench was built without its feature profile: `cargo prove-bench exec --profile -- COMMAND` builds it with it";
+            let text = "this bench was built without its feature profile: `cargo prove-bench exec --profile -- COMMAND` enables it";
             return Err(UsageError::Other(text.into()));
         }
         Ok(Self { allocators: preload::names(&self.allocators, &self.library)?, ..self })
@@ -226,7 +226,7 @@ impl Runner {
     fn objection(&self, ran: &Ran) -> Option<String> {
         let complaint = ran.stderr.iter().find(|line| COMPLAINTS.iter().any(|words| line.contains(words)));
         if let Some(line) = complaint.filter(|_| !self.arm.candidate.variables().is_empty()) {
-            return Some(format!("it did not take: {line}"));
+            return Some(format!("the library or a setting was refused: {line}"));
         }
         match (&ran.mapped, self.arm.candidate.file()) {
             (Mapped::NotIn(program), Some(file)) => Some(format!(
@@ -332,12 +332,12 @@ impl Session<'_> {
         let name = &self.name;
         let own = ran.allocators.iter().map(|file| {
             format!(
-                "{name} maps {file} by itself: in the row {BASELINE} it runs with that, and a preloaded library comes before it"
+                "{name} maps {file} by itself: the row {BASELINE} measures that allocator, and a preloaded library replaces it"
             )
         });
         let short = (ran.wall < process::EVERY).then(|| {
             let [wall, every] = [ran.wall, process::EVERY].map(|time| format::time(time.as_nanos() as u64));
-            format!("A run takes {wall}, and memory is looked at every {every}: peaks are missed")
+            format!("A run takes {wall}, and memory is read every {every}, so peaks are missed")
         });
         let remarks: Vec<_> = own.chain(short).collect();
         remarks.iter().for_each(|remark| progress.note(remark));
@@ -367,7 +367,7 @@ impl Session<'_> {
         )
     }
 
-    /// Runs the trial of one arm. The error says why the arm takes no further part.
+    /// Runs the trial of one arm. The error says why the arm drops out.
     fn trial(&mut self, runner: &Runner, trial: Trial, limit: Duration) -> Result<Ran, Outcome> {
         let candidate = &runner.arm.candidate;
         let ran = self.once(&candidate.variables(), candidate.library.as_deref(), Some(limit));
@@ -428,7 +428,8 @@ fn environment() -> impl Iterator<Item = (String, String)> {
     env::vars_os().filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()))
 }
 
-/// The preloaded libraries that are not allocators, in the loader's syntax, which every run preloads; and notes for the reader on the rest.
+/// The libraries that every run preloads: those of the environment's `LD_PRELOAD` that are not allocators, in the loader's syntax. Also notes
+/// for the reader on allocators and on settings in the environment.
 fn inherited(variables: impl Iterator<Item = (String, String)>) -> (String, Vec<String>) {
     let (mut preloaded, mut remarks, mut settings) = (String::new(), Vec::new(), Vec::new());
     for (name, value) in variables {
@@ -438,7 +439,7 @@ fn inherited(variables: impl Iterator<Item = (String, String)>) -> (String, Vec<
             let (allocators, others): (Vec<_>, Vec<_>) = files.partition(|file| is_allocator(file));
             preloaded = others.join(":");
             remarks.extend(allocators.iter().map(|file| {
-                format!("{PRELOAD} of this environment names {file}, an allocator: it is taken out for every run")
+                format!("{PRELOAD} of this environment names {file}, an allocator: every run leaves it out")
             }));
         } else if SETTINGS.iter().any(|prefix| name.starts_with(prefix)) {
             settings.push(format!("{name}={value}"));
@@ -447,7 +448,7 @@ fn inherited(variables: impl Iterator<Item = (String, String)>) -> (String, Vec<
     if !settings.is_empty() {
         settings.sort();
         let settings = settings.join(" ");
-        remarks.push(format!("This environment sets {settings}, for every arm that does not set it otherwise"));
+        remarks.push(format!("This environment sets {settings}, which applies to every arm without its own value"));
     }
     (preloaded, remarks)
 }
@@ -469,7 +470,7 @@ mod tests {
 
     /// The measured command's own options must reach it, with `--` before it and without.
     #[test]
-    fn what_stands_behind_the_command_is_the_commands() {
+    fn options_after_the_command_belong_to_the_command() {
         for line in ["exec --rounds 3 -- sort -n --json file", "exec --rounds 3 sort -n --json file"] {
             let job = asked(line).unwrap();
             assert_eq!(job.command, ["sort", "-n", "--json", "file"]);
@@ -494,15 +495,15 @@ mod tests {
         let marks: Vec<_> = [5, 105, 135, 165, 195].map(mark).into();
         let rounds =
             |round| -> Vec<_> { between(&marks, trial(round), 3).map(|proof| (proof.process, proof.round)).collect() };
-        assert_eq!(rounds(1), [(0, 0), (0, 1), (0, 2)], "a fourth is not paired with anything");
+        assert_eq!(rounds(1), [(0, 0), (0, 1), (0, 2)], "no other arm has a fourth interval to pair with");
         assert_eq!(rounds(2), [(1, 0), (1, 3), (1, 4)]);
         let cold = between(&marks, trial(1), 3).next().unwrap().sample;
         assert_eq!((cold.wall_ns, cold.user_ns, cold.peak_rss_bytes), (100_000_000, 100_000_000, 210));
     }
 
-    /// Settings from outside change the plain arms, and nothing else tells the reader.
+    /// Settings of the environment change the arms with default settings. Only a remark tells the reader so.
     #[test]
-    fn settings_from_outside_are_named_and_other_libraries_stay() {
+    fn settings_of_the_environment_are_named_and_other_libraries_stay() {
         let variables =
             [("MIMALLOC_PURGE_DELAY", "9"), ("PATH", "/bin"), ("LD_PRELOAD", "libno-such.so /lib/other.so")];
         let owned = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));

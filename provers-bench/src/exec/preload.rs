@@ -1,5 +1,5 @@
-//! The libraries that `exec` preloads: their files, packages and settings. And the command's program: where it lies, and whether a library can
-//! be preloaded into it.
+//! The libraries that `exec` preloads: their files, packages and settings. Also the command's program: its path, and whether a library can be
+//! preloaded into it.
 
 use crate::arms::{self, ARMS, Library, OURS, Preload};
 use crate::plan::{self, UsageError};
@@ -37,7 +37,7 @@ pub(super) const OUR_FILE: &str = "libzk_alloc.so";
 /// The package that builds it.
 pub(super) const OUR_PACKAGE: &str = "zk-alloc-preload";
 
-/// An arm: an allocator on this machine.
+/// An arm of `exec`: an allocator, with its library on this machine.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub(super) label: String,
@@ -71,7 +71,7 @@ pub(crate) fn named(given: &str) -> Result<Named, String> {
         return Err(format!("there is no file {}", path.display()));
     }
     if name.is_empty() || name.contains('/') {
-        return Err("valid is a library's path, or NAME=PATH for another allocator than zk-alloc".into());
+        return Err("expected a library's path, or NAME=PATH for an allocator other than zk-alloc".into());
     }
     Ok(Named { name: name.into(), path })
 }
@@ -180,7 +180,7 @@ impl Candidate {
         preload.into_iter().chain(self.environment.clone()).collect()
     }
 
-    /// The library's file name. A packaged library has a name that its package provides for programs.
+    /// The library's file name. For a packaged library it is the name that programs load, which may be a link to the file.
     pub(super) fn file(&self) -> Option<String> {
         let path = self.library.as_ref()?;
         if let Some(Library::Packaged { files, .. }) = preload(&self.arm).map(|preload| preload.library) {
@@ -246,7 +246,7 @@ fn quoted(word: &str) -> String {
 
 /// The headers of a program end before this offset.
 const HEADERS_BYTES: u64 = 1 << 16;
-/// Interpreters to follow from a script; the kernel's limit is as low.
+/// The most interpreters to follow from a script. The kernel's limit is as low.
 const MAX_INTERPRETERS: usize = 4;
 
 /// Names of allocation functions that are linked into programs. Rust's mimalloc calls only `mi_malloc_aligned`.
@@ -289,7 +289,7 @@ impl Target {
                 }
             }
         }
-        bail!("{} is a script of a script of a script", path.display())
+        bail!("{} is a script with too many interpreters that are scripts themselves", path.display())
     }
 
     /// The program's file name.
@@ -327,7 +327,7 @@ fn privileges(program: &Path) -> Option<String> {
     let gains_user = file.mode() & 0o4000 != 0 && file.uid() != Uid::current().as_raw();
     let gains_group = file.mode() & 0o2000 != 0 && file.gid() != Gid::current().as_raw();
     let kind = if gains_user { "setuid" } else { "setgid" };
-    (gains_user || gains_group).then(|| format!("{} is {kind}: the loader passes over LD_PRELOAD", program.display()))
+    (gains_user || gains_group).then(|| format!("{} is {kind}: the loader ignores LD_PRELOAD", program.display()))
 }
 
 /// Whether a program has no loader; `None` if it is not a readable 64-bit ELF program.
@@ -362,10 +362,10 @@ fn linked(program: &Path, bytes: &[u8]) -> Result<Option<String>, String> {
     match loader(&elf, bytes) {
         None => Err(format!("{name} is static: there is no loader that could preload a library")),
         Some(loader) if loader.contains("musl") => {
-            Err(format!("{name} is a program of musl: the libraries are for glibc"))
+            Err(format!("{name} is built for musl, and the libraries are for glibc"))
         }
         Some(_) => Ok(own_allocator(&elf).map(|function| {
-            format!("{name} brings {function} itself: what it asks of that never reaches a preloaded library")
+            format!("{name} links {function} itself: requests to that never reach a preloaded library")
         })),
     }
 }
@@ -378,7 +378,7 @@ fn loader(elf: &ElfFile64<'_, Endianness>, bytes: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(path).into_owned())
 }
 
-/// An allocation function that the program brings itself, as far as its symbols show.
+/// An allocation function that the program defines itself, as far as its symbols show.
 fn own_allocator<'data>(elf: &ElfFile64<'data, Endianness>) -> Option<&'data str> {
     let symbols = elf.dynamic_symbols().chain(elf.symbols());
     let mut defined = symbols.filter(|symbol| symbol.is_definition()).filter_map(|symbol| symbol.name().ok());
@@ -398,7 +398,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_name_given_twice_is_two_arms_and_a_new_one_comes_with_its_library() {
+    fn a_name_given_twice_is_two_arms_and_a_new_name_adds_its_library() {
         let mine = Named { name: "mine".into(), path: "/lib/mine.so".into() };
         let names = names(&owned(&["glibc", "mine", "glibc"]), std::slice::from_ref(&mine)).unwrap();
         let candidates = candidates(&names, &[mine], "a.so", || unreachable!("ours does not take part"));
@@ -411,7 +411,7 @@ pub(crate) mod tests {
 
     /// A path given for an allocator must also serve its tuned arm, or the two would measure different libraries.
     #[test]
-    fn a_library_that_is_named_serves_plain_and_tuned() {
+    fn a_named_library_serves_the_plain_and_the_tuned_arm() {
         let named = Named { name: "jemalloc".into(), path: "/opt/je.so".into() };
         let candidates = candidates(&owned(&["jemalloc-tuned", "glibc-tuned"]), &[named], "", || Err("none".into()));
         assert_eq!(candidates[0].library.as_deref(), Some(Path::new("/opt/je.so")));
@@ -420,7 +420,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_not_there_says_what_brings_it() {
+    fn an_arm_without_a_library_says_how_to_get_it() {
         let candidates = candidates(&owned(&[OURS]), &[], "", || Err("not built".into()));
         assert_eq!(candidates[0].trouble, Some(Outcome::LeftOut { reason: "not built".into() }));
         assert!(not_installed("libjemalloc2", "jemalloc").contains("apt-get install libjemalloc2"));
@@ -441,14 +441,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn words_are_quoted_where_a_shell_would_take_them_apart() {
+    fn words_that_a_shell_would_change_are_quoted() {
         let words = ["a b", "it's", "", "plain-1:2,x", "$HOME"].map(OsString::from);
         assert_eq!(command_line(&words), "'a b' 'it'\\''s' '' plain-1:2,x '$HOME'");
         let tuned = candidate("jemalloc-tuned");
         assert_eq!(dockerfile(&tuned)[1], "ENV LD_PRELOAD=/usr/local/lib/libjemalloc-tuned.so.2 MALLOC_CONF=a:b,c:-1");
     }
 
-    /// `apt-get install` finds no package that was installed from a file. An image built with that line fails.
+    /// `apt-get install` finds no package that was installed from a file. An image with that line could not be built.
     #[test]
     fn our_package_is_in_no_archive_so_its_file_is_copied() {
         let packaged = Candidate {
@@ -462,15 +462,15 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn scripts_are_followed_to_what_runs_them() {
+    fn a_script_is_followed_to_its_interpreter() {
         assert_eq!(interpreter(b"#!/bin/sh -e\necho"), Some("/bin/sh".into()));
         assert_eq!(interpreter(b"#! /usr/bin/env -S X=1 sh\n"), located(OsStr::new("sh")));
         assert_eq!(interpreter(b"\x7fELF"), None);
     }
 
-    /// This test is a dynamic program with malloc from the C library. A text file is not a program.
+    /// The program of this test is dynamic, with malloc from the C library. A text file is not a program.
     #[test]
-    fn a_program_is_told_from_what_is_none() {
+    fn a_dynamic_program_is_accepted_and_a_text_file_is_refused() {
         let own = env::current_exe().unwrap();
         assert_eq!(Target::of(&[own.clone().into()]).unwrap().obstacle, None);
         assert_eq!((is_static(&own), is_static(Path::new("/proc/self/maps"))), (Some(false), None));

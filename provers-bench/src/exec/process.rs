@@ -1,6 +1,6 @@
-//! One run of the command: starts it, watches it, and waits for it and for everything that it started: their memory, their
-//! CPU time, and whether they map the library. Its output is scanned as it arrives, for lines that end an interval, and
-//! compared after the run.
+//! One run of the command: starts it, and waits for it and for all processes that it started. Meanwhile it polls their
+//! memory, their CPU time, and whether they map the library. It scans the output as it arrives, for lines that end an
+//! interval, and compares the output after the run.
 //!
 //! The driver is the subreaper of its descendants (PR_SET_CHILD_SUBREAPER), so it becomes the parent of a process whose
 //! parent has ended. The command is therefore everything that descends from the driver.
@@ -30,17 +30,17 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time between two looks at the processes.
+/// Time between two polls of the processes.
 pub(super) const EVERY: Duration = Duration::from_millis(20);
-/// Time between two looks at a process that has just started, until its mappings are known.
+/// Time between two polls while the command has just started, until the mappings of its processes are known.
 const EARLY: Duration = Duration::from_micros(500);
-/// Longest period of such frequent looks.
+/// Longest period of such frequent polls.
 const STARTING: Duration = Duration::from_millis(50);
-/// Limits the watcher's share of one processor: after a look of 1 ms it pauses for this many times as long.
+/// After a poll, the watcher pauses for at least this many times the poll's duration, except early. This limits its CPU time.
 const PAUSE_FACTOR: u32 = 50;
 /// Time that processes get to end after the command left them behind.
 const GRACE: Duration = Duration::from_secs(1);
-/// Time that killed processes get to disappear.
+/// Longest wait for all processes to end, including those that were killed.
 const KILLED: Duration = Duration::from_secs(10);
 
 /// A run to make.
@@ -66,7 +66,7 @@ pub(super) struct Ran {
     /// CPU time and faults of all its processes that were waited for.
     pub(super) spent: Spent,
     pub(super) peak_rss_bytes: u64,
-    /// Resident memory at the last look that found a process.
+    /// Resident memory at the last poll that found a process.
     pub(super) last_rss_bytes: u64,
     /// Milliseconds since the start, and resident bytes at that time.
     pub(super) rss_over_time: Vec<(u32, u64)>,
@@ -182,7 +182,7 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Looks at the processes from time to time until the command's own process has ended. Returns how long that took.
+    /// Polls the processes until the command's own process has ended. Returns the time from its start to its end.
     fn until_ended(
         &mut self,
         events: &Receiver<Event>,
@@ -213,12 +213,14 @@ impl Watch<'_> {
                     return Ok(at - self.started);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err(Failure::Died("nobody waits for it".into())),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Failure::Died("the thread that waits for it has ended".into()));
+                }
             }
         }
     }
 
-    /// Resident memory at the last look that found a process.
+    /// Resident memory at the last poll that found a process.
     fn last_rss_bytes(&self) -> u64 {
         self.seen.iter().rev().map(|(_, bytes)| *bytes).find(|bytes| *bytes > 0).unwrap_or(0)
     }
@@ -234,14 +236,14 @@ impl Watch<'_> {
         let since = self.marks.last().map_or(0, |mark| mark.at.as_millis() as u32);
         let recent = self.seen.iter().rev().take_while(|(at, _)| *at >= since).map(|(_, bytes)| *bytes);
         let peak_rss_bytes = recent.max().unwrap_or(0);
-        // A program may end right after its last line.
+        // The last poll may find no process, because a program may end right after its last line.
         let rss_bytes = self.last_rss_bytes();
         let spent = descendants().into_iter().filter_map(Spent::by).fold(self.exited.spent, Spent::plus);
         self.marks.push(Mark { at, spent, rss_bytes, peak_rss_bytes });
     }
 
     /// Waits for every process, and returns how many had to be killed. If the command ended by itself, the others have
-    /// a moment to end.
+    /// [`GRACE`] to end.
     fn end_all(&mut self, group: Pid, by_itself: bool) -> usize {
         let mut killed = 0;
         let patience = if by_itself { GRACE } else { Duration::ZERO };
@@ -272,7 +274,7 @@ const ALLOCATORS: &[&str] =
 /// Where the library was mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mapped {
-    /// In this many of the inspected programs, among them all that had much of the memory or CPU time.
+    /// In `programs` of the `of` inspected programs. All programs with much of the memory or CPU time are among them.
     In { programs: usize, of: usize },
     /// Missing in this program, which had at least half the memory of the largest one, or at least half of the CPU
     /// time.
@@ -291,7 +293,7 @@ struct Seen {
     /// `None` until it is needed.
     is_static: Option<bool>,
     most_bytes: u64,
-    /// Its own CPU time at the last look. Only read if the program is known to lack the library.
+    /// Its own CPU time at the last poll. It is read only if the program is known to lack the library.
     cpu_ns: u64,
 }
 
@@ -311,7 +313,7 @@ impl<'a> ProcessTree<'a> {
         Self { library, driver, programs: BTreeMap::new(), allocators: BTreeSet::new() }
     }
 
-    /// Looks at every process, and returns the resident memory of all together. Anonymous memory is summed over all
+    /// Polls every process, and returns the resident memory of all together. Anonymous memory is summed over all
     /// processes. File pages are counted only for the process that has the most, because the others share them.
     fn look(&mut self) -> u64 {
         let (mut anonymous, mut most_of_files) = (0, 0);
@@ -351,7 +353,7 @@ impl<'a> ProcessTree<'a> {
         !self.programs.is_empty() && self.programs.values().all(|seen| seen.has_library.is_some())
     }
 
-    /// Where the library was mapped, among processes that have `spent` this in total.
+    /// Where the library was mapped, among processes that spent `spent` in total.
     fn mapped(&self, spent: Spent) -> Mapped {
         let told = || self.programs.iter().filter(|(_, seen)| seen.has_library.is_some());
         let Some(most) = told().map(|(_, seen)| seen.most_bytes).max() else { return Mapped::Unseen };
@@ -382,14 +384,14 @@ fn told_by(maps: &str, library: Option<&Path>) -> Option<bool> {
 
 /// Makes this process the parent of processes that the command leaves behind. Called once per process.
 pub(super) fn adopt_orphans() -> anyhow::Result<()> {
-    prctl::set_child_subreaper(true).context("cannot become the parent of what the command leaves behind")
+    prctl::set_child_subreaper(true).context("cannot become the parent of processes that the command leaves behind")
 }
 
 /// The totals of the processes that were waited for.
 #[derive(Default)]
 struct Exited {
     spent: Spent,
-    /// The highest resident memory of a single one.
+    /// The highest resident memory of a single process.
     max_rss_bytes: Option<u64>,
     statuses: Vec<(Pid, ExitStatus)>,
 }
@@ -483,7 +485,7 @@ fn state(file: &Path) -> State {
 struct OutputScanner<R> {
     pipe: R,
     lines: Option<Lines>,
-    /// Hash of the whole, if another run's output is compared with it.
+    /// Hash of the whole output, if it is compared with another run's.
     hash: Option<Sha256>,
 }
 
@@ -536,9 +538,9 @@ impl Lines {
 mod tests {
     use super::*;
 
-    /// A look that comes too early must not fail an arm.
+    /// A poll that comes too early must not fail an arm.
     #[test]
-    fn the_library_is_missing_only_once_the_loader_is_past_it() {
+    fn the_library_counts_as_missing_only_once_the_c_library_is_mapped() {
         let library = Some(Path::new("/usr/lib/libjemalloc.so.2"));
         let maps =
             |paths: &[&str]| paths.iter().map(|path| format!("7f00-7f01 r-xp 0 0 9   {path}\n")).collect::<String>();
@@ -550,7 +552,7 @@ mod tests {
         assert_eq!(told_by(&without, library), Some(false));
         assert_eq!(told_by(&maps(&["/usr/bin/sort", "[heap]"]), library), None, "it may be in the middle of execve");
         assert_eq!(told_by("", library), None, "it has ended");
-        assert_eq!(told_by(&without, None), Some(false), "without a library it is as soon known");
+        assert_eq!(told_by(&without, None), Some(false), "without a library, the same mappings decide");
     }
 
     /// A line may arrive in several reads, and one read may bring several lines.

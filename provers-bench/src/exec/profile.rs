@@ -1,5 +1,5 @@
 //! `exec --profile`: which functions of a command take its page faults, and which hold its memory under our library. The page faults are
-//! those of any allocator: samples of the kernel's software event (perf_event_open(2)), with their call chains.
+//! those of the command as it is, with any allocator: samples of the kernel's software event (perf_event_open(2)), with their call chains.
 
 use super::preload::{Candidate, Target};
 use super::process::{self, Ran, Task};
@@ -27,7 +27,7 @@ const PAGE: &str = "profile.html";
 const FAULTS: &str = "page-faults.raw";
 /// The folder in which our library leaves the profile of each process.
 const OURS_FOLDER: &str = "under-zk-alloc";
-/// The rows of the table.
+/// The most rows of the table.
 const MAX_FUNCTIONS: usize = 10;
 
 /// Runs the command twice, and returns the text for stdout.
@@ -101,7 +101,7 @@ fn largest(folder: &Path) -> Option<Profile> {
     let entries = fs::read_dir(folder).ok()?;
     let paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     let raw = paths.iter().filter(|path| path.extension().is_some_and(|extension| extension == "raw"));
-    // A process that was killed may have left a part of its profile.
+    // A process that was killed may have left an incomplete profile.
     let read = |path: &PathBuf| Profile::read(path).inspect_err(|error| eprintln!("left out: {error:#}")).ok();
     raw.filter_map(read).max_by_key(|profile| profile.total(Value::PeakSpace))
 }
@@ -161,8 +161,8 @@ fn table(functions: &[Function]) -> String {
 
 /// A sample stands for this many page faults.
 const PERIOD: u64 = 16;
-/// How often the buffers are read. A buffer holds the faults of 50 ms or more. The system lets each user lock a buffer of this size for
-/// each processor.
+/// Time between two readings of the buffers. A buffer has room for the faults of 50 ms or more. The system lets each user lock a buffer of
+/// this size for each processor.
 const EVERY: Duration = Duration::from_millis(5);
 const BUFFER_BYTES: usize = 512 << 10;
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
@@ -178,13 +178,13 @@ struct Sampled {
 /// The page faults of one process.
 #[derive(Default)]
 struct Process {
-    /// Files that were mapped to run code from them, as lines of `/proc/PID/maps`.
+    /// Executable mappings of files, as lines of `/proc/PID/maps`.
     mappings: Vec<String>,
     /// Samples by call chain, the innermost address first.
     chains: HashMap<Vec<u64>, u64>,
 }
 
-/// Begins a recording of the page faults of all processes that this thread starts.
+/// Begins to sample the page faults of all processes that this thread starts.
 fn sample_faults() -> anyhow::Result<Sampler<Sampled>> {
     let cpus = thread::available_parallelism().map_or(1, usize::from).max(online_cpus());
     let rings = (0..cpus).map(ring).collect::<io::Result<Vec<_>>>();
@@ -206,7 +206,7 @@ fn sample_faults() -> anyhow::Result<Sampler<Sampled>> {
     }))
 }
 
-/// The page faults on a processor, of the programs that the calling thread starts.
+/// Samples the page faults that the programs started by the calling thread take on one processor.
 fn ring(cpu: usize) -> io::Result<perf_event::Sampler> {
     let mut event = Builder::new(Software::PAGE_FAULTS_MIN);
     event.one_cpu(cpu).inherit(true).enable_on_exec(true).exclude_callchain_kernel(true).mmap(true).mmap2(true);
@@ -214,7 +214,7 @@ fn ring(cpu: usize) -> io::Result<perf_event::Sampler> {
     event.build()?.sampled(BUFFER_BYTES)
 }
 
-/// Processors that run, by the kernel's list, such as `0-3,8`.
+/// One more than the highest number of a processor that is online, from the kernel's list, such as `0-3,8`.
 fn online_cpus() -> usize {
     let list = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let last = list.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
@@ -242,21 +242,21 @@ impl Sampled {
 
     /// Adds a page fault of the instruction `at`, with its call chain, innermost first.
     fn fault(&mut self, process: u32, at: u64, chain: &[u64]) {
-        // The chain begins with the instruction itself. The others are where calls return to. As in all profiles here, each lies behind
-        // the call.
+        // The chain begins with the instruction itself. The other addresses are return addresses, which lie behind the call. Readers of a
+        // profile expect such addresses, so the first one becomes `at + 1`.
         let addresses = chain.iter().copied().filter(|address| (FIRST_ADDRESS..FIRST_MARK).contains(address));
         let outer = addresses.skip_while(|&address| address == at);
         let chain = iter::once(at + 1).chain(outer).collect();
         *self.processes.entry(process).or_default().chains.entry(chain).or_default() += 1;
     }
 
-    /// The process with the most page faults, and its part of all of them, from 0 to 1. The text is a raw profile for
-    /// `zk-alloc-profile`: the bytes of the faulted pages, by call chain, as fresh bytes. `None` without samples.
+    /// The profile of the process with the most page faults, and its share of all of them, from 0 to 1. The profile is a raw
+    /// one for `zk-alloc-profile`: the bytes of the faulted pages, by call chain, as fresh bytes. `None` without samples.
     fn largest(&self, page_bytes: u64) -> Option<(String, f64)> {
         let all: u64 = self.processes.values().map(Process::samples).sum();
         let (id, largest) = self.processes.iter().max_by_key(|(id, process)| (process.samples(), **id))?;
         let samples = largest.samples();
-        // A forked child has the mappings of its parent, which the kernel does not tell again.
+        // A forked child has its parent's mappings, which the kernel does not report again. A process without any gets those of all others.
         let inherited = self.processes.iter().filter(|(other, _)| largest.mappings.is_empty() && *other != id);
         let mappings = largest.mappings.iter().chain(inherited.flat_map(|(_, process)| &process.mappings));
         let mut text = "zk-alloc-profile 1\nmean_bytes 1\nmissed 0\n".to_owned();
@@ -279,18 +279,18 @@ impl Process {
     }
 }
 
-/// Nothing is mapped below. A walk without frame pointers may end there.
+/// No code is mapped below this address. A stack walk through code without frame pointers may end at such a value.
 const FIRST_ADDRESS: u64 = 0x1000;
-/// From here on, values of a call chain are not addresses: they say in which mode the next calls were.
+/// From this value on, entries of a call chain are not addresses. They mark the mode of the calls that follow, kernel or user.
 const FIRST_MARK: u64 = -4095_i64 as u64;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The text must be what `zk-alloc-profile` reads. A mark of the kernel in a call chain is no address.
+    /// The text must be what `zk-alloc-profile` reads. The kernel's marks in a call chain must not become addresses.
     #[test]
-    fn the_process_with_most_faults_is_told_with_its_mappings() {
+    fn the_profile_is_of_the_process_with_most_faults_and_has_its_mappings() {
         let mut sampled = Sampled::default();
         let mapping = "1000-3000 r-xp 00000400 00:00 0 /bin/prover\n";
         sampled.processes.entry(7).or_default().mappings.push(mapping.into());

@@ -9,15 +9,15 @@ use std::{fs, thread};
 
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// The kind of host, which decides how dear memory is and what an allocator can gain. Settings are `None` where the kernel does not say.
+/// The kind of host, which decides what memory costs and what an allocator can gain. Settings are `None` if the kernel does not report them.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Kind {
     pub(crate) is_virtual: bool,
-    /// The smallest block of free memory that is reported to a hypervisor, in bytes; `None` if the machine keeps its free memory.
+    /// The smallest block of free memory that is reported to a hypervisor, in bytes; `None` if none is reported.
     pub(crate) reported_bytes: Option<u64>,
     /// Setting of transparent huge pages: `always`, `madvise` or `never`.
     pub(crate) huge_pages: Option<String>,
-    /// What a page fault does if there is no huge page: `always`, `defer`, `defer+madvise`, `madvise` or `never`.
+    /// What a page fault does if no huge page is free: `always`, `defer`, `defer+madvise`, `madvise` or `never`.
     pub(crate) defrag: Option<String>,
     /// Multi-size huge pages: each size below 2 MiB in KiB, with its setting.
     pub(crate) folios: Vec<(u64, String)>,
@@ -56,7 +56,7 @@ impl Display for Kind {
     }
 }
 
-/// Fields are `None` where the kernel does not say.
+/// The facts about the host. Fields are `None` if the kernel does not report them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Host {
     pub(crate) cpu: Option<String>,
@@ -66,9 +66,9 @@ pub(crate) struct Host {
     /// The kernel's release.
     pub(crate) kernel: Option<String>,
     pub(crate) kind: Kind,
-    /// The least memory limit of this process's control groups.
+    /// The lowest memory limit of this process's control groups.
     pub(crate) limit_bytes: Option<u64>,
-    /// CPUs by the limit of the control groups.
+    /// The lowest CPU limit of its control groups, in CPUs.
     pub(crate) cpu_limit: Option<f64>,
     /// `vm.overcommit_memory`.
     pub(crate) overcommit: Option<u64>,
@@ -109,17 +109,17 @@ fn number(path: &str) -> Option<u64> {
     line_of(path)?.parse().ok()
 }
 
-/// A setting of transparent huge pages. That of `enabled` is `always`, `madvise` or `never`.
+/// The active choice of a setting of transparent huge pages. For `enabled` it is `always`, `madvise` or `never`.
 pub(crate) fn chosen(name: &str) -> Option<String> {
     in_brackets(&line_of(&format!("{HUGE_PAGES}/{name}"))?)
 }
 
-/// The kernel lists every choice of a setting, and has the active one in brackets.
+/// The kernel lists every choice of a setting, with the active one in brackets.
 fn in_brackets(line: &str) -> Option<String> {
     Some(line.split_once('[')?.1.split_once(']')?.0.to_owned())
 }
 
-/// The block of that order, in bytes. The order is -1 if nothing is reported, which some kernels print without its sign.
+/// The size of a block of that order. The order is -1 if nothing is reported; some kernels print that as an unsigned number.
 fn reported_bytes(order: &str) -> Option<u64> {
     let order = order.parse::<u32>().ok().filter(|&order| order < 32)?;
     Some((4 << 10) << order)
@@ -131,7 +131,7 @@ fn nodes(folder: &Path) -> usize {
     names.filter(|name| name.to_str().is_some_and(is_node)).count().max(1)
 }
 
-/// `cpu.max` has the microseconds of CPU time in a period, and the period.
+/// The lowest CPU limit, in CPUs. `cpu.max` has the microseconds of CPU time in each period, and the length of the period.
 fn cpu_limit() -> Option<f64> {
     let limits = values(&groups(), "cpu.max", |text| {
         let (quota, period) = text.split_once(' ')?;
@@ -178,13 +178,13 @@ pub(crate) fn total_bytes() -> Option<u64> {
     field_bytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
 }
 
-/// The least memory limit of this process's control groups (v2, else v1); `None` if there is none.
+/// The lowest memory limit of this process's control groups (v2, else v1); `None` if there is none.
 fn limit_bytes() -> Option<u64> {
     let of_version_2 = values(&groups(), "memory.max", |text| text.parse().ok()).into_iter().min();
     of_version_2.or_else(|| {
         let folders = folders("/sys/fs/cgroup/memory", |line| Some(line.split_once(":memory:/")?.1));
         let limit = values(&folders, "memory.limit_in_bytes", |text| text.parse().ok()).into_iter().min();
-        // Without a limit, version 1 has a number of some exabytes.
+        // Version 1 shows a number of some exabytes if there is no limit.
         limit.filter(|&limit| limit < 1 << 60)
     })
 }
@@ -200,8 +200,8 @@ fn groups() -> Vec<PathBuf> {
     folders("/sys/fs/cgroup", |line| line.strip_prefix("0::/"))
 }
 
-/// The folders below `root` of the control group whose path `path_of` finds in a line of `/proc/self/cgroup`, and of
-/// those above it.
+/// The folders below `root` of this process's control group and of those above it. `path_of` returns the group's path if a
+/// line of `/proc/self/cgroup` has it.
 fn folders(root: &str, path_of: impl Fn(&str) -> Option<&str>) -> Vec<PathBuf> {
     let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let Some(path) = membership.lines().find_map(path_of) else { return Vec::new() };
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_named_by_what_makes_memory_dear() {
+    fn a_host_is_described_by_what_makes_memory_expensive() {
         let [huge_pages, defrag] = ["always", "madvise"].map(|setting| Some(setting.to_owned()));
         let metal = Kind { huge_pages, defrag, ..Kind::default() };
         assert_eq!(metal.to_string(), "bare metal, keeps free memory, THP always (defrag madvise)");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_is_a_block_of_bytes_or_nothing() {
+    fn a_reporting_order_is_a_block_size_or_none() {
         assert_eq!(reported_bytes("9"), Some(2 << 20));
         assert_eq!(reported_bytes("5"), Some(128 << 10));
         assert_eq!(reported_bytes("-1"), None);

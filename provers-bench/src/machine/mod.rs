@@ -24,7 +24,7 @@ pub(crate) struct Machine {
     pub(crate) kernel: Option<String>,
     /// Setting of transparent huge pages, for results without a [kind](Self::kind).
     pub(crate) transparent_huge_pages: Option<String>,
-    /// `None` in results of before it was recorded.
+    /// `None` in results from before it was recorded.
     #[serde(default)]
     pub(crate) kind: Option<Kind>,
     /// `vm.overcommit_memory`.
@@ -64,7 +64,7 @@ impl Machine {
         }
     }
 
-    /// The kind of host in words. Older results have a part of it.
+    /// The kind of host in words. Older results have only the setting of transparent huge pages.
     pub(crate) fn kind_of_host(&self) -> String {
         let huge_pages = self.transparent_huge_pages.as_deref().unwrap_or("unknown");
         self.kind.as_ref().map_or_else(|| format!("THP {huge_pages}"), Kind::to_string)

@@ -54,7 +54,7 @@ pub(crate) struct Resident {
 }
 
 impl Resident {
-    /// That of the process `pid`; `None` if it has ended. Cheaper than reading its `status`.
+    /// The memory of the process `pid`; `None` if it has ended. This is cheaper than reading its `status`.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/statm")).ok()?)
     }
@@ -80,7 +80,7 @@ pub(crate) fn page_bytes() -> u64 {
     sysconf(SysconfVar::PAGE_SIZE).ok().flatten().map_or(4096, i64::unsigned_abs)
 }
 
-/// This process's own account, kept open. Reading it allocates nothing, so it does not disturb a measurement of
+/// The `statm` file of this process, kept open. Reading it allocates nothing, so it does not disturb a measurement of
 /// allocations.
 #[derive(Debug)]
 pub(crate) struct Account(File);
@@ -222,7 +222,8 @@ pub(crate) struct Sampler<T> {
 }
 
 impl<T: Send + 'static> Sampler<T> {
-    /// `read` gets the readings and whether these are the last ones, and returns the pause after them; `None` if there are no more.
+    /// Starts the thread. It calls `read` with the readings so far, and with whether this is the last call, after [`end`](Self::end). `read`
+    /// returns the pause before the next call, or `None` to stop.
     pub(crate) fn begin(
         mut readings: T,
         mut read: impl FnMut(&mut T, bool) -> Option<Duration> + Send + 'static,
@@ -241,7 +242,7 @@ impl<T: Send + 'static> Sampler<T> {
         Self { is_over, thread }
     }
 
-    /// Ends it, and returns the readings.
+    /// Ends the thread, and returns the readings.
     pub(crate) fn end(self) -> anyhow::Result<T> {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
@@ -304,7 +305,7 @@ pub(crate) mod tests {
 
     /// A program's name may contain any character. Only the fields after it count.
     #[test]
-    fn fields_are_counted_from_behind_the_programs_name() {
+    fn fields_are_counted_after_the_programs_name() {
         let stat = "12 (a) b) (c) S 1 12 12 0 -1 4194560 100 20 3 4 50 60 7 8 20 0 1 0 123";
         let spent = Spent { user_ns: 570, sys_ns: 680, minflt: 120, majflt: 7 };
         assert_eq!(Spent::of_family(&fields_of(stat), 10), Some(spent));
@@ -322,9 +323,9 @@ pub(crate) mod tests {
     }
 
     /// The curve must show memory that is allocated within a proof. A process of its own allocates it, so that no other test
-    /// counts; `dd` reads zeros into a buffer of 64 MiB for as long as somebody reads what it writes.
+    /// counts. `dd` fills a buffer of 64 MiB, and keeps it because its output is not read to the end.
     #[test]
-    fn memory_that_came_meanwhile_is_seen() {
+    fn memory_that_is_allocated_while_sampling_is_seen() {
         let mut dd = Command::new("sh")
             .args(["-c", "read start && exec dd if=/dev/zero bs=64M status=none"])
             .stdin(Stdio::piped())

@@ -62,10 +62,10 @@ pub(crate) fn library(package: &str, file: &str) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// This driver, and the folder that it lies in.
+/// The paths of this driver and of its folder.
 fn here() -> anyhow::Result<(PathBuf, PathBuf)> {
-    let driver = env::current_exe().context("cannot tell where this driver lies")?;
-    let folder = driver.parent().context("this driver lies in no folder")?.to_owned();
+    let driver = env::current_exe().context("cannot find the path of this driver")?;
+    let folder = driver.parent().context("the path of this driver has no folder")?.to_owned();
     Ok((driver, folder))
 }
 
@@ -139,9 +139,9 @@ impl Cargo {
             .output()
             .with_context(|| format!("cannot run {}", Path::new(&self.program).display()))?;
         if !output.status.success() {
-            bail!("cargo does not describe {}: {}", self.package, String::from_utf8_lossy(&output.stderr).trim());
+            bail!("cargo metadata failed for {}: {}", self.package, String::from_utf8_lossy(&output.stderr).trim());
         }
-        serde_json::from_slice(&output.stdout).context("cargo describes the package in no JSON")
+        serde_json::from_slice(&output.stdout).context("cargo metadata did not print JSON")
     }
 
     /// Builds `package` with these [`arguments`](Self::arguments).
@@ -251,7 +251,7 @@ mod tests {
     /// A user's own bench may have only some of the arms. The message must say how to add the arm and how to run
     /// without it.
     #[test]
-    fn a_missing_arm_is_named_with_what_makes_it_and_what_works_without() {
+    fn a_missing_arm_is_named_with_how_to_add_it_or_run_without_it() {
         let given = ["glibc", "jemalloc", "zk-alloc"].map(str::to_owned);
         let contestants = plan::contestants(&given).unwrap();
         let message = |there: &[&str]| check_all(&contestants, "here", |name| there.contains(&name));

@@ -1,7 +1,7 @@
 //! Runs one workload under all arms in lockstep: rounds in random order, one proof at a time. Every few rounds all arms
 //! restart, so that no arm's figures depend on the luck of one process.
 //!
-//! An arm makes its proofs of two warm rounds one after the other, as a program does that proves back to back. With one
+//! An arm makes its proofs of two warm rounds one after the other, like a program that proves back to back. With one
 //! proof a turn, every arm would wait longer between its proofs than it proves.
 
 use crate::machine::host;
@@ -21,12 +21,12 @@ use std::time::{Duration, Instant};
 const FIRST_WAIT: Duration = Duration::from_secs(120);
 /// Warm rounds whose proofs an arm makes one after the other.
 const BACK_TO_BACK: u32 = 2;
-/// Pause before a proof alone. By then a host that reclaims free memory has done so, and the proof runs under the
+/// Pause before a proof that runs alone. By then a host that reclaims free memory has done so, and the proof runs under the
 /// conditions of a command that is started occasionally.
 const ALONE_PAUSE: Duration = Duration::from_secs(12);
-/// A proof that starts this much after its tick is late: the one before took longer than its slot.
+/// A proof that starts this much after its tick is late: the previous one took longer than its slot.
 const LATE: Duration = Duration::from_millis(100);
-/// Points in the curve of a turn with proofs at fixed times.
+/// The most points in the curve of a turn with proofs at fixed times.
 const CURVE_POINTS: usize = 600;
 
 /// An arm of the bench, with its child while one runs.
@@ -94,7 +94,7 @@ struct Lockstep<'a> {
     folder: &'a Path,
     point: Point,
     /// Offset in a page at which the stacks of the arms' processes begin. It is drawn once for each set of processes,
-    /// so that no arm owes its time to it.
+    /// so that it favours no arm.
     stack_bytes: u16,
     memory: Budget,
     /// Warm rounds so far.
@@ -227,7 +227,7 @@ impl<'a> Lockstep<'a> {
         runner.turn_ended(&watch.end().unwrap_or_default(), &starts, end, first.process == 0);
         let (label, of) = (&runner.result.label, slots.proofs);
         if late > 0 {
-            let note = format!("{label}: {late} of {of} proofs began late, because the one before took longer");
+            let note = format!("{label}: {late} of {of} proofs began late, because the previous one took longer");
             arms.output.progress.note(&note);
         }
         let times = runner.result.samples.iter().rev().take(starts.len()).map(|proof| proof.sample.wall_ns);
@@ -294,7 +294,7 @@ impl<'a> Lockstep<'a> {
         arms.limit(first_wait(self.point.workload))
     }
 
-    /// The point of the samples.
+    /// The columns of samples.csv that name the point: workload, rows (log2) and threads.
     fn place(&self) -> (&'static str, u32, usize) {
         let Point { workload, threads } = self.point;
         (workload.spec.name, workload.log_rows, threads)
@@ -363,8 +363,8 @@ impl Runner<'_> {
         reason.map_or(Ok(()), |reason| Err(trial.failed(reason)))
     }
 
-    /// Adds the resident memory of a turn to its samples, the last `starts.len()`: each has that of its slot, from its
-    /// start to the next one's. `end` is that of the last slot.
+    /// Adds the resident memory over time to the samples of a turn, which are the last `starts.len()`. A sample's slot
+    /// lasts from its start to the start of the next one. The last slot ends at `end`.
     fn turn_ended(&mut self, seen: &[(u32, u64)], starts: &[Duration], end: Duration, is_first: bool) {
         let until = |at: Duration| byte_seconds(seen, at).unwrap_or(0);
         let first = self.result.samples.len().saturating_sub(starts.len());

@@ -1,9 +1,9 @@
-//! Measures a plan: point by point, in lockstep; shows and writes the results.
+//! Measures a plan point by point, and shows and writes the results.
 //!
 //! - `mod`: a run and its folder
 //! - `rounds`: rounds in random order, for proofs and for commands
 //! - `lockstep`: the proofs of all arms in a round, alone, or at fixed times
-//! - `process`: requests to one child, and its answers; Ctrl-C
+//! - `process`: requests to one child and its answers, and the handling of Ctrl-C
 //! - `binaries`: builds the arms' programs
 
 use crate::plan::{Plan, Point};
@@ -45,7 +45,7 @@ pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::
         if interrupt.is_raised() {
             break;
         }
-        // The remaining points share the time that one point leaves.
+        // The remaining points share the remaining time evenly.
         let left = (plan.points.len() - index) as u32;
         let deadline = end.map(|end| Instant::now() + end.saturating_duration_since(Instant::now()) / left);
         let result = lockstep::run(plan, folder, point, deadline, interrupt, &mut output)?;
@@ -66,7 +66,7 @@ pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::
     Ok(run)
 }
 
-/// Prints the end of a run whose files are in `folder`: the result as JSON, or `text`.
+/// Prints the final output of a run whose files are in `folder`: the result as JSON, or `text`.
 pub(crate) fn conclude(run: &Run, folder: &Path, json: bool, text: &str) -> anyhow::Result<()> {
     let page = folder.join(report::REPORT);
     let written = format!("{}\nsamples.csv, result.json and table.md are beside it\n", page.display());
@@ -79,8 +79,8 @@ pub(crate) fn conclude(run: &Run, folder: &Path, json: bool, text: &str) -> anyh
     Ok(())
 }
 
-/// Creates the folder of a new run of this prover or command, and returns it with its name. The name is the start in UTC
-/// and the prover, with a number if two runs start in one second.
+/// Creates the folder of a new run of this prover or command, and returns it with its name. The name has the start
+/// time in UTC and the prover, and a number if two runs start in one second.
 pub(crate) fn new_folder(out: Option<&Path>, prover: &str) -> anyhow::Result<(PathBuf, String)> {
     let parent = runs_folder(out)?;
     let start = jiff::Timestamp::now().strftime("%Y-%m-%dT%H-%M-%SZ").to_string();
@@ -103,7 +103,7 @@ pub(crate) fn runs_folder(out: Option<&Path>) -> anyhow::Result<PathBuf> {
     out.map_or_else(binaries::measured_folder, |out| Ok(out.to_owned()))
 }
 
-/// Ignores errors: a reader that closed the pipe (`| head`) must not stop the measurement.
+/// Writes `text` to stdout. Ignores errors: a reader that closed the pipe (`| head`) must not stop the measurement.
 pub(crate) fn print(text: &str) {
     let _ = stdout().write_all(text.as_bytes());
     let _ = stdout().flush();

@@ -1,5 +1,5 @@
-//! The driver's side of one child: starts it, sends requests, applies time limits, ends it. While it waits, the
-//! driver looks for Ctrl-C, SIGTERM and SIGHUP. After one of them it ends the children and writes the samples measured so far.
+//! The driver's side of one child: starts it, sends requests, applies time limits, ends it. While it waits, the driver checks for Ctrl-C,
+//! SIGTERM and SIGHUP. After one of them it ends the children and writes the samples measured so far.
 
 use crate::arms::{Arm, Variables};
 use crate::machine::BuildInfo;
@@ -49,7 +49,7 @@ pub(crate) struct ChildProcess {
     binary: PathBuf,
     child: Child,
     stdin: Option<ChildStdin>,
-    /// The lines of its output, until it closes it.
+    /// The lines of its stdout. The channel disconnects when the child closes its stdout.
     answers: Receiver<String>,
     stderr: Option<JoinHandle<VecDeque<String>>>,
     interrupt: Interrupt,
@@ -63,8 +63,8 @@ impl ChildProcess {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A terminal sends Ctrl-C to the driver's whole process group. In its own group the child survives until
-            // the driver knows why.
+            // A terminal sends Ctrl-C to the driver's whole process group. In its own group the child does not die of it,
+            // so the driver does not mistake the interrupt for a failure.
             .process_group(0)
             .spawn()
             .map_err(|source| Failure::Start { binary: binary.to_owned(), source })?;
@@ -73,7 +73,7 @@ impl ChildProcess {
         if let Some(stdout) = stdout {
             // A line that is not valid text counts as garbage, so it must be forwarded too.
             let lines = BufReader::new(stdout).split(b'\n').map_while(Result::ok);
-            // The send fails only if nothing waits any more.
+            // The send fails only if the receiver is gone.
             let mut forward = move |line: Vec<u8>| sender.send(String::from_utf8_lossy(&line).into_owned()).ok();
             thread::spawn(move || lines.into_iter().try_for_each(&mut forward));
         }
@@ -87,7 +87,7 @@ impl ChildProcess {
     }
 
     /// Sets the workload up in the child and returns the arm's identity. Fails if the child was built from other sources or with other
-    /// flags than the driver. Its figures would carry a wrong name.
+    /// flags than the driver, because the report would attribute its figures to the wrong build.
     pub(crate) fn set_up(&mut self, request: &Request, limit: Duration) -> Result<Identity, Failure> {
         match self.ask(request, limit)? {
             Reply::Ready(identity) if identity.build == BuildInfo::current() => Ok(identity),
@@ -195,11 +195,11 @@ impl Drop for ChildProcess {
     }
 }
 
-/// Longest wait for a proof or a replay outside of a run. No earlier time exists to derive a limit from.
+/// Longest wait for a proof or a replay outside of a run, where no earlier times exist to derive a limit from.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// Makes `proofs` proofs outside of a run, in a child of its own: `arm`, whose binary lies in `folder`, with `more` variables than its own.
-/// Prints a line for each. A workload is named by its prover, its name and its size.
+/// Makes `proofs` proofs outside of a run, in a new child process of `arm`, whose binary lies in `folder`. The child gets the arm's
+/// environment variables and those in `more`. Prints a line for each proof. The workload is given by its prover, name and size.
 pub(crate) fn prove(
     (folder, arm): (&Path, &Arm),
     more: &Variables,
@@ -259,7 +259,7 @@ pub(crate) fn last_lines(stderr: impl Read) -> VecDeque<String> {
     kept
 }
 
-/// Time between two looks at whether the user asked to stop, while the driver waits.
+/// Time between two checks for an interrupt while the driver waits.
 pub(crate) const POLL: Duration = Duration::from_millis(100);
 
 /// Whether the user asked to stop. Clones share one flag.

@@ -1,5 +1,5 @@
-//! Rounds in random order, of proofs or of runs of a command. They choose the next arm and end the run. They also say when a trial counts
-//! as hung, and show the user the progress.
+//! Runs rounds of proofs, or of runs of a command, with the arms in random order. Decides which arm is next, when the run ends and when a
+//! trial counts as hung, and shows the progress.
 
 use crate::arms::BASELINE;
 use crate::measure::{Failure, Interrupt};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// A trial that takes this many times as long as the slowest so far counts as hung.
 const HANG_FACTOR: u32 = 20;
 
-/// A proof or a run of a command to make: its place in the run, and its input.
+/// One proof, or one run of a command: its place in the whole run, and its input.
 #[derive(Clone, Copy)]
 pub(crate) struct Trial {
     /// Number of the arm's process, from 0, as in the samples.
@@ -28,7 +28,7 @@ pub(crate) struct Trial {
 }
 
 impl Trial {
-    /// Its sample.
+    /// The record of this trial: its place, and what was measured.
     pub(crate) fn proof(self, byte_seconds: Option<u64>, sample: Sample) -> Proof {
         Proof { process: self.process, round: self.round, order: self.order, byte_seconds, sample }
     }
@@ -38,11 +38,11 @@ impl Trial {
         Outcome::Failed { round: self.round, reason }
     }
 
-    /// The outcome of an arm after `failure`.
+    /// The outcome of an arm whose trial ended with `failure`.
     pub(crate) fn ended_by(self, failure: &Failure) -> Outcome {
         match failure {
             Failure::Interrupted => Outcome::Interrupted,
-            // Rounds are numbered across all processes; cold rounds are not, so the reason names the process.
+            // Warm rounds are numbered across all processes, but every cold round is 0, so the reason names the process.
             failure if self.round == 0 && self.process > 0 => {
                 self.failed(format!("process {}: {failure}", self.process + 1))
             }
@@ -53,7 +53,7 @@ impl Trial {
 
 /// An arm and its results.
 pub(crate) struct ArmRunner<A> {
-    /// What its trials need.
+    /// The caller's data about the arm, which its trials need.
     pub(crate) arm: A,
     pub(crate) result: ArmResult,
     /// Proofs or runs planned in total, including those that were made.
@@ -62,13 +62,13 @@ pub(crate) struct ArmRunner<A> {
 }
 
 impl<A> ArmRunner<A> {
-    /// Whether the arm still takes part. Its next process may still have to be started.
+    /// Whether the arm still takes part. If it does, its next process may not have started yet.
     pub(crate) fn takes_part(&self) -> bool {
         self.result.outcome == Outcome::Finished
     }
 }
 
-/// Where the rounds of a run show and keep their results.
+/// Where the rounds of a run show their progress and store their samples.
 pub(crate) struct Output {
     pub(crate) progress: Progress,
     pub(crate) samples: SampleLog,
@@ -85,7 +85,7 @@ pub(crate) struct Rounds<'a, A> {
     pub(crate) interrupt: &'a Interrupt,
     pub(crate) output: &'a mut Output,
     seed: u64,
-    /// Longest time of a trial; `None` derives it from the trials so far.
+    /// Time limit of a trial. `None` derives it from the trials so far.
     timeout: Option<Duration>,
 }
 
@@ -115,8 +115,8 @@ impl<'a, A> Rounds<'a, A> {
         }
     }
 
-    /// Runs the processes of all arms, one set after the other: `trials` does it for the set of this number, and returns
-    /// the reason if the rounds end within it. Fails only if samples cannot be written.
+    /// Runs one process of every arm, then the next process of every arm, until the rounds end. `trials` runs the processes with the given
+    /// number, and returns a reason if the rounds must end there. Fails only if samples cannot be written.
     pub(crate) fn run(
         &mut self,
         mut trials: impl FnMut(&mut Self, u32) -> anyhow::Result<Option<Ended>>,
@@ -166,7 +166,7 @@ impl<'a, A> Rounds<'a, A> {
         self.runners.iter().any(ArmRunner::takes_part)
     }
 
-    /// The arms that take part, in random order.
+    /// Indices of the arms that take part, in random order.
     pub(crate) fn order(&mut self) -> Vec<usize> {
         let mut order: Vec<_> = (0..self.runners.len()).filter(|&index| self.runners[index].takes_part()).collect();
         order.shuffle(&mut self.randomness);
@@ -178,9 +178,9 @@ impl<'a, A> Rounds<'a, A> {
         self.timeout.unwrap_or_else(|| limit_after(self.slowest, least))
     }
 
-    /// Runs one trial of every arm for each of these rounds, called `name`. An arm runs its trials one after the other, and all arms have the
-    /// same inputs. `make` runs the trial of one arm: it adds the samples and returns the time, or the reason why the arm drops out. `point`
-    /// is the point of the samples. An interrupt ends the rounds.
+    /// Runs one trial of every arm for each of `rounds`. An arm runs all its trials before the next arm starts, and all arms get the same
+    /// inputs. `make` runs one trial of one arm: it adds the samples and returns the time, or the outcome if the arm drops out. `name` names
+    /// a round in the progress. The sample log gets `point`: workload, size and threads. An interrupt ends the rounds.
     pub(crate) fn trials(
         &mut self,
         process: u32,
@@ -221,14 +221,14 @@ impl<'a, A> Rounds<'a, A> {
         Ok(())
     }
 
-    /// Logs the arm's samples after the first `before`.
+    /// Logs the arm's samples from index `before` on, and adds them to the progress.
     pub(crate) fn keep(&mut self, index: usize, before: usize, point: (&str, u32, usize)) -> anyhow::Result<()> {
         let runner = &mut self.runners[index];
         let new = &runner.result.samples[before..];
         for proof in new {
             self.output.samples.append(point, &runner.result.label, proof)?;
         }
-        // A run of a command counts once, with any number of intervals.
+        // A run of a command counts as one trial, no matter how many intervals it has.
         let made = if self.schedule.is_cold_first { new.len() } else { new.len().min(1) } as u64;
         runner.made += made;
         self.output.progress.0.inc(made);
@@ -262,17 +262,17 @@ fn baseline<A>(runners: &[ArmRunner<A>]) -> usize {
     named.or_else(|| runners.iter().position(ArmRunner::takes_part)).unwrap_or(0)
 }
 
-/// How many rounds there are. Only the deadline check reads the clock.
+/// How many rounds there are, and when they end. Only the deadline check reads the clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
     /// Requested warm rounds.
     pub(crate) rounds: u32,
-    /// Processes that share the rounds. With a precision to reach, more processes may follow.
+    /// Processes that share the rounds. If `precision` is set, more processes may follow.
     pub(crate) processes: u32,
     /// Whether each process begins with a cold round, which does not count in `rounds`.
     pub(crate) is_cold_first: bool,
     pub(crate) precision: Option<f64>,
-    /// No round starts after it.
+    /// No further round starts after this time.
     pub(crate) deadline: Option<Instant>,
 }
 
@@ -296,7 +296,7 @@ impl Schedule {
         u64::from(self.rounds) + u64::from(self.is_cold_first) * u64::from(self.processes)
     }
 
-    /// Why the rounds end after `done` processes; `None` if they go on. `widest` returns the widest interval so far.
+    /// Why the rounds end after `done` processes; `None` if they go on. `widest` returns the width of the widest interval so far.
     fn ends_after(&self, done: u32, widest: impl FnOnce() -> f64) -> Option<Ended> {
         if done < self.processes {
             return None;
@@ -318,7 +318,7 @@ impl Schedule {
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// Expects this many trials, each called `noun`.
+    /// The progress of a run with this many trials. `noun` names a trial.
     pub(crate) fn new(trials: u64, noun: &str) -> Self {
         let is_shown = stderr().is_terminal();
         let target = if is_shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -327,17 +327,17 @@ impl Progress {
         Self(ProgressBar::with_draw_target(Some(trials), target).with_style(style))
     }
 
-    /// A trial begins.
+    /// Shows the trial that begins.
     pub(crate) fn begins(&self, what: &str, arm: &str) {
         self.0.set_message(format!("{what}: {arm}{}", self.left()));
     }
 
-    /// This many trials will not be made.
+    /// Subtracts this many trials, which will not be made.
     fn expect_fewer(&mut self, trials: u64) {
         self.0.dec_length(trials.min(self.open()));
     }
 
-    /// A round ended; `times` lists its times.
+    /// Prints the times of a round that ended, unless a bar is shown.
     pub(crate) fn round_done(&self, what: &str, times: &str) {
         if self.0.is_hidden() {
             eprintln!("{what}: {times}{}", self.left());
@@ -354,7 +354,7 @@ impl Progress {
         self.0.suspend(write)
     }
 
-    /// The run is over.
+    /// Removes the bar at the end of the run.
     pub(crate) fn finish(&self) {
         self.0.finish_and_clear();
     }
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_grow_with_the_slowest_trial() {
+    fn time_limits_grow_with_the_slowest_trial() {
         let limit = |slowest| limit_after(Duration::from_secs(slowest), Duration::from_secs(120)).as_secs();
         assert_eq!((limit(1), limit(30)), (120, 600));
     }
@@ -416,7 +416,7 @@ mod tests {
             assert_eq!(shares.iter().sum::<u32>(), rounds);
             let (fewest, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
             assert!(*fewest >= 1 && most - fewest <= 1, "{shares:?}");
-            assert_eq!(schedule.warm_rounds(processes), *most, "a further process is none of the smaller ones");
+            assert_eq!(schedule.warm_rounds(processes), *most, "a further process gets the larger share");
         }
     }
 

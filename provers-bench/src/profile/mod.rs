@@ -30,14 +30,14 @@ pub(crate) struct ProfileArgs {
     /// Threads of the prover's pool [default: one per core]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=1024))]
     threads: Option<u64>,
-    /// Mean distance of samples in bytes, at most 32m; the suffixes k and m are powers of 1024. Requests of 1 MiB and more are always
+    /// Mean distance between samples in bytes, at most 32m; the suffixes k and m are powers of 1024. Requests of 1 MiB and more are always
     /// sampled
     #[arg(long, value_name = "BYTES", default_value = "64k", value_parser = mean_bytes)]
     mean: u64,
-    /// Folder for the profile's own folder [default: prove-bench in cargo's target directory]
+    /// Create the profile's folder in DIR [default: prove-bench in cargo's target directory]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Folder of an earlier profile: shows where the peak moved
+    /// Folder of an earlier profile to compare with: shows which call sites grew or shrank
     #[arg(long, value_name = "DIR")]
     against: Option<PathBuf>,
 }
@@ -47,7 +47,7 @@ fn mean_bytes(given: &str) -> Result<u64, String> {
     valid.ok_or_else(|| "valid are sizes like 512, 64k and 2m, from 1 to 32m".into())
 }
 
-/// The arm that samples its call sites.
+/// The arm that samples the call sites of its allocations.
 const ARM: &str = "zk-alloc-profile";
 /// The page and its timeline, in the profile's folder.
 const PAGE: &str = "profile.html";
@@ -63,8 +63,7 @@ pub(crate) fn run(provers: &'static [Prover], args: &ProfileArgs) -> anyhow::Res
     let workload = plan::sized(prover, &[name], args.log_rows.map_or(Size::Own, Size::LogRows))?[0];
     let arm = arms::named(ARM).ok_or_else(|| {
         UsageError::Other(
-            "this bench was built without its feature profile: `cargo prove-bench profile PROVER` builds it with it"
-                .into(),
+            "this bench was built without its feature profile: `cargo prove-bench profile PROVER` enables it".into(),
         )
     })?;
     let interrupt = Interrupt::on_signals()?;
@@ -85,7 +84,7 @@ pub(crate) fn run(provers: &'static [Prover], args: &ProfileArgs) -> anyhow::Res
     let profile = Profile { of, ..read(&folder)? };
     fs::write(folder.join(WARM).join(FILE), serde_json::to_string(&profile)?).context("cannot write the profile")?;
     let picture = |proof: &str, name: &str| fs::read_to_string(folder.join(proof).join(name)).ok();
-    let tree = fs::read_to_string(folder.join(WARM).join(TREE)).context("the proof left no tree of stages")?;
+    let tree = fs::read_to_string(folder.join(WARM).join(TREE)).context("the proof wrote no tree of stages")?;
     let title = format!("{}: where the memory goes", profile.of);
     let (peak, fresh) = (picture(WARM, "peak_space.svg"), picture(FIRST, "fresh_space.svg"));
     let graphs = (peak.as_deref(), fresh.as_deref());
@@ -105,14 +104,14 @@ fn read(folder: &Path) -> anyhow::Result<Profile> {
         fs::read_to_string(&path).with_context(|| format!("no profile there: cannot read {}", path.display()))?;
     match serde_json::from_str(&text) {
         Ok(profile) => Ok(profile),
-        Err(error) => bail!("{} is no profile of this version: {error}", path.display()),
+        Err(error) => bail!("{} is not a profile of this version: {error}", path.display()),
     }
 }
 
-/// The rows of a table.
+/// Largest number of rows in a table.
 const MAX_ROWS: usize = 10;
 
-/// The functions that hold most of the peak.
+/// A table of the functions with the most bytes alive at the peak.
 fn sites(profile: &Profile) -> String {
     let rows = profile.groups().into_iter().take(MAX_ROWS).map(|group| {
         let share = group.peak_bytes as f64 / profile.peak_bytes.max(1) as f64 * 100.0;
@@ -137,7 +136,7 @@ fn peak(profile: &Profile) -> String {
     format!("Live bytes at the peak of the warm proof: {}{backing}", format::mebibytes(profile.peak_bytes))
 }
 
-/// The call sites that hold more or less than in an earlier profile.
+/// A table of the call sites whose bytes at the peak changed since an earlier profile.
 fn moved(before: &Profile, after: &Profile) -> String {
     let rows = moves(before, after).into_iter().take(MAX_ROWS).map(|moved| {
         let [old, new] = [moved.before_bytes, moved.after_bytes].map(format::mebibytes);
@@ -146,5 +145,5 @@ fn moved(before: &Profile, after: &Profile) -> String {
     let table = report::drawn("call site|before|after|change", rows, Style::Terminal);
     let [old, new] = [before.peak_bytes, after.peak_bytes].map(format::mebibytes);
     let other = after.other_than(before).map_or_else(String::new, |other| format!("{other}\n"));
-    format!("\nagainst the earlier profile: the peak was {old}, and is {new}\n{other}{table}\n")
+    format!("\ncompared with the earlier profile: the peak was {old} and is now {new}\n{other}{table}\n")
 }

@@ -9,37 +9,37 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::LazyLock;
 
-/// The variable with the folder of a profile. The driver sets it for the process that it profiles.
+/// The environment variable with the folder of a profile. The driver sets it for the process that it profiles.
 pub(crate) const FOLDER: &str = "PROVE_BENCH_PROFILE_FOLDER";
-/// The folders in it, for each of the two proofs.
+/// The folders inside it, one for each of the two proofs.
 pub(crate) const FIRST: &str = "first-proof";
 pub(crate) const WARM: &str = "warm-proof";
-/// Files of the warm proof: this module's, and the tree of its stages.
+/// Files of the warm proof: the profile, and the tree of its stages.
 pub(crate) const FILE: &str = "profile.json";
 pub(crate) const TREE: &str = "stages.txt";
 
-/// A warm proof.
+/// The profile of a warm proof.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Profile {
     /// The prover, the workload and its size. The driver adds it.
     #[serde(default)]
     pub(crate) of: String,
-    /// Bytes alive at the peak of the live bytes, over all call sites.
+    /// Live bytes at their peak, over all call sites.
     pub(crate) peak_bytes: u64,
-    /// Those of them that the backing allocator served.
+    /// The part of `peak_bytes` that the backing allocator served.
     pub(crate) backing_bytes: u64,
-    /// The mean distance of samples, in bytes.
+    /// The mean distance between samples, in bytes.
     pub(crate) mean_bytes: u64,
-    /// Samples that could not be noted. The figures lack them.
+    /// Samples that could not be recorded. The figures lack them.
     pub(crate) missed: u64,
     /// In the order in which they began.
     pub(crate) stages: Vec<Stage>,
-    /// In the order of time.
+    /// Ordered by time.
     pub(crate) levels: Vec<Level>,
-    /// In the order of time.
+    /// Ordered by time.
     #[serde(default)]
     pub(crate) parts: Vec<Parts>,
-    /// The call sites that hold the peak, the largest first.
+    /// The call sites with bytes alive at the peak, the largest first.
     pub(crate) sites: Vec<CallSite>,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Parts {
     pub(crate) at_ns: u64,
     /// In the order of [`PARTS`].
     pub(crate) bytes: [u64; PARTS.len()],
-    /// By the kernel's account, if it tells.
+    /// Resident memory as the kernel reports it, if it does.
     pub(crate) kernel_bytes: Option<u64>,
 }
 
@@ -89,10 +89,10 @@ impl Parts {
     }
 }
 
-/// A place that allocates.
+/// A place in the program that allocates.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct CallSite {
-    /// Its functions, from the outermost to the innermost.
+    /// Its call chain, from the outermost function to the innermost.
     pub(crate) calls: Vec<String>,
     /// Its bytes alive at the peak.
     pub(crate) peak_bytes: u64,
@@ -102,7 +102,7 @@ pub(crate) struct CallSite {
     pub(crate) lifetime: Lifetime,
 }
 
-/// When a call site's memory is freed: at least half of its bytes at the peak.
+/// When a call site's memory is freed. It counts as alive while at least half of its bytes at the peak are alive.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Lifetime {
@@ -110,7 +110,7 @@ pub(crate) enum Lifetime {
     Stage,
     /// After its stage, and before the proof was dropped.
     Proof,
-    /// Not by then.
+    /// It is still alive after the proof was dropped.
     Survives,
 }
 
@@ -125,7 +125,7 @@ impl fmt::Display for Lifetime {
 }
 
 impl CallSite {
-    /// The function that tells most about it, in short.
+    /// The short name of the function that identifies it best.
     pub(crate) fn function(&self) -> String {
         short(function_of(&self.calls))
     }
@@ -142,12 +142,12 @@ pub(crate) struct Group<'a> {
 }
 
 impl Profile {
-    /// A note on an earlier profile of another workload or size.
+    /// A note if the earlier profile is of another prover, workload or size.
     pub(crate) fn other_than(&self, earlier: &Self) -> Option<String> {
         (earlier.of != self.of).then(|| format!("The earlier profile is of {}.", earlier.of))
     }
 
-    /// The call sites of the peak by function, the largest first.
+    /// The call sites of the peak in groups, the largest first.
     pub(crate) fn groups(&self) -> Vec<Group<'_>> {
         let mut groups = HashMap::new();
         for site in &self.sites {
@@ -163,7 +163,7 @@ impl Profile {
     }
 }
 
-/// A call site that holds more or less than before.
+/// A call site whose bytes at the peak differ between two profiles.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Move<'a> {
     pub(crate) site: &'a CallSite,
@@ -171,8 +171,8 @@ pub(crate) struct Move<'a> {
     pub(crate) after_bytes: u64,
 }
 
-/// The call sites of two profiles whose part of the peak differs, the largest change first. Sites are the same if they
-/// have the same functions.
+/// The call sites whose bytes at the peak differ between two profiles, the largest change first. Sites are the same if
+/// they have the same call chain.
 pub(crate) fn moves<'a>(before: &'a Profile, after: &'a Profile) -> Vec<Move<'a>> {
     let held = |profile: &Profile, site: &CallSite| {
         let found = profile.sites.iter().find(|known| known.calls == site.calls);
@@ -186,7 +186,7 @@ pub(crate) fn moves<'a>(before: &'a Profile, after: &'a Profile) -> Vec<Move<'a>
     moved
 }
 
-/// These, the bench and the C library only lead to a call site, or away from it.
+/// Prefixes of functions of libraries, the bench and the C runtime. They do not identify a call site.
 const OF_LIBRARIES: [&str; 14] = [
     "alloc::",
     "core::",
@@ -204,16 +204,16 @@ const OF_LIBRARIES: [&str; 14] = [
     "start_thread",
 ];
 
-/// The innermost of these functions that tells something of the program.
+/// The innermost of these functions that is the program's own, or the innermost one if none is.
 pub(crate) fn function_of(calls: &[String]) -> &str {
     let is_own = |call: &&String| !OF_LIBRARIES.iter().any(|prefix| call.trim_start_matches('<').starts_with(prefix));
     let found = calls.iter().rev().find(is_own).or_else(|| calls.last());
     found.map_or("[no call site]", String::as_str)
 }
 
-/// A function's name without generic arguments. In place of `<T as Trait>` stands `T`, and in place of an `impl` block its type.
+/// A function's name without generic arguments. `<T as Trait>` becomes `T`, and an `impl` block becomes its type.
 pub(crate) fn short(name: &str) -> String {
-    // The innermost brackets, and what stands before them. The arrow of a function's type closes none.
+    // Matches the innermost angle brackets, and the text before them. The `>` of an arrow does not close a bracket.
     static BRACKETS: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"(\w|::)?<((?:->|[^<>])*)>").expect("a valid expression"));
     let replaced = |found: &Captures<'_>| {
@@ -244,9 +244,9 @@ pub(crate) mod tests {
         CallSite { calls, peak_bytes, allocations: 1, stage: vec!["commit".into()], lifetime: Lifetime::Proof }
     }
 
-    /// A site that is gone is the saving that the comparison is made for.
+    /// A call site that is gone is the saving that a user looks for in the comparison.
     #[test]
-    fn sites_that_came_went_or_changed_have_moved() {
+    fn new_gone_and_changed_call_sites_are_reported_as_moves() {
         let profile = |sites: Vec<CallSite>| Profile { sites, ..Profile::default() };
         let before = profile(vec![site(&["a"], 500), site(&["b"], 300), site(&["c"], 100)]);
         let after = profile(vec![site(&["b"], 300), site(&["d"], 200), site(&["c"], 90)]);
@@ -268,7 +268,7 @@ pub(crate) mod tests {
         assert_eq!(rows, [("a".into(), 390, 2), ("b".into(), 300, 1), ("a".into(), 250, 1)]);
     }
 
-    /// `Vec::with_capacity` is where all memory comes from, and tells nothing.
+    /// Most memory comes from functions such as `Vec::with_capacity`, whose names say nothing about the prover.
     #[test]
     fn a_call_site_is_named_after_the_provers_own_function() {
         let named =

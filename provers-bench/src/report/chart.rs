@@ -6,7 +6,7 @@ use crate::results::{ArmResult, Interval, Ratio, Timed, WorkloadResult, format, 
 use maud::{Markup, PreEscaped, html};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Of a chart that stands next to others.
+/// Width and height of a chart that stands next to others.
 const SIZE: (f64, f64) = (360.0, 220.0);
 /// Height of an arm's row.
 const ROW: f64 = 26.0;
@@ -19,14 +19,14 @@ pub(super) fn time_and_memory(workloads: &[(String, &WorkloadResult)]) -> Option
     let palette = Palette::of(workloads.iter().map(|(_, workload)| *workload));
     let (_, first) = workloads.first()?;
     let (baseline, is_of_slots) = (&first.baseline, first.timed == Timed::Slots);
-    // For proofs at fixed times, the memory that the host pays for is the sum over time.
+    // If proofs are made at fixed times, their memory cost is the sum over time.
     let figure = if is_of_slots { "memory over time" } else { "peak RSS" };
     let dots = workloads.iter().flat_map(|(name, workload)| {
         let dot = |arm: &ArmResult| {
             let (ratio, peak) = view::figures(arm).map(|summary| (summary.wall_ratio, summary.peak_rss_ratio))?;
             let (ratio, memory) = (ratio?, if is_of_slots { view::byte_seconds_ratio(workload, arm) } else { peak }?);
             let look = palette.look(&arm.label);
-            // Among several workloads, only our dots have names: those of the workloads.
+            // With several workloads, only our dots are labelled, with the workload's name.
             let shown = if workloads.len() == 1 { Some(&arm.label) } else { look.ours.then_some(name) };
             let point = Point {
                 x: ratio.median,
@@ -43,13 +43,13 @@ pub(super) fn time_and_memory(workloads: &[(String, &WorkloadResult)]) -> Option
     let series = ours_last(dots);
     let values = |of: fn(&Point) -> f64| series.iter().flat_map(|series| &series.points).map(of);
     let mut x = Axis::round(Scale::ratios(values(|point| point.x)), ratio_tick).marked(Some((1.0, String::new())));
-    x.title = format!("time by {baseline}'s; faster is further left");
+    x.title = format!("time relative to {baseline}; faster is further left");
     let memory = Scale::factors(values(|point| point.y).chain(MIN_MEMORY));
     let mut y = Axis::round(memory, ratio_tick).marked(Some((1.0, baseline.clone())));
-    y.title = format!("{figure} by {baseline}'s; smaller is further down");
+    y.title = format!("{figure} relative to {baseline}; smaller is further down");
     (!series.is_empty()).then(|| Chart {
         title: "Time and memory".into(),
-        about: format!("of each arm, by {baseline}'s; the nearer to the lower left corner, the better"),
+        about: format!("of each arm, relative to {baseline}; the nearer to the lower left corner, the better"),
         size: (560.0, 364.0),
         x,
         y,
@@ -59,7 +59,7 @@ pub(super) fn time_and_memory(workloads: &[(String, &WorkloadResult)]) -> Option
     })
 }
 
-/// A row for each arm: the ratio of each round, earlier ones higher, and their median with its interval.
+/// A chart with a row for each arm: the ratio of each round, earlier rounds higher, and the median with its interval.
 pub(super) fn rounds(workload: &WorkloadResult, palette: &Palette) -> Option<Chart> {
     let (base, _) = view::baseline(workload)?;
     let arms: Vec<(&ArmResult, Ratio)> =
@@ -94,7 +94,7 @@ pub(super) fn rounds(workload: &WorkloadResult, palette: &Palette) -> Option<Cha
     (!arms.is_empty()).then(|| Chart {
         title: if workload.timed == Timed::Runs { "Time".into() } else { "Warm time".into() },
         about: format!(
-            "by {}'s: a small dot a round, the median and its 95% interval; left of the line is faster",
+            "relative to {}: a small dot per round, the median and its 95% interval; left of the line is faster",
             workload.baseline
         ),
         size: (SIZE.0, ROW * arms.len() as f64 + 50.0),
@@ -107,7 +107,7 @@ pub(super) fn rounds(workload: &WorkloadResult, palette: &Palette) -> Option<Cha
 
 /// Memory over the time of the cold proof and of the first warm one, if the driver sampled it.
 pub(super) fn memory(workload: &WorkloadResult, palette: &Palette) -> Vec<Chart> {
-    // All charts have the same height, so that they can be compared.
+    // All charts have the same vertical scale, so that they can be compared.
     let points = || workload.arms.iter().flat_map(|arm| &arm.rss_over_time);
     let live = workload.live_peak_bytes.map(|bytes| (bytes as f64, format!("live peak {}", format::bytes(bytes))));
     let heights = points().map(|point| point.rss_bytes as f64).chain(live.iter().map(|(bytes, _)| *bytes));
@@ -131,7 +131,7 @@ pub(super) fn memory(workload: &WorkloadResult, palette: &Palette) -> Vec<Chart>
         };
         Chart {
             title: format!("Memory, {what}"),
-            about: "resident, over the time since the first request; the driver looks now and then".into(),
+            about: "resident memory since the first request, sampled by the driver".into(),
             size: SIZE,
             x: Axis::round(Scale::from_zero(times), |ms| time_tick(ms * 1e6)),
             y: Axis::round(height, bytes_tick).marked(live.clone()),
@@ -143,7 +143,7 @@ pub(super) fn memory(workload: &WorkloadResult, palette: &Palette) -> Vec<Chart>
     rounds.into_iter().map(chart).collect()
 }
 
-/// Ours come last, so that they are drawn over the others.
+/// Puts our arms last, so that they are drawn over the others.
 fn ours_last(series: impl Iterator<Item = Series>) -> Vec<Series> {
     let (ours, mut others): (Vec<_>, Vec<_>) = series.partition(|series| series.look.ours);
     others.extend(ours);
@@ -158,35 +158,35 @@ const FOOT: f64 = 22.0;
 const LINE: f64 = 18.0;
 const NAME: f64 = 136.0;
 const LETTER: f64 = 6.2;
-/// Least extent of a range of ratios to both sides of 1, so that noise does not fill a chart.
+/// Smallest extent of an axis of ratios to each side of 1, so that noise does not fill a chart.
 const MIN_SPAN: f64 = 0.05;
 /// Padding at the ends of a range.
 const PADDING: f64 = 0.04;
 
-/// For a picture on its own, on light and on dark pages.
+/// CSS of a picture that stands on its own, on a light or a dark page.
 const PICTURE: &str = ":root{--ink:#1f2328;--soft:#57606a;--rule:#d0d7de;--card:none}\
     @media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--rule:#30363d}}\
     text{font:12px system-ui,sans-serif;fill:var(--ink)}";
 /// The style of charts, on a page and on their own.
 pub(super) const STYLE: &str = include_str!("chart.css");
 
-/// A chart. It sets the positions itself.
+/// A chart, which computes all positions itself.
 #[derive(Default)]
 pub(super) struct Chart {
     pub(super) title: String,
     pub(super) about: String,
-    /// Of the curves and their labels; spans and legend come below.
+    /// Width and height of the curves and their labels; spans and legend come below.
     pub(super) size: (f64, f64),
     pub(super) x: Axis,
     pub(super) y: Axis,
-    /// Whether the arms are named below.
+    /// Whether a legend below names the arms.
     pub(super) legend: bool,
     pub(super) series: Vec<Series>,
     /// Bars below the curves.
     pub(super) spans: Vec<Span>,
 }
 
-/// A scale with its ticks, and lines of importance.
+/// A scale with its ticks, and values that get a dashed line.
 #[derive(Clone, Default)]
 pub(super) struct Axis {
     pub(super) scale: Scale,
@@ -195,7 +195,7 @@ pub(super) struct Axis {
     pub(super) title: String,
 }
 
-/// One arm.
+/// The points of one arm, and how they are drawn.
 pub(super) struct Series {
     pub(super) label: String,
     pub(super) look: Look,
@@ -207,7 +207,7 @@ pub(super) struct Series {
 pub(super) enum Shape {
     Line,
     Dots,
-    /// Down to the horizontal axis.
+    /// Filled down to the horizontal axis.
     Area,
 }
 
@@ -217,7 +217,7 @@ pub(super) struct Point {
     pub(super) x: f64,
     pub(super) y: f64,
     pub(super) radius: f64,
-    /// Of its horizontal value.
+    /// The interval of its horizontal value.
     pub(super) interval: Option<Interval>,
     /// Its name, if it is shown, and its tooltip.
     pub(super) name: Option<String>,
@@ -251,7 +251,7 @@ impl Chart {
     /// The chart on a page.
     pub(super) fn figure(&self) -> Markup {
         let is_wide = self.size.0 > 400.0;
-        // Below this width the figure scrolls, or nobody could read its labels.
+        // Below this width the figure scrolls, because its labels would be too small to read.
         let least = is_wide.then(|| format!("--least: {}px", place(self.size.0 * 0.75)));
         html! {
             figure.wide[is_wide] style=[least] {
@@ -299,7 +299,7 @@ impl Chart {
                 }
                 @for (value, name) in &self.y.markers {
                     (line("marker", (left, y.at(*value)), (right, y.at(*value))))
-                    // Above the curves, which may lie anywhere.
+                    // The name stands above the curves, because they may cross its line anywhere.
                     @if !name.is_empty() { (text("marker-name", "end", (right, TOP - 12.0), &format!("dashed: {name}"))) }
                 }
                 @for (at, anchor, name) in self.placed_names(&x, &y, self.size.0) {
@@ -327,7 +327,7 @@ impl Chart {
         const ROWS: [f64; 7] = [0.0, -13.0, 13.0, -26.0, 26.0, -39.0, 39.0];
         let points = || self.series.iter().flat_map(|series| &series.points);
         let dots = points().map(|point| (x.at(point.x), y.at(point.y)));
-        // The dots and names so far: left end, right end, and height.
+        // The dots and names placed so far: left end, right end, and vertical position.
         let mut taken: Vec<[f64; 3]> = dots.map(|(x, y)| [x - 3.0, x + 3.0, y]).collect();
         let mut names = Vec::new();
         for (point, name) in points().filter_map(|point| Some((point, point.name.as_deref()?))) {
@@ -421,7 +421,7 @@ fn text(class: &str, anchor: &str, at: (f64, f64), text: &str) -> Markup {
 pub(super) struct Look {
     /// CSS classes.
     pub(super) class: String,
-    /// Whether the arm is drawn over the others, and stronger.
+    /// Whether the arm is drawn over the others, with stronger lines.
     pub(super) ours: bool,
 }
 
@@ -431,7 +431,7 @@ impl Look {
     }
 }
 
-/// The looks of arms, by label: one colour per allocator, the same in every chart. Variants of an allocator differ by
+/// The appearance of each arm, by label: one colour per allocator, the same in every chart. Variants of an allocator differ by
 /// the dashes of their lines.
 #[derive(Debug)]
 pub(super) struct Palette(BTreeMap<String, Look>);
@@ -496,7 +496,7 @@ impl Scale {
         Self { low, high, logarithmic: false, from: 0.0, to: 1.0 }
     }
 
-    /// Equal factors are equal steps; `low` must be above 0.
+    /// A scale on which equal factors are equal distances. It starts above 0, even if `low` does not.
     pub(super) fn logarithmic(low: f64, high: f64) -> Self {
         let low = low.max(f64::MIN_POSITIVE);
         let high = if high > low { high } else { low * 2.0 };
@@ -587,14 +587,14 @@ mod tests {
     use crate::report::tests::{EVEN, workload};
 
     #[test]
-    fn values_stand_where_their_share_of_the_range_is() {
+    fn values_are_placed_in_proportion_and_clamped_to_the_range() {
         let even = Scale::linear(0.0, 10.0).over(100.0, 200.0);
         assert_eq!([-5.0, 0.0, 2.5, 10.0, 99.0].map(|value| even.at(value)), [100.0, 100.0, 125.0, 200.0, 200.0]);
         let factors = Scale::logarithmic(1.0, 100.0).over(0.0, 2.0);
         assert!((factors.at(10.0) - 1.0).abs() < 1e-12);
     }
 
-    /// Few and round ticks, also for a range of no width, which would draw at NaN.
+    /// A range without width must have ticks too, and must not be drawn at NaN.
     #[test]
     fn ticks_are_round_and_few() {
         let near = |ticks: Vec<f64>, expected: &[f64]| {

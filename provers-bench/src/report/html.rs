@@ -43,7 +43,7 @@ pub(super) fn page(run: &Run) -> String {
         }
         section {
             h2 { "Raw samples" }
-            details { summary { "Every sample, one a row" } (samples(run)) }
+            details { summary { "Every sample, one per row" } (samples(run)) }
         }
         footer {
             "Made from result.json of run " code { (run.run) } ", schema " (run.schema) ", by prove-bench. "
@@ -53,7 +53,7 @@ pub(super) fn page(run: &Run) -> String {
     document(&title, POLICY, &[chart::STYLE, &chart::css()].concat(), &content)
 }
 
-/// A page with this content, which may have any characters of a process's output. `style` comes after the common one.
+/// A page with this content, which may quote any characters that a process printed. `style` follows the common style.
 pub(super) fn document(title: &str, policy: &str, style: &str, content: &Markup) -> String {
     html! {
         (DOCTYPE)
@@ -74,7 +74,7 @@ pub(super) fn document(title: &str, policy: &str, style: &str, content: &Markup)
     .replace(|letter: char| letter.is_control() && !matches!(letter, '\n' | '\t'), "")
 }
 
-/// One workload. A workload of a sweep is one point and is folded, because the curves show all points together.
+/// The section of one workload. In a sweep it is one point and is collapsed, because the curves show all points together.
 fn section(run: &Run, name: &str, workload: &WorkloadResult, palette: &Palette) -> Markup {
     let body = html! {
         p {
@@ -186,7 +186,7 @@ mod tests {
     /// Reasons quote the output of dying processes, which must not become markup. The page is sent by mail and opened
     /// offline, so it must load nothing.
     #[test]
-    fn hostile_text_stays_text_and_the_page_needs_nothing_but_itself() {
+    fn hostile_text_stays_text_and_the_page_loads_nothing() {
         let mut run = run(vec![workload_of(arms())]);
         run.command_line.push(HOSTILE.into());
         run.machine.cpu = Some(HOSTILE.into());

@@ -35,14 +35,14 @@ pub(crate) struct Job {
     /// Run to report on
     #[arg(value_name = "RUN", required_unless_present = "splice")]
     run: Option<String>,
-    /// Save RUN as docs/data/runs/NAME.json and fill the tables of the documentation in this folder; without RUN and NAME, refill all
+    /// Save RUN as docs/data/runs/NAME.json and fill the tables of the documentation in the current directory; without RUN and NAME, refill all
     /// tables from the saved runs
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
     splice: Option<String>,
     /// Write nothing; fail if a table of the documentation differs from its run
     #[arg(long, requires = "splice")]
     check: bool,
-    /// Folder of the runs, the same as --out of the runs themselves [default: prove-bench in cargo's target directory]
+    /// Folder of the runs, as given to them with --out [default: prove-bench in cargo's target directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 }
@@ -68,10 +68,10 @@ pub(crate) fn run(job: &Job, runs_folder: &Path) -> anyhow::Result<String> {
     let misused = |text: String| Err(UsageError::Other(text).into());
     match (&job.run, &job.splice) {
         (Some(_), Some(name)) if name.is_empty() => {
-            misused("--splice with a RUN takes the NAME it is kept under".into())
+            misused("--splice with a RUN needs the NAME to save it under".into())
         }
         (None, Some(name)) if !name.is_empty() => {
-            misused(format!("--splice {name}: which RUN? report RUN --splice {name}"))
+            misused(format!("--splice {name} needs a RUN: report RUN --splice {name}"))
         }
         (Some(run), None) => {
             let folder = find(run, runs_folder)?;
@@ -106,7 +106,7 @@ fn write_file(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Name for the run that started last.
+/// Name that stands for the run that started last.
 const LATEST: &str = "latest";
 const RESULT: &str = "result.json";
 

@@ -9,14 +9,15 @@ use maud::{Markup, html};
 /// The flame graphs are documents of their own, with scripts that zoom. The page itself loads nothing.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-src data:";
 
-/// The call sites in a table.
+/// Largest number of call sites in a table.
 const MAX_SITES: usize = 10;
-/// The rows of stages that are drawn.
+/// Largest number of rows of stages in the timeline.
 const MAX_ROWS: u32 = 8;
 const SIZE: (f64, f64) = (1000.0, 254.0);
 
-/// The page. Equal profiles give equal bytes. `tree` is that of the stages, as text; `peak` and `fresh` are flame graphs, as
-/// SVG: bytes alive at the peak of the warm proof, and fresh bytes of the first one. `earlier` is an earlier profile.
+/// The page. Equal profiles give equal bytes. `earlier` is an earlier profile to compare with, and `tree` is the tree of
+/// stages as text. `peak` and `fresh` are flame graphs as SVG: bytes alive at the peak of the warm proof, and bytes in fresh
+/// pages of the first proof.
 pub(crate) fn profile_page(
     title: &str,
     profile: &Profile,
@@ -37,9 +38,9 @@ pub(crate) fn profile_page(
         }
         @if let Some(before) = earlier { (against(before, profile)) }
         section {
-            h2 { "The call sites that hold the peak" }
+            h2 { "The call sites with the most memory at the peak" }
             (sites(profile))
-            @if profile.missed > 0 { p.notes { (profile.missed) " samples could not be noted; the figures lack them." } }
+            @if profile.missed > 0 { p.notes { (profile.missed) " samples could not be recorded; the figures lack them." } }
         }
         section {
             h2 { "Memory over the stages of a warm proof" }
@@ -67,7 +68,7 @@ pub(crate) fn profile_picture(profile: &Profile) -> String {
 }
 
 /// The page of a command's page faults: the summary, a table of functions, and flame graphs as SVG. The table has the page faults of each
-/// function, and the bytes that it holds at the peak under our library. The graphs show faulted bytes and that peak.
+/// function, and its bytes alive at the peak under zk-alloc. The graphs show faulted bytes, and the bytes alive at that peak.
 #[cfg(feature = "profile")]
 pub(crate) fn faults_page(
     title: &str,
@@ -88,7 +89,7 @@ pub(crate) fn faults_page(
                     td { (peak.map_or("-".into(), format::mebibytes)) }
                 } } }
             }))
-            p.notes { "The innermost function of the program itself. Callers are known where the program has frame pointers." }
+            p.notes { "Each row names the innermost function of the program itself. Callers are known where the program has frame pointers." }
         }
         (flame_graph("Faulted bytes, by call chain", faults))
         (flame_graph("What was alive at the peak, under zk-alloc", peak))
@@ -107,13 +108,13 @@ fn sites(profile: &Profile) -> Markup {
             td { (format!("{:.1}%", group.peak_bytes as f64 / profile.peak_bytes.max(1) as f64 * 100.0)) }
             td { (format::count(group.allocations)) }
             td.words { (if group.site.stage.is_empty() { "-".to_owned() } else { group.site.stage.join(" > ") }) }
-            // Memory that outlives the proof is what a leak looks like.
+            // Memory that outlives the proof may be a leak.
             td.words { span.worse[group.site.lifetime == Lifetime::Survives] { (group.site.lifetime) } }
         } } }
     })
 }
 
-/// A function, and all those that led to it on request: those of the largest of `sites` call sites.
+/// A function that unfolds into the call chain of `site`, the largest of `sites` call sites.
 fn stack(site: &CallSite, sites: usize) -> Markup {
     let calls: Vec<_> = site.calls.iter().rev().map(String::as_str).collect();
     html! { details {
@@ -126,7 +127,7 @@ fn against(before: &Profile, after: &Profile) -> Markup {
     let change = format::change(before.peak_bytes, after.peak_bytes);
     html! {
         section {
-            h2 { "Against the earlier profile: " (change) " at the peak" }
+            h2 { "Compared with the earlier profile: " (change) " at the peak" }
             @if let Some(other) = after.other_than(before) { p.notes { (other) } }
             (scrolling(&html! {
                 thead { tr { th { "call site" } @for name in ["before", "after", "change"] { th { (name) } } } }
@@ -161,7 +162,7 @@ fn timeline(profile: &Profile) -> Chart {
     chart
 }
 
-/// The parts as areas that stand on each other, and as a table: when most was live, and at the end.
+/// The parts as stacked areas over time, and as a table of two moments: when the most was live, and the end.
 fn parts(readings: &[Parts]) -> Markup {
     let (Some(highest), Some(last)) = (readings.iter().max_by_key(|parts| parts.live()), readings.last()) else {
         return html! {};
@@ -184,7 +185,7 @@ fn parts(readings: &[Parts]) -> Markup {
                     @for cell in both(&|parts| Some(parts.bytes[index])) { td { (cell) } }
                 } }
                 tr { td.words { "sum" } @for cell in both(&|parts| Some(parts.sum())) { td { (cell) } } }
-                tr { td.words { "by the kernel's account" } @for cell in both(&|parts| parts.kernel_bytes) { td { (cell) } } }
+                tr { td.words { "as the kernel reports it" } @for cell in both(&|parts| parts.kernel_bytes) { td { (cell) } } }
             }
         }))
     }
@@ -218,7 +219,7 @@ fn area(label: &str, class: &str, levels: impl Iterator<Item = (u64, u64)>) -> S
 fn flame_graph(title: &str, svg: Option<&str>) -> Markup {
     // An SVG document as a URL (RFC 2397).
     let encoded = svg.map(|svg| svg.replace('%', "%25").replace('#', "%23").replace('\n', "%0A"));
-    // That of the document, which comes first, and the border's.
+    // The first height in the text is that of the document. The border adds 2 pixels.
     let height = svg.and_then(|svg| svg.split_once(" height=\"")?.1.split('"').next()?.parse::<u32>().ok());
     let style = height.map(|height| format!("height:{}px", height + 2));
     html! {
@@ -226,7 +227,7 @@ fn flame_graph(title: &str, svg: Option<&str>) -> Markup {
             h2 { (title) }
             @match encoded {
                 Some(svg) => iframe title=(title) style=[style] src={ "data:image/svg+xml;charset=utf-8," (svg) } {},
-                None => p { "Nothing." },
+                None => p { "No data." },
             }
         }
     }
@@ -241,7 +242,7 @@ mod tests {
 
     const HOSTILE: &str = "</td><img src=x onerror='alert(1)'>&\"";
 
-    /// Names of functions and of spans come from the program. They must not become markup, nor figures draw at NaN.
+    /// Names of functions and of spans come from the program. They must not become markup, and nothing may be drawn at NaN.
     #[test]
     fn a_profile_draws_with_and_without_its_parts_and_names_stay_text() {
         let stage = |name: &str, depth| Stage { name: name.into(), depth, begin_ns: 1_000_000, end_ns: 9_000_000 };

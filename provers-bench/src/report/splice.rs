@@ -35,7 +35,7 @@ type Saved = BTreeMap<String, Run>;
 /// Saves `run` in `repository` as the source `name` of the documentation.
 pub(super) fn save(repository: &Path, name: &str, mut run: Run) -> anyhow::Result<()> {
     if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
-        bail!("{name:?} is no name for a run: letters, digits and dashes");
+        bail!("{name:?} is not a name for a run: use letters, digits and dashes");
     }
     // No table uses these fields.
     for arm in run.workloads.iter_mut().flat_map(|workload| &mut workload.arms) {
@@ -57,7 +57,7 @@ fn saved(repository: &Path) -> anyhow::Result<Saved> {
     named.collect()
 }
 
-/// Every file of the documentation in `repository` whose text on disk differs from what the saved runs yield, with that
+/// Every file of the documentation in `repository` whose text on disk differs from what the saved runs yield, with its new
 /// text.
 pub(super) fn differing(repository: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
     let saved = saved(repository)?;
@@ -167,7 +167,7 @@ struct Row<'a> {
     workload: &'a WorkloadResult,
     before: &'a Summary,
     ours: &'a Summary,
-    /// The peer with the fastest warm proofs, with its figures; `None` where there is none but glibc.
+    /// The peer with the fastest warm proofs, with its figures; `None` without a peer other than the baseline.
     peer: Option<(&'a str, &'a Summary)>,
 }
 
@@ -254,7 +254,8 @@ fn constants() -> String {
     text
 }
 
-/// A heading of a table of ablation, and its cell for an arm, given the baseline unless the arm is it.
+/// A figure of the ablation tables: its heading, and a function that returns an arm's cell. The function gets the baseline's figures too,
+/// or `None` if the arm is the baseline.
 type Figure = (&'static str, fn(&Summary, Option<&Summary>) -> Option<String>);
 
 const FIGURES: [Figure; 5] = [
@@ -294,7 +295,7 @@ fn ablation(runs: &[&Run]) -> String {
                 figure(view::figures(arm)?, baseline.map(|(_, figures)| figures))
             };
             let cells = workloads().map(|(_, workload)| format!(" {} |", cell(workload).unwrap_or("-".into())));
-            // The constants alone, as code.
+            // An arm with other constants is named by these constants alone, as code.
             let constants =
                 label.strip_prefix(tuned::PREFIX).map(|constants| format!("`{}`", constants.replace('+', " ")));
             let name = constants.unwrap_or_else(|| (*label).to_owned());
@@ -313,7 +314,7 @@ mod tests {
     /// The text around a block must stay, and a second fill must change nothing. Without an end marker, a page would
     /// lose all text after the block.
     #[test]
-    fn only_what_stands_between_the_markers_changes() {
+    fn only_text_between_the_markers_changes() {
         let saved = Saved::from([("plonky3".into(), run(vec![workload(&[("glibc", &EVEN), ("zk-alloc", &EVEN)])]))]);
         let page = format!(
             "before\n{BEGIN}tables plonky3 -->\na typed figure\n{END}\nbetween\n{BEGIN}tables none-yet -->\n{END}\nafter\n"

@@ -1,5 +1,5 @@
-//! A run as text: on the terminal during the run, and as Markdown for a README or a comment; and the facts about it besides
-//! its figures: machine, build, code and command.
+//! A run as text: on the terminal during the run, and as Markdown for a README or a comment. Also the facts about a run
+//! besides its figures: machine, build, code and command.
 
 use crate::machine::Machine;
 use crate::results::columns::{self, Medium, Seen};
@@ -13,9 +13,9 @@ use comfy_table::{CellAlignment, ContentArrangement, Table};
 use std::iter;
 
 /// The legend of a table.
-pub(super) const LEGEND: &str = "Ratios are to the baseline's figure of the same round: the median of the rounds, with its 95% confidence interval (CI). \
-    Faster or slower: the whole interval lies on one side of 1. On a busy machine trust the ratios: times of different rounds do not compare. \
-    These figures are of one machine on one day. docs/benchmarking.md has the columns, the method and its limits.";
+pub(super) const LEGEND: &str = "A ratio divides an arm's figure by the baseline's of the same round. Tables have the median of the rounds, with its 95% confidence interval (CI). \
+    Faster or slower: the whole interval lies on one side of 1. On a busy machine, trust the ratios: times of different rounds are not comparable. \
+    The figures are from one machine on one day. docs/benchmarking.md explains the columns, the method and its limits.";
 
 /// Placeholder for a missing figure.
 const NONE: &str = "-";
@@ -66,7 +66,7 @@ pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> Str
     }
 }
 
-/// The verdict on our arm, and what the rows of a table cannot hold.
+/// The verdict on our arm, and facts that do not fit into the rows of a table.
 pub(super) fn notes(run: &Run, workload: &WorkloadResult) -> Vec<String> {
     let mut notes: Vec<_> = verdict(run, workload).into_iter().collect();
     let is_interrupted = |arm: &ArmResult| matches!(arm.outcome, Outcome::Interrupted);
@@ -78,13 +78,13 @@ pub(super) fn notes(run: &Run, workload: &WorkloadResult) -> Vec<String> {
         let outcome = format::outcome(&arm.outcome).filter(|_| !all_interrupted);
         notes.extend(outcome.map(|text| format!("{}: {text}", arm.label)));
         if let (Outcome::Failed { .. }, Some(why)) = (&arm.outcome, &arm.known_to_fail) {
-            notes.push(format!("{}: known to fail, and no failure of the run: {why}", arm.label));
+            notes.push(format!("{}: known to fail, so it does not fail the run: {why}", arm.label));
         }
     }
     notes.extend(ended(workload));
     notes.extend(workload.live_peak_bytes.map(|bytes| format!("live peak of the arena: {}", format::bytes(bytes))));
     if run.machine.build.profile != "release" {
-        notes.push(format!("built as {}, not as release: not for comparing times", run.machine.build.profile));
+        notes.push(format!("built with profile {}, not release: do not compare its times", run.machine.build.profile));
     }
     notes
 }
@@ -120,13 +120,13 @@ fn ended(workload: &WorkloadResult) -> Option<String> {
     });
     match workload.ended {
         Ended::AllRounds | Ended::Interrupted => None,
-        Ended::Precise => Some(format!("Ended when it was precise enough: {width}.")),
-        Ended::OutOfTime => Some(format!("Ended because the time was over: {width}.")),
+        Ended::Precise => Some(format!("Ended because every interval was narrow enough: {width}.")),
+        Ended::OutOfTime => Some(format!("Ended because the time limit passed: {width}.")),
         Ended::NoArms => Some("Ended because no arm was left.".into()),
     }
 }
 
-/// The identity that each arm's process reported: its label, and allocator, version and settings.
+/// The label of each arm, and the allocator, version and settings that its process reported.
 pub(super) fn arms(run: &Run) -> Vec<(&str, String)> {
     let mut arms: Vec<(&str, String)> = Vec::new();
     for arm in run.workloads.iter().flat_map(|workload| &workload.arms) {
@@ -147,7 +147,7 @@ pub(super) fn arms(run: &Run) -> Vec<(&str, String)> {
     arms
 }
 
-/// The proofs that one sample covers, if they are several.
+/// How many proofs one sample covers; empty if it covers one.
 pub(super) fn at_once(concurrent: Concurrent) -> String {
     match concurrent {
         Concurrent { proofs: 1, .. } => String::new(),
@@ -198,8 +198,8 @@ pub(crate) fn with_advice(run: &Run, table: &str, style: Style) -> String {
     format!("{ceiling}{end}{table}\n{verdict}{environment}{dockerfile}{end}")
 }
 
-/// The curves of a sweep, one table per workload: a row per point, a column per arm; and the predictions from them. Empty
-/// if the run is not a sweep.
+/// The curves of a sweep, one table per workload, with a row per point and a column per arm. The predictions follow them.
+/// Empty if the run is not a sweep.
 pub(crate) fn curves(run: &Run, style: Style) -> String {
     let Some(sweep) = run.sweep else { return String::new() };
     let axis = if sweep == Sweep::LogRows { "log-rows" } else { "threads" };
@@ -269,8 +269,8 @@ fn ratio_or_time(arm: &ArmResult, baseline: &str) -> String {
 fn table(workload: &WorkloadResult, style: Style) -> String {
     let rows = rows(workload, Medium::Text);
     match (style, Table::new().width()) {
-        // A terminal that reports 0 columns does not know its width, such as a container's pseudo-terminal before its
-        // first resize.
+        // Some terminals report 0 columns because they do not know their width, such as a container's pseudo-terminal
+        // before its first resize.
         (Style::Terminal, Some(width)) if width > 0 => fitted(&rows, width),
         _ => layout(&rows, style).trim_fmt(),
     }
@@ -319,7 +319,7 @@ pub(crate) fn drawn<R: Into<Vec<String>>>(header: &str, rows: impl IntoIterator<
     table_of(header, rows, style).trim_fmt()
 }
 
-/// Draws rows of words for the terminal: no column is of numbers.
+/// Draws a table of words for the terminal, with every column aligned left.
 pub(crate) fn words<R: Into<Vec<String>>>(header: &str, rows: impl IntoIterator<Item = R>) -> String {
     let mut table = table_of(header, rows, Style::Terminal);
     table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Left));
@@ -374,7 +374,7 @@ fn facts(run: &Run) -> Vec<Fact> {
         ("seed", run.seed.to_string(), true),
         ("rounds asked for", run.rounds.to_string(), true),
         ("started", machine.started_at.to_string(), false),
-        ("of", run.prover.clone(), true),
+        ("prover or command", run.prover.clone(), true),
         ("interrupted", run.interrupted.to_string(), true),
     ];
     if !run.is_of_command() {
@@ -404,8 +404,8 @@ pub(crate) fn differences(before: &Run, after: &Run) -> Vec<(&'static str, Strin
     differing.filter(|(_, old, new)| old != new).collect()
 }
 
-/// The command line as a user types it: without the driver's folder and without `--out`. A run of another command
-/// retains all its words, because some belong to that command.
+/// The command line as a user types it: without the path of the driver and without `--out`. If the run measured a
+/// command, all words remain, because some belong to that command.
 pub(crate) fn command(run: &Run) -> String {
     let mut words = vec!["prove-bench"];
     let is_of_bench = !run.is_of_command();
@@ -500,9 +500,9 @@ mod tests {
         }
     }
 
-    /// Users quote this sentence. It must name a peer that is faster, and a difference that is not shown.
+    /// Users quote this sentence. It must name peers that are faster than our arm, or that differ from it by less than the noise.
     #[test]
-    fn the_verdict_is_on_the_baseline_and_on_each_peer() {
+    fn the_verdict_compares_with_the_baseline_and_with_each_peer() {
         let ours = [150, 90, 90, 90, 90, 90, 91, 92, 92].map(|ms| ms * 1_000_000);
         let (halved, times) = (EVEN.map(|ns| ns / 2), [("glibc", &EVEN), ("zk-alloc", &ours)]);
         let peers = [("mimalloc", &halved), ("snmalloc", &ours), ("jemalloc", &EVEN)];

@@ -1,4 +1,4 @@
-//! The columns of every table: heading, content of the cells, and the tables that show them; and `samples.csv`.
+//! The columns of every table: their headings, their cells, and which tables show them. Also `samples.csv`.
 //!
 //! To add a measured column, add a field to [`Sample`] and a row to [`COLUMNS`] or to [`SAMPLES`].
 
@@ -16,7 +16,7 @@ pub(crate) struct Column {
     figure: fn(&Seen<'_>) -> Option<String>,
     /// A ratio in brackets after the figure.
     beside: fn(&Seen<'_>, Medium) -> Option<String>,
-    /// Whether it is in the report's page alone.
+    /// Whether only the report's page shows it.
     only_page: bool,
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum Medium {
     Page,
 }
 
-/// An arm and its figures, as a table reads it.
+/// An arm of a workload, with its figures.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen<'a> {
     pub(crate) workload: &'a WorkloadResult,
@@ -82,7 +82,7 @@ const COLUMNS: &[Column] = &[
 /// The column that also says why an arm has no figures.
 const VERDICT: &str = "verdict";
 
-/// The columns in which `workload` has a figure. An arm that failed has no figures, so it keeps no column.
+/// The columns in which at least one arm of `workload` has a figure, and always the verdict. Failed arms have no figures.
 pub(crate) fn filled(workload: &WorkloadResult, medium: Medium) -> impl Iterator<Item = &'static Column> {
     let seen = |arm| Some(Seen { workload, arm, summary: view::figures(arm)? });
     let seen: Vec<_> = workload.arms.iter().filter_map(seen).collect();
@@ -144,10 +144,10 @@ const SAMPLES: &[SampleColumn] = &[
     ("verified", |sample| sample.verified.to_string()),
 ];
 
-/// A proof's place in the run.
+/// The columns of a proof's place in the run.
 pub(crate) const PLACE: [&str; 7] = ["workload", "log_rows", "threads", "arm", "process", "round", "order"];
 
-/// The cells of [`PLACE`], of a proof at a point: its workload, its size, its threads.
+/// The cells of [`PLACE`] for a proof. The point is its workload, size and number of threads.
 pub(crate) fn place((workload, log_rows, threads): (&str, u32, usize), arm: &str, proof: &Proof) -> [String; 7] {
     let [process, round, order] = [proof.process, proof.round, proof.order].map(|number| number.to_string());
     [workload.into(), log_rows.to_string(), threads.to_string(), arm.into(), process, round, order]
@@ -191,7 +191,7 @@ impl SampleLog {
 mod tests {
     use super::*;
 
-    /// A heading that the page does not explain is a riddle.
+    /// Users must find the meaning of every column heading on that page.
     #[test]
     fn benchmarking_md_explains_every_column() {
         let page = include_str!("../../../docs/benchmarking.md");

@@ -23,7 +23,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// Bytes in MiB or GiB, as zk-alloc's own statistics have them.
+/// Bytes in MiB or GiB, the units of zk-alloc's own statistics.
 pub(crate) fn mebibytes(bytes: u64) -> String {
     let mebibytes = bytes as f64 / f64::from(1 << 20);
     if mebibytes >= 1023.95 { format!("{:.2} GiB", mebibytes / 1024.0) } else { format!("{mebibytes:.1} MiB") }
@@ -35,7 +35,7 @@ pub(crate) fn change(before: u64, after: u64) -> String {
     format!("{sign}{}", mebibytes(after.abs_diff(before)))
 }
 
-/// A number of bytes that is a whole number of KiB or MiB.
+/// Bytes as a whole number of MiB or KiB, or in bytes if they are neither.
 pub(crate) fn binary_bytes(bytes: usize) -> String {
     match bytes {
         _ if bytes > 0 && bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),

@@ -1,31 +1,30 @@
-//! Predicts memory and time of a larger size from proofs of four smaller ones (`--predict N`). Pure: figures in, numbers
-//! out.
+//! Predicts memory and time of a larger size from proofs of four smaller ones (`--predict N`), in pure functions.
 //!
-//! A prover's memory is tables of a fixed size and columns of n rows; its time has FFTs as well, n log n. A model is one
-//! of these terms, or two. Three would go through any three points, noise included. The largest size takes no part in
-//! the fit: it shows how good the model is at a size that it has not seen.
+//! A prover's memory consists of tables of a fixed size and of columns of n rows. Its time also has FFTs, which take
+//! n log n. A model has one or two of these terms. Three terms would fit any three points, noise included. The largest
+//! size is held out of the fit: it shows how good the model is at a size that it has not seen.
 
 use crate::results::{ArmResult, Interval, WorkloadResult, format, live_peak_bytes, view};
 use serde::{Deserialize, Serialize};
 
 /// Sizes that a prediction measures, each with twice the rows of the one before. The last is held out of the fit.
 pub(crate) const MEASURED_SIZES: u32 = 4;
-/// A model is good if it misses no point by more, as a share of the point: the order of threads moves a live peak by
-/// a thousandth. One that takes n for n log n misses by 1% if there is also a constant, and by 7% without one.
+/// A model is good if it misses no point by more than this share of the point. The order of threads alone changes a live
+/// peak by 0.1%. A model with n in place of n log n misses by 1% if it also has a constant, and by 7% without one.
 const GOOD_MISS: f64 = 0.002;
-/// A model is also good if its miss is at most this many times that of the best one: where points scatter (RSS, time),
-/// the best model is the best by chance.
+/// A model is also good if its miss is at most this many times the best model's. If points scatter (RSS, time), it
+/// is chance which model is the best.
 const GOOD_RATIO: f64 = 3.0;
-/// Least half width of an interval for each doubling, as a share. Live peaks were missed by up to 0.5% for each.
+/// Smallest half width of an interval per doubling, as a share. Predicted live peaks were off by up to 0.5% per doubling.
 const MIN_MISS: f64 = 0.005;
-/// Part of the container that stays free above the upper end of the peak RSS: for page tables, the kernel's buffers,
-/// and the files that the prover reads.
+/// Memory of the container above the upper end of the peak RSS, as a share of that end: for page tables, the kernel's
+/// buffers, and the files that the prover reads.
 const MARGIN: f64 = 0.1;
 
 /// The terms of a model, over the binary logarithm of the rows.
 const TERMS: [fn(f64) -> f64; 3] = [|_| 1.0, f64::exp2, |log_rows| log_rows * log_rows.exp2()];
-/// The models as pairs of terms, a single one twice: the smallest first, and those that are usual for memory. A constant
-/// alone comes last: figures that hardly grow may still grow.
+/// The models as pairs of terms; a model of one term has it twice. Small models come first, then those that are usual for
+/// memory. A constant alone comes last, because figures that hardly grow may still grow.
 const MODELS: [&[[usize; 2]]; 4] = [&[[1, 1], [2, 2]], &[[0, 1]], &[[0, 2], [1, 2]], &[[0, 0]]];
 
 /// A figure over the rows n: `constant + per_row * n + per_row_log * n * log2(n)`.
@@ -40,14 +39,14 @@ pub(crate) struct Model {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Forecast {
     pub(crate) predicted: f64,
-    /// It widens with each doubling from the fitted sizes by the largest miss of any measured size.
+    /// It widens with each doubling beyond the fitted sizes, by the model's largest miss at any measured size.
     pub(crate) interval: Interval,
-    /// The model's figure at the size held out, less the measured one, as a share of the latter.
+    /// The model's error at the held-out size, as a share of the measured figure; above 0 if the model is too high.
     pub(crate) held_out_error: f64,
     pub(crate) model: Model,
 }
 
-/// The prediction for one arm of one workload. It has no figures without those of all sizes.
+/// The prediction for one arm of one workload. It has figures only if the arm has them at every measured size.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Prediction {
     pub(crate) workload: String,
@@ -55,7 +54,7 @@ pub(crate) struct Prediction {
     pub(crate) log_rows: u32,
     /// The last of them was held out of the fit.
     pub(crate) measured_log_rows: Vec<u32>,
-    /// Only of arms with our arena.
+    /// Only for arms with our arena.
     pub(crate) live_peak_bytes: Option<Forecast>,
     pub(crate) peak_rss_bytes: Option<Forecast>,
     pub(crate) warm_wall_ns: Option<Forecast>,
@@ -102,7 +101,7 @@ impl Prediction {
     }
 }
 
-/// Rounds up to four significant bits, so that it is a whole number of MiB.
+/// Adds the margin, and rounds up to four significant bits and to a whole number of MiB.
 fn container_bytes(peak_bytes: f64) -> u64 {
     let bytes = (peak_bytes * (1.0 + MARGIN)) as u64;
     bytes.next_multiple_of((bytes.next_power_of_two() >> 4).max(1 << 20))
@@ -122,7 +121,7 @@ impl Forecast {
 }
 
 impl Model {
-    /// The first good model.
+    /// The first good model in the order of [`MODELS`].
     fn fitted(points: &[(f64, f64)]) -> Option<Self> {
         let of_terms = |terms: &[usize; 2]| {
             let model = Self::least_squares(points, *terms)?;
@@ -136,8 +135,8 @@ impl Model {
         models.into_iter().find(|(miss, _)| *miss <= GOOD_MISS.max(GOOD_RATIO * best)).map(|(_, model)| model)
     }
 
-    /// The least squares of the misses over these two terms, or over one of them given twice; `None` if a coefficient
-    /// would be negative. So the best of all models has the least squares without negative coefficients.
+    /// Fits a model of these two terms, or of one term given twice, by least squares of the relative misses. `None` if a
+    /// coefficient would be negative.
     fn least_squares(points: &[(f64, f64)], terms: [usize; 2]) -> Option<Self> {
         let mut sums = [0.0; 5];
         for &(log_rows, figure) in points {
@@ -181,24 +180,24 @@ mod tests {
     use crate::results::Outcome;
     use crate::results::record::{PEAK_LIVE_BYTES, tests::arm};
 
-    /// The forecast for 2^17 from 2^11 to 2^14, and the truth.
+    /// The forecast for 2^17 rows from 2^11 to 2^14 rows, and the true figure.
     fn forecast(curve: fn(f64) -> f64) -> (Forecast, f64) {
         let points: Vec<_> = [11.0, 12.0, 13.0, 14.0].map(|log_rows| (log_rows, curve(log_rows))).to_vec();
         (Forecast::of(&points, 17.0).unwrap(), curve(17.0))
     }
 
-    /// Each kind of curve must be found again, eight times above the largest size measured.
+    /// Each kind of curve must be predicted at eight times the largest measured size.
     #[test]
     fn known_curves_are_predicted() {
         let curves: [fn(f64) -> f64; 7] = [
             |x| 3e4 * x.exp2(),
             |x| 2e3 * x * x.exp2(),
             |x| 1e9 + 3e4 * x.exp2(),
-            // Tables that hide the rows: a thousandth of the smallest figure.
+            // Large tables hide the rows, which are a thousandth of the smallest figure.
             |x| 5e9 + 2.5e3 * x.exp2(),
             |x| 1e8 + 2e3 * x * x.exp2(),
             |x| 3e4 * x.exp2() + 2e3 * x * x.exp2(),
-            // Steps: each buffer of n rows and 100 lies in the next power of two.
+            // Steps: a buffer of n + 100 rows takes the next power of two.
             |x| 1e6 + 32.0 * (x.exp2() as u64 + 100).next_power_of_two() as f64,
         ];
         for (number, curve) in curves.into_iter().enumerate() {
@@ -211,10 +210,10 @@ mod tests {
         assert!((constant, per_row_log) == (0.0, 0.0) && (per_row - 3e4).abs() < 1.0, "more terms than it needs");
     }
 
-    /// A figure that falls has no model of terms that grow. A step that no model has must show in the size held out, and
-    /// the interval must reach beyond it.
+    /// A figure that falls must not be fitted by a term that grows. If no model fits a step, the error at the held-out size
+    /// must show it, and the interval must reach above the true figure.
     #[test]
-    fn what_no_model_meets_is_said_by_the_size_held_out() {
+    fn a_curve_that_no_model_fits_has_an_error_at_the_held_out_size() {
         assert_eq!(forecast(|x| 1e9 - 1e3 * x).0.model.per_row, 0.0);
         let (found, truth) = forecast(|x| if x < 14.0 { 1e4 * x.exp2() } else { 1.3e4 * x.exp2() });
         assert!(found.held_out_error < -0.2, "{found:?}");

@@ -14,7 +14,7 @@ use std::env;
 /// Increases whenever a reader would misread an older `result.json`.
 pub(crate) const SCHEMA: u32 = 2;
 
-/// Variable with the command line of a program that runs `exec` for its user, a word a line. Reports name that command.
+/// Environment variable with the command line of a program that runs `exec` for its user, one word per line. Reports show that command line.
 const STARTED_AS: &str = "PROVE_BENCH_STARTED_AS";
 
 /// Gauge of the peak bytes in use, for allocators that have it.
@@ -34,7 +34,7 @@ pub(crate) struct Run {
     pub(crate) rounds: u32,
     /// Threads of the prover's pool, unless a workload overrides them.
     pub(crate) threads: usize,
-    /// The proofs that each process makes at once. A sample is one of all of them.
+    /// The proofs that each process makes at once. One sample covers all of them.
     #[serde(default)]
     pub(crate) concurrent: Concurrent,
     /// The quantity that the run varies; its workloads are then points of a curve.
@@ -84,7 +84,7 @@ pub(crate) struct WorkloadResult {
     pub(crate) log_rows: u32,
     /// 0 for a command, which chooses its own threads.
     pub(crate) threads: usize,
-    /// Peak bytes of the arena in use, as our arm counted them; `None` if our arm took no part.
+    /// Peak live bytes, as the arena counted them; `None` if no arm reports them.
     pub(crate) live_peak_bytes: Option<u64>,
     /// Label of the baseline arm.
     pub(crate) baseline: String,
@@ -122,12 +122,12 @@ pub(crate) struct ArmResult {
     /// Why the arm may fail without failing the run.
     #[serde(default)]
     pub(crate) known_to_fail: Option<String>,
-    /// The arm's process's description of itself; `None` if it failed before that.
+    /// How the arm's process described itself; `None` if it failed before that.
     pub(crate) identity: Option<Identity>,
-    /// Figures over the samples; `None` for a failed arm, whose samples prove nothing.
+    /// Figures over the samples; `None` for an arm that failed or was left out.
     pub(crate) summary: Option<Summary>,
     pub(crate) samples: Vec<Proof>,
-    /// The arm's first proofs alone, if requested.
+    /// The arm's proofs alone on the machine, if requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) alone: Vec<AloneProof>,
     /// Resident memory of the first process, sampled by the driver during its cold proof and its first warm proof.
@@ -146,7 +146,7 @@ pub(crate) struct RssPoint {
 }
 
 impl RssPoint {
-    /// These samples, in milliseconds and bytes, as points of a round.
+    /// Samples in milliseconds and bytes, as points of this round.
     pub(crate) fn of(round: u32, seen: impl Iterator<Item = (u32, u64)>) -> impl Iterator<Item = Self> {
         seen.map(move |(at_ms, rss_bytes)| Self { round, at_ms, rss_bytes })
     }
@@ -161,7 +161,7 @@ pub(crate) enum Outcome {
     Finished,
     /// It failed in this round, for this reason.
     Failed { round: u32, reason: String },
-    /// It never started, because memory would not have sufficed.
+    /// It never started, for example because memory would not suffice or its library is not installed.
     LeftOut { reason: String },
     /// The user stopped the run.
     Interrupted,
@@ -288,7 +288,7 @@ impl Timed {
 /// A sample and its place in the run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Proof {
-    /// The arm's process that made it, from 0. All arms restart together between rounds.
+    /// Number of the arm's process that made it, from 0. All arms restart together between rounds.
     pub(crate) process: u32,
     /// 0 is the cold proof of a fresh process. Warm rounds are numbered from 1 across all processes.
     pub(crate) round: u32,

@@ -223,7 +223,7 @@ mod tests {
     }
 
     /// The promise behind "95%", with the scatter between processes that was observed: at most one run in twenty may
-    /// tell two equal arms apart. (Over 1000 runs: 5%, and two standard errors of the count.)
+    /// tell two equal arms apart. The bound is 5% plus two standard errors over 1000 runs.
     #[test]
     fn equal_arms_are_told_apart_in_one_run_of_twenty_at_most() {
         let seen = Scatter { between: 0.015, within: 0.05 };

@@ -52,7 +52,7 @@ pub(crate) fn warm(arm: &ArmResult) -> impl Iterator<Item = &Proof> + Clone {
     arm.samples.iter().filter(|proof| proof.is_warm())
 }
 
-/// The time within which this part of the warm proofs was made; `None` unless the proofs were made at fixed times.
+/// The time within which this share of the warm proofs was made, a percentile; `None` unless proofs were made at fixed times.
 pub(crate) fn latency_ns(workload: &WorkloadResult, arm: &ArmResult, part: f64) -> Option<u64> {
     let mut times: Vec<_> = warm(arm).map(|proof| proof.sample.wall_ns).collect();
     times.sort_unstable();
@@ -64,9 +64,9 @@ pub(crate) fn latency_ns(workload: &WorkloadResult, arm: &ArmResult, part: f64) 
 /// moves a program's time by a percent or more. A new allocator also has to be deployed and tested.
 pub(crate) const MIN_TIME_CHANGE: f64 = 0.02;
 
-/// Whether CPU time is exact enough to be compared. That of intervals comes in the kernel's clock ticks of 10 ms.
+/// Whether CPU time is exact enough to be compared. The kernel counts the CPU time of intervals in clock ticks of 10 ms.
 pub(crate) fn has_exact_cpu_time(workload: &WorkloadResult, summary: &Summary) -> bool {
-    /// A tick is 2% of it.
+    /// A clock tick is 2% of this time.
     const MIN_NS: u64 = 500_000_000;
     workload.timed != Timed::Intervals || summary.warm_cpu_ns.is_some_and(|ns| ns >= MIN_NS)
 }
@@ -101,13 +101,13 @@ pub(crate) fn byte_seconds_ratio(workload: &WorkloadResult, arm: &ArmResult) -> 
     Some(figures(arm)?.warm_byte_seconds? as f64 / baseline as f64)
 }
 
-/// The median of a figure over the arm's proofs alone.
+/// The median of a figure over the proofs that the arm made alone on the machine.
 pub(crate) fn alone_median(arm: &ArmResult, figure: impl Fn(&AloneProof) -> Option<u64>) -> Option<u64> {
     whole_median(arm.alone.iter().filter_map(figure))
 }
 
-/// Wall-clock times of the arm's proofs alone as a ratio to the baseline's, pass by pass; `None` for the baseline
-/// itself.
+/// Wall-clock times of the proofs that the arm made alone on the machine, as a ratio to the baseline's, pass by pass.
+/// `None` for the baseline itself.
 pub(crate) fn alone_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<Ratio> {
     let (baseline, _) = baseline(workload).filter(|(baseline, _)| baseline.label != arm.label)?;
     let ratio = |proof: &AloneProof| {
@@ -130,7 +130,7 @@ mod tests {
     use crate::report::tests::workload_of;
     use crate::results::record::tests::arm;
 
-    /// The cold proof is no part of a latency, and a rank must not lie between two proofs.
+    /// Latencies exclude the cold proof, and a percentile must be the time of an actual proof.
     #[test]
     fn latencies_are_those_of_warm_proofs_at_fixed_times() {
         let times: Vec<u64> = [900].into_iter().chain(1..=20).collect();

@@ -1,6 +1,6 @@
 //! Runs the real driver, with Plonky3's provers at their smallest size.
 
-#![allow(dead_code, reason = "each test binary uses its share")]
+#![allow(dead_code, reason = "each test binary uses some of these")]
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -66,8 +66,8 @@ impl Bench {
         path
     }
 
-    /// The driver with `arguments`, ready to start: this package's driver for a tool, Plonky3's otherwise. It must not
-    /// mistake `cargo test` for `cargo run`, because the binaries are already built.
+    /// The driver with `arguments`, ready to start: this package's driver for a tool, Plonky3's otherwise. `CARGO` is unset,
+    /// so that the driver does not build the binaries again, as it does under `cargo run`.
     pub(crate) fn command(&self, arguments: &str) -> Command {
         let word = arguments.split_whitespace().next().unwrap_or_default();
         let is_tool = ["compare", "exec", "replay", "report"].contains(&word);
@@ -109,13 +109,13 @@ impl Bench {
         (bench, result, table)
     }
 
-    /// As [`Self::run`], with a fault in a child.
+    /// Like [`Self::run`], with a fault in a child.
     #[track_caller]
     pub(crate) fn run_with_fault(&self, arguments: &str, fault: &str, code: i32) -> Outcome {
         ended(self.command(arguments).env("PROVE_BENCH_TEST_FAULT", fault), code)
     }
 
-    /// Runs the driver with arguments that it must refuse: it says why in one line with `text`, and prints nothing else.
+    /// Runs the driver with arguments that it must refuse, with a reason of one line that contains `text`, and no other output.
     #[track_caller]
     pub(crate) fn refuses(&self, arguments: &str, code: i32, text: &str) {
         let Outcome { out, err } = self.run(arguments, code);
@@ -159,7 +159,7 @@ fn read(path: &Path) -> Vec<u8> {
     fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The list in a result.
+/// The items of an array in a result.
 pub(crate) fn list(value: &Value) -> &Vec<Value> {
     value.as_array().unwrap_or_else(|| panic!("no list: {value}"))
 }

@@ -17,8 +17,8 @@ pub static PROVERS: &[Prover] = &[
     ),
     Prover::new(
         "node-all",
-        "the same node, whose threads all take part in zk-alloc's phases",
-        &[spec::<true>("node-all", "Poseidon2 proofs in a node whose threads all take part in a proof's phase")],
+        "the same node, with all of its threads registered as workers",
+        &[spec::<true>("node-all", "Poseidon2 proofs in a node with all of its threads registered as workers")],
     ),
 ];
 

@@ -27,10 +27,10 @@ use tokio::time;
 const PEERS: u32 = 4;
 /// Messages of all peers together.
 const MESSAGES_PER_SECOND: u32 = 2_000;
-/// Lengths of messages. Each power of two gets as many messages as the next.
+/// Lengths of messages. They are log-uniform: each doubling has the same number of messages.
 const MESSAGE_BYTES: RangeInclusive<f64> = 200.0..=65_536.0;
-/// An answer that comes later counts as lost, and so does a short-lived thread. An answer waits for the database, so one that stops fails
-/// the node as well.
+/// An answer that comes later counts as lost, and so does a short-lived thread. An answer waits for the database, so a database that stops
+/// fails the node as well.
 const WITHIN: Duration = Duration::from_secs(10);
 /// Threads of tokio. The number is fixed, because allocators keep memory for each thread.
 const TRAFFIC_THREADS: usize = 2;
@@ -48,13 +48,13 @@ const QUEUE: usize = 1024;
 const CACHE_BYTES: usize = 16 << 20;
 /// Time between two commits.
 const COMMIT_EVERY: Duration = Duration::from_millis(100);
-/// One commit in this many goes to the disk. From then on, redb reuses the pages of the others.
+/// One commit in this many goes to the disk. After it, redb reuses the pages of the earlier commits.
 const DURABLE_EVERY: u64 = 10;
 /// Records read back after each commit.
 const READS: usize = 100;
 /// Time between the starts of two short-lived threads. Each works for about a millisecond.
 const JOB_EVERY: Duration = Duration::from_millis(60);
-/// Parcels that wait for a job: memory of threads that are gone.
+/// Parcels that wait for a job. Each is memory that an earlier thread allocated.
 const SHELF: usize = 64;
 /// Blocks in a parcel.
 const BLOCKS: usize = 64;
@@ -71,7 +71,7 @@ const PACE_OVER: Duration = Duration::from_secs(10);
 /// A running node.
 pub(crate) struct Node {
     health: Arc<Health>,
-    /// When the node was warm, and its messages until then.
+    /// When the node became warm, and the number of messages answered until then.
     warm: (Instant, u64),
     /// Its drop ends all parts: it drops the peers and with them the senders of records, and waits for the database and the last job.
     _runtime: Runtime,
@@ -148,7 +148,7 @@ fn watch(health: &Arc<Health>, part: impl Future<Output = anyhow::Result<()>> + 
     tokio::spawn(async move { health.note(part.await.context("a part of the node panicked").flatten()) });
 }
 
-/// An allocation of its own, and the checksum that it had at first.
+/// An allocation, and the checksum of its original contents.
 #[derive(Debug, PartialEq)]
 struct Sealed {
     data: Box<[u8]>,
@@ -165,12 +165,12 @@ impl Sealed {
         crc32fast::hash(&self.data) == self.checksum
     }
 
-    /// The answer that says that this message arrived as it was sent.
+    /// The answer that confirms that this message arrived unchanged.
     fn receipt(&self) -> Self {
         Self::new(self.checksum.to_le_bytes())
     }
 
-    /// A message, as it travels: the length and the checksum, the data.
+    /// A message in its encoded form: the length, the checksum and the data.
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(size_of::<u64>() + self.data.len());
         bytes.extend((self.data.len() as u64 | u64::from(self.checksum) << 32).to_le_bytes());
@@ -190,7 +190,7 @@ impl Sealed {
     }
 }
 
-/// Connects each peer to each other one. The messages last until the runtime is dropped.
+/// Connects each peer to every other peer. They exchange messages until the runtime is dropped.
 async fn connect(health: &Arc<Health>, mempool: &Arc<Mutex<Mempool>>, records: Sender<Vec<u8>>) -> anyhow::Result<()> {
     let links = PEERS * (PEERS - 1);
     let period = Duration::from_secs(1) * links / MESSAGES_PER_SECOND;
@@ -208,7 +208,7 @@ async fn connect(health: &Arc<Health>, mempool: &Arc<Mutex<Mempool>>, records: S
     Ok(())
 }
 
-/// Sends a message every period, and checks the answer. A sender that was held up catches up, so that all allocators
+/// Sends a message every period, and checks the answer. A sender that was delayed catches up, so that all allocators
 /// get the same number of messages.
 async fn ask(mut stream: TcpStream, link: u32, mut ticks: time::Interval, health: Arc<Health>) -> anyhow::Result<()> {
     let mut rng = SmallRng::seed_from_u64(link.into());
@@ -222,7 +222,7 @@ async fn ask(mut stream: TcpStream, link: u32, mut ticks: time::Interval, health
     }
 }
 
-/// Sends a message and takes its answer.
+/// Sends a message, and checks that the answer confirms it.
 async fn exchange(stream: &mut TcpStream, message: &Sealed, within: Duration) -> anyhow::Result<()> {
     let answer = time::timeout(within, async {
         stream.write_all(&message.encode()).await.context("cannot send a message")?;
@@ -233,7 +233,7 @@ async fn exchange(stream: &mut TcpStream, message: &Sealed, within: Duration) ->
     Ok(())
 }
 
-/// Takes messages, keeps their transactions, has the database keep a record, and answers.
+/// Receives messages, keeps their transactions, sends a record to the database, and answers.
 async fn answer(mut stream: TcpStream, mempool: Arc<Mutex<Mempool>>, records: Sender<Vec<u8>>) -> anyhow::Result<()> {
     loop {
         let message = Sealed::read_from(&mut stream).await?;
@@ -244,7 +244,7 @@ async fn answer(mut stream: TcpStream, mempool: Arc<Mutex<Mempool>>, records: Se
     }
 }
 
-/// The transactions of a message, which is random. Each begins with its length.
+/// Splits a random message into transactions. Each begins with its length.
 fn unpack(mut data: &[u8]) -> Vec<Sealed> {
     let (least, most) = TRANSACTION_BYTES.into_inner();
     let mut transactions = Vec::new();
@@ -262,12 +262,12 @@ fn unpack(mut data: &[u8]) -> Vec<Sealed> {
 struct Mempool {
     held: Vec<Sealed>,
     bytes: usize,
-    /// Whether it ever had to evict.
+    /// Whether it has ever evicted a transaction.
     is_full: bool,
 }
 
 impl Mempool {
-    /// Takes transactions, and evicts others if there is no room. The thread that frees one is seldom the one that allocated it.
+    /// Adds transactions, and evicts others if there is no room. The thread that frees one is seldom the one that allocated it.
     /// Fails if an evicted transaction changed while it was held.
     fn add(&mut self, transactions: Vec<Sealed>) -> anyhow::Result<()> {
         let bytes = |transaction: &Sealed| size_of::<Sealed>() + transaction.data.len();
@@ -298,7 +298,7 @@ struct Store {
 }
 
 impl Store {
-    /// A new database. Its file has no name, so the system removes it with the process.
+    /// A new database. Its file has no name, so the system removes it when the process ends.
     fn create() -> anyhow::Result<Self> {
         let file = tempfile::tempfile().context("cannot create a file for the database")?;
         let database = redb::Database::builder()
@@ -320,7 +320,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes records, in place of the oldest.
+    /// Writes records, and replaces the oldest ones.
     fn write(&mut self, records: &[Vec<u8>]) -> anyhow::Result<()> {
         let mut transaction = self.database.begin_write()?;
         let is_durable = self.commits.is_multiple_of(DURABLE_EVERY);
@@ -369,7 +369,7 @@ async fn run_jobs(on_thread_start: fn()) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The parcel of a thread of its own.
+/// Runs `work` on a new thread, and returns its parcel.
 async fn of_job(
     work: impl FnOnce() -> anyhow::Result<Parcel> + Send + 'static,
     within: Duration,
@@ -383,7 +383,7 @@ async fn of_job(
         .with_context(|| format!("a short-lived thread is not back after {within:?}"))??
 }
 
-/// Frees the parcel of a thread that is gone, and packs another.
+/// Checks and frees the parcel of an earlier thread, and packs another.
 fn work(parcel: Option<Parcel>, seed: u64) -> anyhow::Result<Parcel> {
     ensure!(parcel.iter().flatten().all(Sealed::is_intact), "memory of an earlier thread changed");
     let mut rng = SmallRng::seed_from_u64(seed);
@@ -404,7 +404,7 @@ mod tests {
         Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
     }
 
-    /// The answer to a peer that sends a message to `other` and waits for half a second.
+    /// The error of a peer that sends a message to `other` and waits half a second for the answer.
     fn asked<F: Future<Output = ()> + Send + 'static>(other: impl FnOnce(TcpStream) -> F) -> String {
         run(async {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
@@ -414,7 +414,7 @@ mod tests {
         })
     }
 
-    /// A node that lost a message must not yield a figure, even if the proof is right. Others may follow from the first failure.
+    /// A node that lost a message must not yield a figure, even if the proof is right. Later failures may follow from the first one.
     #[test]
     fn a_node_in_trouble_fails_its_check_with_the_first_failure() {
         let node = Node::start(|| ()).unwrap();
@@ -451,9 +451,9 @@ mod tests {
         }
     }
 
-    /// A peer that takes messages and never answers must fail the node, not slow it down. It may wait for the database.
+    /// A peer that receives messages and never answers must fail the node, not slow it down. Here it waits for a database whose queue is full.
     #[test]
-    fn a_missing_answer_and_one_to_something_else_are_noticed() {
+    fn a_missing_answer_and_a_wrong_answer_are_noticed() {
         let (records, _full) = channel(1);
         records.try_send(Vec::new()).unwrap();
         let waiting = |stream| async { _ = answer(stream, Arc::default(), records).await };
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_panics_or_does_not_come_back_is_lost() {
+    fn a_thread_that_panics_or_does_not_return_is_noticed() {
         let lost = |job: fn() -> anyhow::Result<Parcel>| {
             run(of_job(job, Duration::from_millis(500))).err().unwrap().to_string()
         };

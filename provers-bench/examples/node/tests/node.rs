@@ -1,5 +1,5 @@
 //! The workload as the bench uses it: set up, prove, verify, drop. Under `Participants::Pool`, the threads of the prover allocate from
-//! the arena, and none of the node's.
+//! the arena, and the node's own threads do not.
 
 use plonky3::Poseidon2;
 use prover::InNode;
@@ -12,7 +12,7 @@ use zk_alloc::{Participants, ZkAllocator};
 #[global_allocator]
 static ALLOCATOR: ZkAllocator = ZkAllocator.participants(Participants::Pool);
 
-/// Held by each test, because they count threads and requests of the whole process.
+/// Held by each test, because the tests count threads and requests of the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Threads of this process that belong to a node, by name.
@@ -22,7 +22,7 @@ fn threads_of_a_node() -> Vec<String> {
     names.filter(|name| ["node\n", "job\n"].contains(&name.as_str())).collect()
 }
 
-/// A proof is right while the node runs, and a node leaves nothing behind that would disturb the next process.
+/// Proofs verify while the node runs, and a dropped node leaves no threads behind.
 #[test]
 fn a_node_proves_and_stops() {
     let _alone = ALONE.lock();
@@ -55,7 +55,7 @@ impl Workload for Idle {
     }
 }
 
-/// Requests that the arena served while a phase was open, and the node did its work.
+/// The requests that the arena served during a phase in which only the node worked.
 fn served<const ALL: bool>() -> u64 {
     let of_node = InNode::<Idle, ALL>::setup(10).unwrap();
     let served = of_node.prove(1).unwrap();
@@ -63,9 +63,9 @@ fn served<const ALL: bool>() -> u64 {
     served
 }
 
-/// The memory of the node must stay out of the arena, or the arm would show another allocator than its name says.
+/// The memory of the node must stay out of the arena, or the arm would not show what its name says.
 #[test]
-fn the_arena_serves_the_nodes_threads_only_where_they_take_part() {
+fn the_arena_serves_the_nodes_threads_only_if_they_are_registered() {
     let _alone = ALONE.lock();
     let (pool, all) = (served::<false>(), served::<true>());
     assert!(pool < 100, "{pool}");

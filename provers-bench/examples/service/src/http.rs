@@ -29,14 +29,14 @@ type App = State<Arc<Service>>;
 /// Serves until SIGTERM or Ctrl-C, and then until the running proofs are finished.
 ///
 /// # Errors
-/// The port, or workers that do not fit below the limit.
+/// If the port cannot be opened, or if the workers do not fit below the limit.
 pub async fn serve(options: Options) -> anyhow::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let metrics = PrometheusBuilder::new().install_recorder()?;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, options.port));
     let listener = TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
     let service = Service::new(options)?;
-    // For people, and for programs that asked for port 0.
+    // For people, and for programs that requested port 0.
     writeln!(std::io::stdout(), "listening on http://{}", listener.local_addr()?).context("printing the address")?;
 
     let metrics = |State(service): App| async move {
@@ -48,7 +48,7 @@ pub async fn serve(options: Options) -> anyhow::Result<()> {
         .route("/metrics", get(metrics))
         .route("/memory", get(|State(service): App| async move { service.page() }))
         .fallback(|| async { Failure(StatusCode::NOT_FOUND, NO_PATH.into()) })
-        // A request is shorter.
+        // Valid requests are shorter.
         .layer(DefaultBodyLimit::max(4096))
         .with_state(Arc::clone(&service));
     let stopped = async move {
@@ -63,7 +63,7 @@ pub async fn serve(options: Options) -> anyhow::Result<()> {
 async fn prove(State(service): App, body: Bytes) -> Result<Json<Made>, Failure> {
     let request: Request = serde_json::from_slice(&body).map_err(|error| {
         let status = if error.is_data() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::BAD_REQUEST };
-        Failure(status, format!(r#"no request ({error}); send JSON such as {{"log_rows": 12, "seed": 1}}"#))
+        Failure(status, format!(r#"invalid request ({error}); send JSON such as {{"log_rows": 12, "seed": 1}}"#))
     })?;
     let (log_rows, allowed) = (request.log_rows, Request::LOG_ROWS);
     if !allowed.contains(&log_rows) {
@@ -90,7 +90,7 @@ impl Failure {
 /// The proof failed.
 impl<E: Into<anyhow::Error>> From<E> for Failure {
     fn from(error: E) -> Self {
-        let text = format!("there is no proof: {:#}. Its memory was freed, other proofs go on", error.into());
+        let text = format!("the proof failed: {:#}. Its memory was freed, and other proofs continue", error.into());
         Self(StatusCode::INTERNAL_SERVER_ERROR, text)
     }
 }

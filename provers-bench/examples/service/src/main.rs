@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! http      requests and answers, /memory, /metrics, the shutdown
-//! service   each request waits for its turn, and makes its proof, here or in a process of its own with a memory budget
-//! queue     which proof may start: no I/O, tested alone
+//! service   each request waits for its turn, and makes its proof, here or in its own process with a memory budget
+//! queue     which proof may start: no I/O, tested by itself
 //! prover    the proof itself: replace it by your own
 //! ```
 
@@ -31,7 +31,7 @@ struct Options {
     #[arg(long, default_value_t = 8080)]
     port: u16,
 
-    /// Proofs at once
+    /// Proofs that run at once
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     proofs: u16,
 
@@ -43,7 +43,7 @@ struct Options {
     #[arg(long, value_name = "MIB")]
     memory_limit: Option<usize>,
 
-    /// Make each proof in a worker process that may map so much memory. A proof that needs more fails alone
+    /// Make each proof in a worker process that may map this much memory. A proof that needs more fails alone
     #[arg(long, value_name = "MIB")]
     isolate: Option<usize>,
 
@@ -93,7 +93,7 @@ fn main() -> anyhow::Result<()> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let result = runtime.block_on(http::serve(options));
-    // Proofs that were given up do not hold up the end of the process.
+    // Cancelled proofs that still run must not delay the exit of the process.
     runtime.shutdown_timeout(Duration::ZERO);
     result
 }

@@ -29,7 +29,7 @@ type Pcs = TwoAdicFriPcs<KoalaBear, Radix2DitParallel<KoalaBear>, Mmcs, Challeng
 type Config = StarkConfig<Pcs, Challenge, DuplexChallenger<KoalaBear, Perm, 16, 8>>;
 
 const LOG_BLOWUP: usize = 1;
-/// For tests: the variable with a seed on which the prover panics, while its trace is alive.
+/// For tests: the environment variable with a seed. For that seed, the prover panics while its trace is alive.
 const PANIC_SEED: &str = "PROVING_SERVICE_PANIC_SEED";
 
 /// A request for a proof.
@@ -38,15 +38,15 @@ const PANIC_SEED: &str = "PROVING_SERVICE_PANIC_SEED";
 pub struct Request {
     /// The base-2 logarithm of the rows. Proofs of one size need the same memory.
     pub log_rows: u32,
-    /// The statement is derived from it.
+    /// The statement is derived from the seed.
     #[serde(default)]
     pub seed: u64,
 }
 
 impl Request {
-    /// From one permutation of 24 rows to some 12 GB.
+    /// From one permutation of 24 rows up to proofs that take some 12 GB.
     pub const LOG_ROWS: std::ops::RangeInclusive<u32> = 5..=20;
-    /// The size of the proof that the service makes when it starts. Choose one of a fraction of a second, which fits any limit.
+    /// The size of the proof that the service makes when it starts. Choose a size that takes a fraction of a second and fits any limit.
     pub const FIRST_LOG_ROWS: u32 = 10;
 }
 
@@ -76,8 +76,8 @@ impl Prover {
     pub fn new() -> Self {
         let perm = default_koalabear_poseidon2_16();
         let mmcs = Mmcs::new(Hash::new(perm.clone()), Compress::new(perm.clone()), 0);
-        // 116 queries without proofs of work: as secure as Plonky3's 100 queries with 16 bits of work. The search for a
-        // witness takes the first that any thread finds, and so two proofs of one input would differ.
+        // 116 queries without proofs of work: as secure as Plonky3's 100 queries with 16 bits of work. With proofs of work,
+        // two proofs of one input would differ, because the search takes the first witness that any thread finds.
         let fri = FriParameters {
             log_blowup: LOG_BLOWUP,
             num_queries: 116,
@@ -88,10 +88,10 @@ impl Prover {
     }
 
     /// Makes a proof, verifies and serialises it, all in one phase. So its memory comes from the arena, and the report
-    /// has all of it.
+    /// includes all of it.
     ///
     /// # Errors
-    /// The framework refused, or the proof does not verify.
+    /// If the framework returns an error, or if the proof does not verify.
     pub fn make(&self, request: &Request) -> anyhow::Result<Made> {
         let trace = || {
             let mut rng = SmallRng::seed_from_u64(request.seed);

@@ -1,8 +1,8 @@
-//! Which proof may start: first come, first served, as far as memory allows.
+//! Decides which proof may start: first come, first served, as far as memory allows.
 //!
 //! - A proof of a known size starts if its peak fits below the limit next to the running ones.
-//! - A proof of an unknown size runs alone, and its peak is learned. Its need is estimated from a smaller one first.
-//! - A proof that does not fit even alone is refused.
+//! - A proof of an unknown size runs alone, and the queue learns its peak.
+//! - A proof that does not fit even alone is refused. For an unknown size, the peak is estimated from that of a smaller one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -49,11 +49,12 @@ pub struct Proof {
 /// The proofs that wait, the proofs that run, and the peaks of earlier ones.
 #[derive(Default)]
 pub struct Queue {
-    /// Proofs at once, and proofs that may wait.
+    /// How many proofs may run at once.
     pub slots: usize,
+    /// How many proofs may wait.
     pub places: usize,
     pub last_id: u64,
-    /// `None` if memory does not count: workers have budgets.
+    /// `None` if workers have budgets: then proofs do not wait for memory.
     pub memory: Option<MemoryLimit>,
     pub is_stopping: bool,
     pub waiting: VecDeque<Proof>,
@@ -88,8 +89,8 @@ impl Queue {
         Ok(true)
     }
 
-    /// Ends a proof that waits or runs, and learns its peak. `PhaseReport::peak_live_bytes` counts the whole process, so it learns
-    /// only from a proof that no other overlapped. Returns whether it was alone.
+    /// Removes a proof that waits or runs, and learns its peak. `PhaseReport::peak_live_bytes` counts the whole process, so the queue learns
+    /// only from a proof that no other proof overlapped. Returns whether this was such a proof.
     pub fn leave(&mut self, id: u64, peak_bytes: Option<usize>) -> bool {
         self.waiting.retain(|proof| proof.id != id);
         let Some(index) = self.running.iter().position(|proof| proof.id == id) else { return false };
@@ -101,10 +102,11 @@ impl Queue {
         is_alone
     }
 
-    /// The bytes to reserve for a proof that may start now; or why it waits. One of an unknown size gets all, and so runs alone.
+    /// The bytes to reserve for a proof that may start now, or the reason why it waits. A proof of an unknown size reserves all memory, so it
+    /// runs alone.
     fn reservation(&self, log_rows: u32) -> Result<usize, String> {
         if self.running.len() >= self.slots {
-            return Err("as many proofs run as may".into());
+            return Err("as many proofs run as --proofs allows".into());
         }
         let Some(memory) = &self.memory else { return Ok(0) };
         let all_bytes = memory.for_proofs_bytes();
@@ -118,16 +120,16 @@ impl Queue {
         }
     }
 
-    /// Checks that the service does not stop, and that a proof of this size fits below the limit when it runs alone, by its known or
+    /// Checks that the service is not stopping, and that a proof of this size fits below the limit when it runs alone, by its known or
     /// estimated peak. A size without an estimate passes.
     fn fit(&self, log_rows: u32) -> Result<(), Failure> {
         if self.is_stopping {
-            let text = "the service is shutting down and starts no more proofs; ask another one";
+            let text = "the service is shutting down and starts no more proofs; use another instance";
             return Err(Failure::unavailable(text));
         }
         let known = self.peaks.get(&log_rows).map(|&bytes| (bytes, "the peak of earlier proofs"));
-        // The next smaller known size, doubled for each doubling of the rows. Its fixed memory is doubled as well, so this is too high
-        // rather than too low.
+        // The peak of the next smaller known size, doubled for each doubling of the rows. This doubles its fixed memory as well, so it is
+        // too high rather than too low.
         let estimate = || {
             let (smaller, bytes) = self.peaks.range(..log_rows).next_back()?;
             Some((bytes.saturating_mul(1 << (log_rows - smaller)), "estimated from smaller proofs"))
@@ -168,7 +170,7 @@ mod tests {
         queue
     }
 
-    /// Starts all that may start; returns their numbers.
+    /// Starts all proofs that may start, and returns their numbers.
     fn started(queue: &mut Queue) -> Vec<u64> {
         let next = || {
             let Proof { id, log_rows, .. } = *queue.waiting.front()?;
@@ -194,7 +196,7 @@ mod tests {
         let mut slots = queue(&[10, 10, 10, 10, 10]);
         assert_eq!(slots.start(2, 10), Ok(false), "it is not its turn");
         assert_eq!(started(&mut slots), [1, 2, 3]);
-        assert_eq!(reasons(&slots), ["as many proofs run as may", "earlier proofs come first"]);
+        assert_eq!(reasons(&slots), ["as many proofs run as --proofs allows", "earlier proofs come first"]);
 
         let mut memory = queue(&[12, 12, 12]);
         assert_eq!(started(&mut memory), [1, 2]);
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_of_an_unknown_size_runs_alone_and_teaches() {
+    fn a_proof_of_an_unknown_size_runs_alone_and_its_peak_is_learned() {
         let mut queue = queue(&[10, 10, 5, 10]);
         assert_eq!(started(&mut queue), [1, 2]);
         assert_eq!(reasons(&queue)[0], "its size is unknown, so it needs all 794.4 MiB, and 599.4 MiB are free");

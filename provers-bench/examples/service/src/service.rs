@@ -1,6 +1,6 @@
 //! The service: each request waits for its turn, and makes its proof, in this process or in a worker.
 //!
-//! `--isolate`: each proof in a process of its own, with a budget of memory (`RLIMIT_DATA`). The process reads a request
+//! With `--isolate`, each proof runs in its own process, with a memory budget (`RLIMIT_DATA`). The process reads a request
 //! from standard input and writes its proof to standard output, in JSON. If an allocation fails, it aborts, and the
 //! standard library names the size of the request on standard error.
 
@@ -25,7 +25,7 @@ pub struct Service {
     pub options: Options,
     prover: Arc<Prover>,
     queue: Mutex<Queue>,
-    /// Wakes those who wait, after each change of the queue.
+    /// Wakes the waiting requests after each change of the queue.
     changed: Notify,
 }
 
@@ -57,8 +57,8 @@ impl Service {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a proof, when it is its turn. A dropped future cancels it: it leaves the queue, or its worker is ended. A
-    /// proof that runs in this process is finished and thrown away.
+    /// Makes a proof when its turn comes. Dropping the future cancels the proof: it leaves the queue, or its worker is killed.
+    /// A proof that runs in this process is finished and thrown away.
     pub async fn prove(self: &Arc<Self>, request: Request) -> Result<Made, Failure> {
         let mut outcome = Outcome("rejected");
         let log_rows = request.log_rows;
@@ -71,7 +71,7 @@ impl Service {
             }
             changed.await;
         }
-        // Another proof is the first now.
+        // Another proof is now the first in the queue.
         self.changed.notify_waiters();
         let made = self.make(turn, request).await;
         outcome.0 = if made.is_ok() { "done" } else { "failed" };
@@ -83,8 +83,8 @@ impl Service {
             return make_in_worker(&self.options, budget_mib, &request).await;
         }
         let prover = Arc::clone(&self.prover);
-        // The thread opens a phase: only it and rayon's workers allocate in the arena. It has the turn until the proof is
-        // made, also if the client goes away.
+        // The thread opens a phase: only it and rayon's workers allocate in the arena. It keeps the turn until the
+        // proof is made, even if the client goes away.
         let made = spawn_blocking(move || {
             let mut made = prover.make(&request)?;
             made.is_alone = turn.end(Some(made.peak_bytes));
@@ -100,7 +100,7 @@ impl Service {
         self.changed.notify_waiters();
     }
 
-    /// The memory of now in bytes, by the names of the metrics.
+    /// The current memory figures in bytes, with the names of their metrics.
     fn memory(&self, queue: &Queue) -> Vec<(&'static str, usize)> {
         let reserved = queue.reserved_bytes();
         let mut memory = vec![("service_limit_bytes", self.options.limit_bytes()), ("service_rss_bytes", rss_bytes())];
@@ -114,7 +114,7 @@ impl Service {
         memory
     }
 
-    /// Sets the metrics to their values of now.
+    /// Sets the metrics to their current values.
     pub fn record_metrics(&self) {
         zk_alloc::record_metrics();
         let queue = self.queue();
@@ -123,7 +123,7 @@ impl Service {
         self.memory(&queue).into_iter().for_each(|(name, bytes)| gauge!(name).set(bytes as f64));
     }
 
-    /// `/memory`: where the memory is, what runs, what waits and why. For people.
+    /// The page `/memory`, for people: the use of memory, the running proofs, and why others wait.
     pub fn page(&self) -> String {
         let (queue, mut page) = (self.queue(), String::new());
         let mut line = |line: Arguments<'_>| _ = writeln!(page, "{line}");
@@ -146,21 +146,21 @@ impl Service {
     }
 }
 
-/// A place among the proofs that wait, and then among those that run, until it is dropped.
+/// A proof's place in the queue: first it waits, then it runs. Dropping this ends the proof.
 struct Turn {
     service: Arc<Service>,
     id: u64,
 }
 
 impl Turn {
-    /// Ends the proof. Returns whether no other one overlapped.
+    /// Ends the proof. Returns whether no other proof overlapped it.
     fn end(&self, peak_bytes: Option<usize>) -> bool {
         let mut queue = self.service.queue();
         let is_alone = queue.leave(self.id, peak_bytes);
         let is_idle = queue.running.is_empty();
         if let Some(memory) = &mut queue.memory {
             let stats = zk_alloc::stats();
-            // A part of the arena may not be touched yet, and be missing in RSS. So this is a lower bound.
+            // RSS does not include parts of the arena that were not touched yet, so this is a lower bound.
             memory.outside_bytes = memory.outside_bytes.max(rss_bytes().saturating_sub(stats.resident_bytes));
             if is_idle {
                 memory.base_bytes = stats.live_bytes;
@@ -186,23 +186,23 @@ impl Drop for Outcome {
     }
 }
 
-/// A worker, from the inside: makes one proof.
+/// The main function of a worker process: makes one proof.
 pub fn work(budget_bytes: usize) -> anyhow::Result<()> {
     let limit = |resource, bytes: usize| {
         setrlimit(resource, Rlimit { current: Some(bytes as u64), maximum: getrlimit(resource).maximum })
     };
     limit(Resource::Data, budget_bytes).with_context(|| format!("limiting a worker to {budget_bytes} bytes"))?;
-    // A worker over its budget aborts, and a core file would have the whole budget in it.
+    // A worker over its budget aborts, and its core file would contain all of its memory.
     limit(Resource::Core, 0).context("turning core files off")?;
     let request = serde_json::from_reader(std::io::stdin()).context("reading the request")?;
     serde_json::to_writer(std::io::stdout(), &Prover::new().make(&request)?).context("writing the answer")
 }
 
-/// Makes a proof in a worker. A dropped future ends the worker at once.
+/// Makes a proof in a worker. Dropping the future kills the worker at once.
 async fn make_in_worker(options: &Options, budget_mib: usize, request: &Request) -> Result<Made, Failure> {
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
     command.args(["--worker", "--isolate", &budget_mib.to_string()]);
-    // A failed allocation is one line, without a backtrace.
+    // So that a failed allocation prints one line, without a backtrace.
     command.env("RUST_BACKTRACE", "0");
     if std::env::var_os("RAYON_NUM_THREADS").is_none() {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).div_ceil(options.proofs.into());
@@ -213,7 +213,7 @@ async fn make_in_worker(options: &Options, budget_mib: usize, request: &Request)
     let mut child = command.spawn().context("starting a worker")?;
     counter!("service_worker_processes_total").increment(1);
     if let Some(mut requests) = child.stdin.take() {
-        // Fails if the worker is gone already, and its output tells why.
+        // This fails if the worker has already exited. Its output says why.
         let _ = requests.write_all(&serde_json::to_vec(request)?).await;
     }
     let output = child.wait_with_output().await.context("waiting for the worker")?;
@@ -229,5 +229,8 @@ async fn make_in_worker(options: &Options, budget_mib: usize, request: &Request)
         return Err(anyhow!("its worker was lost: {}: {last_line}", output.status).into());
     };
     let (refused, budget) = (mib(refused_bytes), mib(budget_mib * MIB));
-    Err(Failure::over_memory(request.log_rows, format!("the system refused its worker {refused}, of {budget} in all")))
+    Err(Failure::over_memory(
+        request.log_rows,
+        format!("its worker could not allocate {refused} more within its budget of {budget}"),
+    ))
 }

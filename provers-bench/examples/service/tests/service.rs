@@ -1,5 +1,4 @@
-//! The real binary on a port of its own, in one process and with workers: real proofs over HTTP. `cargo make soak` runs the tests that
-//! are ignored.
+//! The real binary on its own port, in one process and with workers: real proofs over HTTP. `cargo make soak` runs the ignored tests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -43,7 +42,7 @@ impl Reply {
         Self { status, text }
     }
 
-    /// The body as JSON; null if it is none.
+    /// The body as JSON; null if it is not JSON.
     fn json(&self) -> serde_json::Value {
         self.text.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str(body).ok()).unwrap_or_default()
     }
@@ -104,7 +103,7 @@ impl Server {
         value.unwrap_or_else(|| panic!("no {name} in\n{text}"))
     }
 
-    /// The requests with this outcome.
+    /// How many requests had this outcome.
     fn proofs(&self, outcome: &str) -> f64 {
         self.metric(&format!("service_proofs_total{{outcome=\"{outcome}\"}}"))
     }
@@ -118,7 +117,7 @@ impl Server {
         }
     }
 
-    /// The requests of a proof that runs and of one that waits.
+    /// Sends two requests: the proof of the first runs, and that of the second waits.
     fn one_runs_and_one_waits(&self) -> [TcpStream; 2] {
         let running = self.ask(11, 1);
         self.until("service_running_proofs", 1.0);
@@ -128,7 +127,7 @@ impl Server {
     }
 }
 
-/// A proof that is the same each time it is made shows corruption that its own verification would not.
+/// Each request gives the same proof every time. A digest that differs shows corruption that verification would miss.
 #[test]
 fn proofs_are_verified_repeatable_and_reported() {
     let server = Server::start("--proofs 1");
@@ -137,7 +136,7 @@ fn proofs_are_verified_repeatable_and_reported() {
     assert_ne!(first["digest"], other["digest"]);
     assert!(first["proof_bytes"].as_u64().unwrap() > 10_000 && first["peak_bytes"].as_u64().unwrap() > 1 << 20);
     assert_eq!((&first["log_rows"], &first["is_alone"]), (&9.into(), &true.into()));
-    // The second proof finds pages of the first.
+    // The second proof reuses pages of the first.
     assert!(second["reused_bytes"].as_f64().unwrap() > 2.0 * second["fresh_bytes"].as_f64().unwrap(), "{second}");
     let page = server.get("/memory").text;
     assert!(page.contains("largest peak of 2^9 ") && page.contains("service_outside_bytes"), "{page}");
@@ -147,7 +146,7 @@ fn proofs_are_verified_repeatable_and_reported() {
 }
 
 #[test]
-fn bad_requests_are_refused_with_what_is_allowed() {
+fn errors_for_bad_requests_say_what_is_allowed() {
     let server = Server::start("");
     for (body, status, expected) in [
         ("{", 400, "send JSON such as"),
@@ -160,13 +159,13 @@ fn bad_requests_are_refused_with_what_is_allowed() {
     server.get("/proof").expect(404, "GET /memory");
 }
 
-/// A client that goes away must not keep its place. In this process, a running proof is finished and thrown away.
+/// A client that goes away must not keep its place. Without workers, its running proof is finished and thrown away.
 #[test]
 fn a_full_queue_refuses_and_clients_that_go_away_cancel_their_proofs() {
     let server = Server::start("--proofs 1 --queue 1");
     let [running, waiting] = server.one_runs_and_one_waits();
     let page = server.get("/memory").text;
-    assert!(page.contains("#2 2^9") && page.contains("as many proofs run as may"), "{page}");
+    assert!(page.contains("#2 2^9") && page.contains("as many proofs run as --proofs allows"), "{page}");
     let refused = server.prove(9, 1);
     refused.expect(503, "the queue is full (1 waiting)");
     refused.expect(503, "retry-after: ");
@@ -179,7 +178,7 @@ fn a_full_queue_refuses_and_clients_that_go_away_cancel_their_proofs() {
     assert_eq!(server.proofs("done"), 1.0);
 }
 
-/// A panic unwinds through the phase while the trace is alive. It must cost that request only, and no memory.
+/// A panic unwinds through the phase while the trace is alive. It must fail that request only, and leak no memory.
 #[test]
 fn a_panic_fails_its_own_request_and_frees_its_memory() {
     let server = Server::start("--proofs 2");
@@ -191,7 +190,7 @@ fn a_panic_fails_its_own_request_and_frees_its_memory() {
         Reply::receive(neighbour).expect(200, "digest");
     }
     let now = server.metric("zk_alloc_live_bytes");
-    assert!(now < live + 0.25 * MIB, "{live} bytes were live, and {now} are after five panics");
+    assert!(now < live + 0.25 * MIB, "{live} bytes were live before five panics, and {now} after them");
     assert_eq!(server.proofs("failed"), 5.0);
 }
 
@@ -214,23 +213,23 @@ fn a_proof_waits_until_its_peak_fits_and_one_that_never_fits_is_refused() {
     server.prove(13, 1).expect(507, "estimated from smaller proofs");
 }
 
-/// A small proof fits into 128 MiB, and one of 2^14 rows does not.
+/// A small proof fits into 128 MiB, and a proof of 2^14 rows does not.
 #[test]
 fn a_proof_over_its_budget_fails_alone() {
     let server = Server::start("--isolate 128");
     for _ in 0..3 {
         let neighbour = server.ask(8, 1);
-        server.prove(14, 1).expect(507, "of 128.0 MiB in all");
+        server.prove(14, 1).expect(507, "within its budget of 128.0 MiB");
         Reply::receive(neighbour).expect(200, "digest");
     }
     assert_eq!(server.proofs("failed"), 3.0);
     assert_eq!(server.proofs("done"), 3.0);
 }
 
-/// The request that does not fit comes first, in the middle or at the end of a proof, from any thread. Each time, the
-/// answer must be a proof or a report.
+/// The allocation that does not fit comes at the start, in the middle or at the end of a proof, from any thread. The
+/// answer must always be a proof or an error with status 507.
 #[test]
-fn a_worker_over_its_budget_answers_507_wherever_in_the_proof_it_fails() {
+fn a_worker_over_its_budget_answers_507_at_any_point_of_the_proof() {
     let statuses = [80, 96, 104, 112, 120, 160, 256].map(|budget| {
         let server = Server::start(&format!("--proofs 1 --isolate {budget}"));
         let reply = server.prove(12, 1);
@@ -241,7 +240,7 @@ fn a_worker_over_its_budget_answers_507_wherever_in_the_proof_it_fails() {
 }
 
 /// A worker may panic, lose its client, or be killed by the kernel or by an operator. The worker of a client that went
-/// away is ended, so that its memory and its processor are free at once.
+/// away is killed, so that its memory and its processor are free at once.
 #[test]
 fn a_worker_that_is_lost_costs_only_its_proof() {
     let server = Server::start("--proofs 1 --isolate 2048");
@@ -270,7 +269,7 @@ fn sigterm_and_ctrl_c_let_running_proofs_finish() {
         let [running, waiting] = server.one_runs_and_one_waits();
         kill_process(Pid::from_child(&server.child), signal).unwrap();
         Reply::receive(waiting).expect(503, "shutting down");
-        // It takes no more connections, from a moment after the refusal on.
+        // Soon after the refusal, the service accepts no more connections.
         while TcpStream::connect(server.address).is_ok() {
             thread::sleep(Duration::from_millis(5));
         }
@@ -287,10 +286,10 @@ fn workers_that_do_not_fit_below_the_limit_are_refused() {
     assert!(text.contains("3 workers with 1024 MiB each do not fit below the limit of 2048 MiB"), "{text}");
 }
 
-/// The digest of each statement: its proof is the same each time.
+/// The digest of the proof of each statement. The same statement always has the same proof.
 type Digests = Mutex<BTreeMap<(u32, u64), String>>;
 
-/// Sends one random request, and checks its answer. Returns whether it was a proof.
+/// Sends one random request, and checks the answer. Returns whether the answer was a proof.
 fn act(server: &Server, digests: &Digests, rng: &mut SmallRng) -> bool {
     let (log_rows, seed) = (rng.random_range(7..=10), rng.random_range(0..4));
     let (reply, allowed) = match rng.random_range(0..100) {
@@ -315,14 +314,14 @@ fn act(server: &Server, digests: &Digests, rng: &mut SmallRng) -> bool {
     true
 }
 
-/// Proofs, cancellations, panics and nonsense for some minutes, in one process and in workers that the kernel holds to their budgets.
+/// Proofs, cancellations, panics and invalid requests for some minutes, in one process and in workers whose budgets the kernel enforces.
 #[test]
 #[ignore = "takes minutes"]
 fn the_service_survives_random_load() {
     let minutes = std::env::var("SOAK_MINUTES").map_or(0.2, |minutes| minutes.parse().expect("a number"));
     for (args, most_rss_bytes) in [("--memory-limit 120", 120 << 20), ("--isolate 128", 64 << 20)] {
         let mut server = Server::start(args);
-        // The service knows the peak of each size, and has filled its caches.
+        // After these proofs, the service knows the peak of each size, and its caches are full.
         for log_rows in (7..=10).chain(7..=10) {
             server.prove(log_rows, 0).expect(200, "digest");
         }
@@ -342,9 +341,9 @@ fn the_service_survives_random_load() {
         let peak_rss = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().trim();
         let rss = peak_rss.trim_end_matches(" kB").parse::<usize>().unwrap() << 10;
         let live = server.metric("zk_alloc_live_bytes");
-        println!("{args}: {proofs} proofs; {live_before} bytes were live, and {live} are; RSS reached {rss} bytes");
+        println!("{args}: {proofs} proofs; {live_before} bytes live before, {live} after; RSS reached {rss} bytes");
         assert!(proofs > 0 && server.proofs("done") >= proofs as f64);
-        assert!(live < live_before + MIB, "{live_before} bytes were live, and {live} are");
+        assert!(live < live_before + MIB, "{live_before} bytes were live before, and {live} after");
         assert!(rss < most_rss_bytes, "RSS reached {rss} bytes");
         kill_process(Pid::from_child(&server.child), Signal::TERM).unwrap();
         assert!(server.child.wait().unwrap().success());

@@ -1,4 +1,4 @@
-//! The files that `bb` reads. They are made once for each size, in a folder of their own.
+//! The files that `bb` reads. They are made once for each size, in a separate folder.
 
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
@@ -18,24 +18,24 @@ use crate::FOLDER;
 
 /// The secret of our reference string. Everyone knows it, so a proof over this string convinces nobody.
 const SECRET: u64 = 0x5eed;
-/// The start of the ceremony's point in G2, as `bb` carries it: the real part of x, big-endian.
+/// The start of the ceremony's point in G2, as the program `bb` contains it: the real part of x, big-endian.
 const CEREMONY_POINT: [u8; 8] = [0x01, 0x18, 0xc4, 0xd5, 0xb8, 0x37, 0xbc, 0xc2];
 /// Moves the proof in the script's folder away, then verifies it, so that no later run passes with it.
 const VERIFY: &str = "#!/bin/sh
 cd \"${0%/*}\" && mv proof verified && ./verifier verify -c . -k vk -p verified -i public_inputs
 ";
 
-/// The files that `bb` reads for a circuit of 2^`size` gates. They are made once, in a folder of their own.
+/// The files that `bb` reads for a circuit of 2^`size` gates.
 pub(crate) struct Inputs {
     pub(crate) size: u32,
     folder: PathBuf,
 }
 
 impl Inputs {
-    /// Makes the files, unless they are there.
+    /// Makes the files, unless they exist.
     pub(crate) fn prepare(bb: &Path, size: u32) -> anyhow::Result<Self> {
         let inputs = Self { size, folder: cache()?.join(size.to_string()) };
-        // The key is made last.
+        // The key is made last: if it exists, so do the other files.
         if !inputs.path("vk").is_file() {
             eprintln!("prove-bench: preparing bb-{size}: circuit, witness, reference string and verification key");
             fs::create_dir_all(inputs.path("key"))?;
@@ -56,7 +56,7 @@ impl Inputs {
         let key = self.path("key/vk");
         let options = [("-c", ""), ("-b", "circuit.json"), ("-o", "key")];
         succeed(Command::new(bb).arg("write_vk").args(self.options(&options)))?;
-        // It begins with a field element, log2 of the gates.
+        // The key begins with a field element, log2 of the gates.
         let log_gates = fs::read(&key)?.get(31).copied().unwrap_or_default();
         ensure!(u32::from(log_gates) == self.size, "the circuit has 2^{log_gates} gates");
         Ok(fs::rename(key, self.path("vk"))?)
@@ -81,7 +81,7 @@ impl Inputs {
         let mut program = fs::read(bb)?;
         let mut found = (0..program.len()).filter(|&at| program[at..].starts_with(&CEREMONY_POINT));
         let (Some(at), None) = (found.next(), found.next()) else {
-            bail!("{} does not have the ceremony's point once", bb.display())
+            bail!("{} does not contain the ceremony's point exactly once", bb.display())
         };
         program[at..at + point.len()].copy_from_slice(point);
         for (file, bytes) in [("verifier", &program[..]), ("verify", VERIFY.as_bytes())] {
@@ -128,7 +128,7 @@ fn from_here(path: PathBuf) -> PathBuf {
     path.strip_prefix(here).map(Path::to_owned).unwrap_or(path)
 }
 
-/// The folder of all inputs, in this package's target folder. Other inputs have another one.
+/// The folder of all inputs, in this package's target folder. If the code or a package that makes them changes, so does the folder.
 fn cache() -> anyhow::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     [include_str!("inputs.rs"), include_str!("../inputs.mjs")].hash(&mut hasher);

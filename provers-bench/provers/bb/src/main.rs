@@ -1,7 +1,7 @@
 //! `cargo prove-bench bb`: barretenberg's `bb` as a prover of the bench.
 //!
-//! `bb` is a program in C++ from an npm package, so no allocator can be linked into it. This program prepares what `bb prove` reads,
-//! once, and has `prove-bench exec` run it with each allocator preloaded. docs/benchmarking.md says how to get the package.
+//! `bb` is a program in C++ from an npm package, so no allocator can be linked into it. This program prepares the files that `bb prove`
+//! reads, once, and runs it with each allocator preloaded, by `prove-bench exec`. docs/benchmarking.md says how to get the package.
 //!
 //! - `main`: the command line, and the runs
 //! - `inputs`: the files that `bb` reads
@@ -28,7 +28,7 @@ const SIZES: [u32; 3] = [14, 17, 19];
 const VALID_SIZES: RangeInclusive<u32> = 13..=20;
 /// Under glibc the peak is 1.4 KB per gate. An allocator that retains memory may take twice as much.
 const MEMORY_BYTES_PER_GATE: u64 = 4096;
-/// `--smoke`, unless the command line says otherwise.
+/// Options of `--smoke`, unless the command line has them.
 const SMOKE: [(&str, &str); 2] = [("--rounds", "2"), ("--allocators", "glibc,jemalloc,zk-alloc")];
 
 const HELP: &str = "\
@@ -37,7 +37,7 @@ Usage: cargo prove-bench bb [--log-rows N] [--threads N] [--smoke] [--rounds N] 
        cargo prove-bench profile bb [--log-rows N] [--threads N] [--out DIR]
 
 Proves circuits of 2^14, 2^17 and 2^19 gates, or of 2^N with --log-rows, in a process for each proof. Every proof is verified;
-of a profile, the last.
+`profile` verifies the last one.
 --smoke proves the smallest circuit in two rounds. The exit code is that of exec; 0 if the npm package is missing.
 ";
 
@@ -76,7 +76,7 @@ struct Job {
 }
 
 impl Job {
-    /// `None` asks for help.
+    /// `None` means that the command line asks for help.
     fn parse(mut arguments: Arguments) -> anyhow::Result<Option<Self>> {
         let is_profile = match arguments.subcommand()?.as_deref() {
             Some("bb") => false,
@@ -122,7 +122,7 @@ impl Job {
             }
             prepared.push(Inputs::prepare(&bb, size).with_context(|| format!("cannot prepare bb-{size}"))?);
         }
-        // After Ctrl-C `exec` writes what it has measured, and its exit code says so.
+        // After Ctrl-C, `exec` writes the samples so far, and its exit code shows the interruption.
         ctrlc::set_handler(|| ()).context("cannot wait for Ctrl-C")?;
         let mut worst = 0;
         for inputs in &prepared {
@@ -175,7 +175,7 @@ fn program() -> Option<PathBuf> {
     path.is_file().then_some(path)
 }
 
-/// The kernel's estimate of the memory that a new program can have.
+/// The kernel's estimate of the memory that a new program can use.
 fn available_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

@@ -63,7 +63,7 @@ impl Workload for Poseidon {
 
     fn verify(&self, (proof, digest): &Self::Proof) -> anyhow::Result<()> {
         let valid = Groth16::<Bn254>::verify_with_processed_vk(&self.verifying_key, &[*digest], proof)?;
-        anyhow::ensure!(valid, "the proof is not one of this digest");
+        anyhow::ensure!(valid, "the proof is not valid for this digest");
         Ok(())
     }
 }
@@ -75,7 +75,7 @@ const PARTIAL_ROUNDS: usize = 57;
 /// x -> x^5 takes three constraints.
 const ALPHA: u64 = 5;
 const PERMUTATION_CONSTRAINTS: usize = 3 * (FULL_ROUNDS * (RATE + 1) + PARTIAL_ROUNDS);
-/// Constraints of the digest, and of the constant in every constraint system.
+/// Constraints for the digest, and for the constant in every constraint system.
 const OTHER_CONSTRAINTS: usize = 3;
 
 /// Poseidon over the scalars of BN254, at 128 bits of security.

@@ -81,7 +81,7 @@ impl Workload for Product {
 
 /// Columns of multiplications.
 const LANES: usize = 4;
-/// Cells of a multiplication in its column: a sum and two operands. The first cell of the next multiplication holds the
+/// Cells that a multiplication takes in its column: a sum and two operands. The first cell of the next multiplication holds the
 /// result.
 const CELLS: usize = 3;
 /// Rows at the end that Halo2 fills with random values.

@@ -1,9 +1,7 @@
-//! The parts of Jolt that are on crates.io: Dory, its commitment scheme. In addition, Spartan, a complete SNARK of the
-//! same kind, with its sumchecks.
+//! Two workloads in place of Jolt, which is not on crates.io: so neither is a Jolt proof.
 //!
-//! Jolt itself is not on crates.io, so no workload here is a Jolt proof. The first workload is Dory, because its
-//! commitments and openings take most of a Jolt proof. The second is Spartan from `nova-snark`, a sumcheck-based SNARK
-//! on Jolt's curve that can be run end to end.
+//! The first workload is Dory, Jolt's commitment scheme, because its commitments and openings take most of a Jolt proof.
+//! The second is Spartan from `nova-snark`, a complete sumcheck-based SNARK on Jolt's curve.
 
 use anyhow::{Context, ensure};
 use dory_pcs::backends::arkworks::{
@@ -93,7 +91,7 @@ impl Workload for Dory {
 
     fn verify(&self, (commitment, evaluation, proof): &Self::Proof) -> anyhow::Result<()> {
         let (found, asked) = ((proof.nu, proof.sigma), self.log_rows_and_columns());
-        ensure!(found == asked, "the opening is of a matrix of log2 rows and columns {found:?}, not {asked:?}");
+        ensure!(found == asked, "the opening is for a matrix with log2 rows and columns of {found:?}, not {asked:?}");
         let (point, mut transcript) = self.point(commitment);
         Ok(dory_pcs::verify::<_, BN254, G1Routines, G2Routines, _>(
             *commitment,

@@ -43,7 +43,7 @@ type Engine = BabyBearPoseidon2CpuEngine;
 pub struct Run {
     instance: Mutex<VmInstance<Engine, Rv32ImCpuBuilder>>,
     instructions: usize,
-    // The verifier's part: in addition it needs only a proof and its claim.
+    // The fields that the verifier needs, besides a proof and its claim.
     verifier: Engine,
     key: MultiStarkVerifyingKey<BabyBearPoseidon2Config>,
     executable: Digest,
@@ -95,7 +95,7 @@ impl Workload for Run {
     fn verify(&self, (proof, revealed): &Self::Proof) -> anyhow::Result<()> {
         let (proof, public) = (&proof.per_segment, &proof.user_public_values);
         let run = verify_segments(&self.verifier, &self.key, proof)?;
-        anyhow::ensure!(run.exe_commit == self.executable, "another program was run");
+        anyhow::ensure!(run.exe_commit == self.executable, "the proof is of another program");
         public.verify(&vm_poseidon2_hasher(), self.memory, run.final_memory_root)?;
         let revealed = revealed.to_le_bytes().map(F::from_u8);
         anyhow::ensure!(public.public_values.starts_with(&revealed), "the run revealed another number");
@@ -146,7 +146,7 @@ fn encode((op, first, second, last): guest::Instruction) -> Instruction<F> {
         Operand::Register(number) => (register(number), RV32_REGISTER_AS),
         Operand::Value(value) => (value as isize, RV32_IMM_AS),
     };
-    // An immediate of the arithmetic unit has 24 bits; the upper ones hold its sign.
+    // An immediate of the arithmetic unit has 24 bits, sign-extended.
     let immediate = value & 0xff_ffff;
     let (opcode, value, space, is_enabled) = match op {
         Op::Mul => (MulOpcode::MUL.global_opcode(), value, 0, 0),

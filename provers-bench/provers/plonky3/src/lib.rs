@@ -1,5 +1,5 @@
-//! Plonky3's own benchmark AIRs over KoalaBear with FRI: Poseidon2 under a Keccak Merkle tree, Keccak-f under a
-//! Poseidon2 one.
+//! Plonky3's own benchmark AIRs over KoalaBear with FRI: Poseidon2 with a Keccak Merkle tree, and Keccak-f with a
+//! Poseidon2 Merkle tree.
 //!
 //! Both are the examples of p3-poseidon2-air and p3-keccak-air, with the examples' FRI parameters. Each reuses one
 //! configuration for all its proofs, as a service does, and builds the trace inside the phase. The trace is the only
@@ -180,7 +180,7 @@ impl Workload for Keccak {
     }
 }
 
-/// Plonky3's benchmark parameters of FRI over `mmcs`, and the base-2 logarithm of their blowup.
+/// A configuration with Plonky3's benchmark parameters of FRI over `mmcs`, and the base-2 logarithm of their blowup.
 fn config<ValMmcs: Clone, Challenger: Clone>(
     mmcs: ValMmcs,
     challenger: Challenger,

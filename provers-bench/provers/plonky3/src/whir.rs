@@ -26,7 +26,7 @@ type Pcs = WhirProver<Challenge, KoalaBear, Dft, Poseidon2Mmcs, Challenger, Suff
 
 /// Bits of security of each single step of the protocol.
 const SECURITY_LEVEL: usize = 90;
-/// Variables that a round folds away.
+/// Variables that a round removes by folding.
 const FOLDING: usize = 5;
 /// Base-2 logarithm of the first codeword's blowup; each round adds `FOLDING - 1`.
 const LOG_BLOWUP: usize = 1;
@@ -34,7 +34,7 @@ const LOG_BLOWUP: usize = 1;
 /// A multilinear polynomial of `log_rows` variables, committed to and opened at one point drawn from its commitment.
 ///
 /// Its `2^log_rows` evaluations are random. Each round has a proof of work of up to 16 bits, as in the example. The
-/// prover's threads search for it without allocating, and chance decides how long it takes. Up to `2^14` evaluations
+/// prover's threads search for it without allocating, and the time that it takes is random. Up to `2^14` evaluations
 /// the search takes most of the time. With at most 16 bits of work, the extension field suffices for at most 21
 /// variables.
 pub struct Whir {
@@ -106,7 +106,7 @@ mod tests {
 
     /// A verifier that accepts everything would hide an allocator that breaks proofs.
     #[test]
-    fn a_proof_verifies_and_not_under_another_commitment_or_with_another_value() {
+    fn a_proof_verifies_only_with_its_own_commitment_and_value() {
         let whir = Whir::setup(12).unwrap();
         let [mut first, mut second] = [1, 2].map(|seed| whir.prove(seed).unwrap());
         whir.verify(&first).unwrap();

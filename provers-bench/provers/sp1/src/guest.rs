@@ -11,7 +11,7 @@ pub(crate) const TABLE: i32 = 0x400;
 pub(crate) const WORDS: usize = 1 << 8;
 const MULTIPLIER: u32 = 0x9e37_79b1;
 
-/// Registers. Numbers 5, 10 and 11 are left to the machines.
+/// Registers. Each machine uses numbers 5, 10 and 11 for itself.
 pub(crate) const ZERO: u8 = 0;
 pub(crate) const STATE: u8 = 6;
 pub(crate) const FACTOR: u8 = 7;
@@ -38,8 +38,8 @@ pub(crate) enum Operand {
     Value(i32),
 }
 
-/// An operation, two registers and the last operand. The first register is the target, or what is stored; the second is the left operand,
-/// or the base of the address. A branch compares both, and its value is in bytes.
+/// An operation, two registers and the last operand. The first register is the target, or holds the value to store. The second is the left
+/// operand, or the base of the address. A branch compares both, and its value is in bytes.
 pub(crate) type Instruction = (Op, u8, u8, Operand);
 
 /// A round of the loop.
@@ -54,7 +54,7 @@ pub(crate) const ROUND: [Instruction; 11] = [
     (Store, WORD, OFFSET, Value(TABLE)),
     (Add, SUM, SUM, Register(WORD)),
     (Add, LEFT, LEFT, Value(-1)),
-    // To the first of the eleven.
+    // Back to the first instruction of the round.
     (BranchUnlessEqual, LEFT, ZERO, Value(-40)),
 ];
 
@@ -70,7 +70,7 @@ pub(crate) fn input(seed: u64, instructions: usize) -> Input {
     [(seed as u32).wrapping_add(1), MULTIPLIER, rounds as u32]
 }
 
-/// Computes natively what the program reveals.
+/// Computes natively the number that the program reveals.
 pub(crate) fn run([mut state, factor, rounds]: Input) -> u32 {
     let (mut table, mut sum) = ([0_u32; WORDS], 0_u32);
     for _ in 0..rounds {

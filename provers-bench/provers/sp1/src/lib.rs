@@ -124,7 +124,7 @@ fn assemble() -> Program {
     code.extend(system_call(SyscallCode::HALT, [Operand::Value(0); 2]));
 
     let mut program = Program::new(code, START, START);
-    // Memory that the program does not initialise may begin with any value that the prover likes.
+    // Memory that the program does not initialise may begin with any value that the prover chooses.
     program.memory_image.extend((TABLE as u32..).step_by(4).take(WORDS).map(|address| (address, 0)));
     program
 }

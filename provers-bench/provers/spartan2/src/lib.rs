@@ -63,7 +63,7 @@ impl Workload for Sha256 {
 
     fn verify(&self, (proof, digest): &Self::Proof) -> anyhow::Result<()> {
         let public = proof.verify(&self.verifying_key)?;
-        anyhow::ensure!(public == public_bits(digest), "the proof is not one of this digest");
+        anyhow::ensure!(public == public_bits(digest), "the proof is not valid for this digest");
         Ok(())
     }
 }

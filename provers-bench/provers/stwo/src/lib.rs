@@ -53,7 +53,7 @@ impl Workload for WideFibonacci {
         let (last_layer, log_blowup, queries, fold_step) = (0, 1, 80, 1);
         let fri_config = FriConfig::new(last_layer, log_blowup, queries, fold_step);
         let config = PcsConfig { pow_bits: 16, fri_config, lifting_log_size: None };
-        // The constraints have degree two.
+        // The constraints have degree two, which doubles the largest domain.
         let largest = CanonicCoset::new(log_rows + 1 + log_blowup).circle_domain();
         let twiddles = SimdBackend::precompute_twiddles(largest.half_coset);
         Ok(Self { config, twiddles, log_rows })

@@ -19,7 +19,7 @@ pub static PROVERS: &[Prover] = &[Prover::new(
     &[WorkloadSpec::new::<Work>("work", "16 chains of x -> x^3 + 42 over f128", 16).checked_at(12)],
 )];
 
-/// One for each chain.
+/// Columns of the trace, one for each chain.
 const COLUMNS: usize = 16;
 
 type Hash = Blake3_256<BaseElement>;
