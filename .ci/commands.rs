@@ -1,8 +1,9 @@
 //! Checks the commands in the Markdown files, in Makefile.toml and in the workflows without running them: the tasks, packages, tests,
-//! provers, allocators, options, scripts, variables and files that they name exist. CHANGELOG.md is left out: it names what is gone.
-//! Checks the table of messages against the messages of the code, and the other way round. Checks what the preload library's page says of
-//! its reports in the same way. Checks that the tests and modules exist that the table of mistakes and the scripts' filters name. Follows all links, to files of this repository and to headings within them. Pages of the web are only
-//! checked not to look like ours: the crate `zk-alloc` on crates.io belongs to another project.
+//! provers, allocators, options, scripts, variables and files that they name exist. CHANGELOG.md is left out, because it names what no longer
+//! exists. Checks the table of messages against the messages of the code, and the other way round. Checks the table of reports on the preload
+//! library's page in the same way. Checks that the tests and modules exist that the table of mistakes and the scripts' filters name. Follows
+//! all links to files of this repository and to headings within them. Links to the web are not followed, but must not lead to other projects
+//! that look like this one, such as the crate `zk-alloc` on crates.io.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -77,8 +78,8 @@ fn is_of_allocator(file: &str) -> bool {
     file.ends_with(".rs") && folders.iter().any(|folder| file.starts_with(folder))
 }
 
-/// The commands of a page, with their lines: whole spans of code, and the lines of blocks of code. A comment at the end is no part of
-/// one.
+/// The commands of a page, with their lines: whole spans of code, and the lines of blocks of code. A comment at the end is not part of
+/// the command.
 fn commands_of(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line, is_code) in lines(text) {
@@ -100,8 +101,8 @@ fn variables(line: &str) -> Vec<&str> {
     names.filter(|name| !name.ends_with('_')).collect()
 }
 
-/// The parts of a message that stay the same. In the code, what changes stands in braces. In the table, it is a word in capitals, dots, or
-/// the value y.
+/// The fixed parts of a message. In the code, the variable parts stand in braces. In the table, each is a word in capitals, dots, or the
+/// value y.
 fn fixed_parts(message: &str) -> Vec<String> {
     let is_of_word = |letter: char| letter.is_alphanumeric() || letter == '_';
     let message = message.replace("...", "{}").replace("'y'", "{}");
@@ -144,7 +145,7 @@ impl Names {
     /// The differences between the table of messages below `head` and the code: rows whose fixed parts are not in the code, and messages of the
     /// code that begin with `start` and have no row.
     fn message_faults(&self, page: &str, head: &str, start: &str) -> Vec<String> {
-        // Strings go on behind a backslash at the end of a line.
+        // A backslash at the end of a line continues the string.
         let joined: String = self.all(is_of_allocator).split("\\\n").map(str::trim_start).collect();
         let joined = joined.replace("\\\"", "'");
         let table =
@@ -172,8 +173,8 @@ impl Names {
         faults
     }
 
-    /// The names in the last column of the table of mistakes, and the modules by which scripts filter tests, that no file, module or test of
-    /// the allocator or of the preload library's tests has.
+    /// The unknown names in the last column of the table of mistakes, and in the filters by which scripts select modules of tests. A name is
+    /// known if a file, module or test of the allocator or of the preload library has it.
     fn test_faults(&self) -> Vec<String> {
         let is_test = |file: &str| is_of_allocator(file) || file.contains("/tests/") && file.ends_with(".rs");
         let is_known = |name: &str| {
@@ -207,7 +208,7 @@ impl Names {
         let scripts = words.iter().filter(is_script).filter(|word| !word.ends_with(".rs"));
         let mut faults: Vec<_> = scripts.filter_map(|script| script_fault(script)).collect();
         let Some(at) = words.iter().position(|word| *word == "cargo") else { return faults };
-        // A program's own arguments follow the dashes, and another command the sign.
+        // `--` begins the arguments of the program itself. The other signs end the command.
         let words = &words[at + 1..];
         let end = words.iter().position(|word| matches!(*word, "&&" | "|" | ">" | "--")).unwrap_or(words.len());
         let words = &words[..end];
@@ -253,7 +254,7 @@ impl Names {
     fn arm_fault(&self, arm: &str) -> Option<String> {
         let mut parts = arm.split(':');
         let name = parts.next().filter(|name| is_name(name))?;
-        // Plain arms are named like their allocator, whose file has another sign for the dash.
+        // A plain arm is named like its allocator, which has a binary of that name.
         let file = format!("provers-bench/arms/with-{name}.rs");
         if !self.has(is_of_bench, &format!("\"{name}\"")) && !self.0.contains_key(&file) {
             return Some(format!("there is no allocator {name}"));
@@ -281,13 +282,13 @@ fn script_fault(script: &str) -> Option<String> {
     }
 }
 
-/// Whether a word is a name, and no placeholder such as NAME, `...` or `$name`.
+/// Whether a word is a name, and not a placeholder such as NAME, `...` or `$name`.
 fn is_name(word: &str) -> bool {
     let is_of_names = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_@.*".contains(c);
     word.starts_with(|c: char| c.is_ascii_lowercase()) && word.chars().all(is_of_names)
 }
 
-/// Where a reader would take somebody else's project for this one.
+/// Addresses of other projects, which a reader would take for this project.
 const NOT_OURS: [&str; 3] = ["crates.io/crates/zk-alloc", "docs.rs/zk-alloc", "github.com/zk-alloc"];
 
 /// The lines with their numbers from 1 on, and whether they lie in a code block.
@@ -309,7 +310,7 @@ fn targets(text: &str) -> Vec<(usize, String)> {
             found.extend(ends.filter_map(|rest| rest.split(closing).next()).map(|target| (number, target.to_owned())));
         }
         if let Some((name, target)) = line.split_once("]: ").filter(|(name, _)| name.starts_with('[')) {
-            // A note to a link, and no sentence that happens to look like one.
+            // Leaves out a sentence that happens to look like the definition of a link.
             if !name.contains("](") && !target.contains(' ') {
                 found.push((number, target.to_owned()));
             }
@@ -337,7 +338,7 @@ fn why_broken(file: &Path, target: &str) -> Option<String> {
     (!headings(&text).contains(heading)).then(|| "no such heading".to_owned())
 }
 
-/// The path without `..`; `None` where it leads above the root.
+/// The path without `..`; `None` if it leads above the root.
 fn plain(path: &Path) -> Option<PathBuf> {
     let mut plain = PathBuf::new();
     for part in path.components() {
