@@ -45,6 +45,7 @@ const ELSEWHERE: &[&str] = &[
     "ZK_ALLOC_REPORT",
     "ZK_ALLOC_PROFILE",
     "ZK_ALLOC_PROFILE_BYTES",
+    "ZK_ALLOC_PROFILE_SIGNAL",
     "ZK_ALLOC_TUNE",
     "ZK_ALLOC_TEST_",
     "ZK_ALLOC_SOAK_",
@@ -491,6 +492,7 @@ mod tests {
             (b"ZK_ALLOCATOR=1", None),
             (b"ZK_ALLOC_REPORT=1", None),
             (b"ZK_ALLOC_PROFILE=/tmp", None),
+            (b"ZK_ALLOC_PROFILE_SIGNAL=USR2", None),
             (b"ZK_ALLOC_TEST_HOST=1", None),
             (b"PATH=ZK_ALLOC_MAX", None),
         ] {
