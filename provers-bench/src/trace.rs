@@ -300,7 +300,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes a block, or resizes and moves `block`.
+    /// Records an allocation, or a `realloc` of `block`. Leaves out a request below the replayed sizes, and frees `block` instead.
     fn place(&mut self, step: Record, block: Option<Live>) -> anyhow::Result<()> {
         let Record { size_bytes, thread, address, .. } = step;
         if size_bytes < self.min_bytes {

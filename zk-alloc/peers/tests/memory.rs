@@ -158,7 +158,7 @@ fn memory_between_survivors_is_reused_also_beside_hundreds_of_idle_threads() {
 
 /// The most system calls of a program: one for each free run between the survivors of its first half, and a quarter more
 /// for free runs that span two slabs. The fresh memory takes the other 256.
-const fn calls_for_holes(size: usize, nth: usize) -> usize {
+const fn max_calls(size: usize, nth: usize) -> usize {
     HALF / size / nth / 4 * 5 + 256
 }
 
@@ -178,8 +178,8 @@ fn phases() -> Vec<Vec<Block>> {
 fn each_free_run_between_survivors_is_purged_once_and_completely() {
     type Program = fn() -> Vec<Vec<Block>>;
     let cases: [(usize, Program); 3] = [
-        (calls_for_holes(16 * KIB, 8), || vec![survivors(&RESIDENT, 16 * KIB, 8), filled(&RESIDENT, 4 * KIB, HALF)]),
-        (calls_for_holes(2 * KIB, 16), || vec![survivors(&RESIDENT, 2 * KIB, 16), filled(&RESIDENT, 3_000, HALF)]),
+        (max_calls(16 * KIB, 8), || vec![survivors(&RESIDENT, 16 * KIB, 8), filled(&RESIDENT, 4 * KIB, HALF)]),
+        (max_calls(2 * KIB, 16), || vec![survivors(&RESIDENT, 2 * KIB, 16), filled(&RESIDENT, 3_000, HALF)]),
         (4 * HALF / (48 * KIB), phases),
     ];
     for (bound, program) in cases {

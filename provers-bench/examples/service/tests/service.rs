@@ -27,14 +27,15 @@ impl Drop for Server {
     }
 }
 
-/// The answer of the service, with its head.
+/// An HTTP response of the service.
 struct Reply {
     status: u16,
+    /// The status line, the headers and the body.
     text: String,
 }
 
 impl Reply {
-    /// Reads an answer.
+    /// Reads a response to its end.
     fn receive(mut stream: TcpStream) -> Self {
         let mut text = String::new();
         stream.read_to_string(&mut text).expect("the service answers");

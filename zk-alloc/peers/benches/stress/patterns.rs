@@ -105,7 +105,7 @@ pub(crate) static PATTERNS: &[Pattern] = &[
     large("grow-push", push, "a vector grown by pushing, to 256 MiB"),
     large("grow-exact", exact, "a vector grown by exact steps of 4 MiB, to 180 MiB"),
     large("aligned", aligned, "500 blocks of 2 KiB at multiples of 32 KiB"),
-    large("holes", holes, "200 KiB above 20,000 free runs of 33 KiB"),
+    large("free-runs", free_runs, "200 KiB above 20,000 free runs of 33 KiB"),
     large("fft-8m", |heap, plan| fft(heap, plan, 8 * MIB), "a buffer of 8 MiB filled again and again"),
     large("fft-32m", |heap, plan| fft(heap, plan, 32 * MIB), "a buffer of 32 MiB filled again and again"),
     large("fft-128m", |heap, plan| fft(heap, plan, 128 * MIB), "a buffer of 128 MiB filled again and again"),
@@ -509,7 +509,7 @@ fn aligned(heap: Heap, plan: &Plan) {
 
 /// Requests that fit none of the many free runs below. An allocator that searches all of them each time is slow here. Only
 /// the ends are written, because all of the blocks would take 1.3 GiB.
-fn holes(heap: Heap, plan: &Plan) {
+fn free_runs(heap: Heap, plan: &Plan) {
     let mut blocks: Vec<_> = (0..plan.work(40_000)).map(|_| Some(heap.block(33 * KIB, Touch::Ends))).collect();
     blocks.iter_mut().step_by(2).for_each(|block| *block = None);
     let mut kept: [Option<Block>; 4] = [const { None }; 4];

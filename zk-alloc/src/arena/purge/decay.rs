@@ -219,7 +219,7 @@ impl DecayState {
         let keep_bytes = if is_over && EMPTIES.load(Ordering::Relaxed) { 0 } else { keep_bytes };
         let surplus = snapshot.resident_bytes.saturating_sub(keep_bytes);
         if surplus > 0 && !snapshot.is_in_phase && self.last_failed_purge != snapshot.marks() {
-            // A program thread purges one part for each of these ticks: the program may need the rest soon.
+            // A program thread purges one part for this tick and for each missed one, up to a limit: the program may need the rest soon.
             let part = (surplus / tuning::tick_part()).max(tuning::tick_bytes());
             let gone = match by {
                 Caller::Background => surplus,

@@ -218,7 +218,7 @@ advices! {
     /// Has a child of `fork` inherit the range again.
     ///
     /// # Safety
-    /// The range belongs to the caller alone, and is not [wiped](wipe_on_fork) for another reason.
+    /// The range belongs to the caller alone, and no other code relies on its being [wiped](wipe_on_fork).
     keep_on_fork: LinuxKeepOnFork;
 }
 
