@@ -41,11 +41,11 @@ pub enum Resized {
 }
 
 /// The mean distance between samples, in bytes: `ZK_ALLOC_PROFILE_BYTES`, or the default. A warning names a value that can't be used,
-/// unless `is_said` returns `true` for its variable.
+/// unless `is_reported` returns `true` for its variable.
 #[cfg(feature = "profile")]
 #[must_use]
-pub fn profile_mean_bytes(is_said: impl Fn(&'static str) -> bool) -> usize {
-    config::profile_mean_bytes(profile::MEAN_BYTES, is_said)
+pub fn profile_mean_bytes(is_reported: impl Fn(&'static str) -> bool) -> usize {
+    config::profile_mean_bytes(profile::MEAN_BYTES, is_reported)
 }
 
 /// Whether the process was started with `ZK_ALLOC=off`. The arena serves nothing then.

@@ -260,15 +260,15 @@ impl<T: Copy + PartialEq> Setting<T> {
         default: T,
         mut warn: impl FnMut(&'static str, fmt::Arguments<'_>),
     ) -> InForce<T> {
-        let said = environment(self.variable);
-        if let Some(value) = said.as_ref().and_then(|said| self.usable(said)) {
+        let given = environment(self.variable);
+        if let Some(value) = given.as_ref().and_then(|given| self.usable(given)) {
             return InForce { value, origin: Origin::Environment };
         }
         let else_in_force = match program {
             Some(value) => InForce { value: (self.kind.bound)(value), origin: Origin::Program },
             None => InForce { value: default, origin: Origin::Default },
         };
-        if let Some(value) = said {
+        if let Some(value) = given {
             let instead = match else_in_force.origin {
                 Origin::Program => "what the program set",
                 _ => "the default",
@@ -284,8 +284,8 @@ impl<T: Copy + PartialEq> Setting<T> {
         self.usable(&os::variable(self.variable)?)
     }
 
-    fn usable(&self, said: &Value) -> Option<T> {
-        (self.kind.parse)(said.text()?.trim()).filter(|&value| (self.kind.bound)(value) == value)
+    fn usable(&self, given: &Value) -> Option<T> {
+        (self.kind.parse)(given.text()?.trim()).filter(|&value| (self.kind.bound)(value) == value)
     }
 
     /// Writes a value that is not the default, as it would stand in the environment, after the separator `before`.
@@ -539,8 +539,8 @@ pub(crate) fn load(program: &Settings) -> Config {
 /// Sets the constants that `ZK_ALLOC_TUNE` names, and warns of a part that can't be used.
 #[cfg(feature = "tune")]
 fn tune() {
-    let Some(said) = os::variable(TUNE) else { return };
-    let result = said.text().map_or(Err("a value that is too long"), |text| tuning::set(text, parse_constant));
+    let Some(value) = os::variable(TUNE) else { return };
+    let result = value.text().map_or(Err("a value that is too long"), |text| tuning::set(text, parse_constant));
     if let Err(part) = result {
         os::warn(format_args!("{}: {part:?} sets no constant; the other parts take effect", TUNE));
     }
@@ -563,11 +563,11 @@ fn check_others(
     PROFILE_SIGNAL.resolve(&environment, None, 0, &mut warn);
 }
 
-/// Warns of a variable that no part of the allocator reads, unless `is_said` returns `true` for it.
-fn warn_of_unknown(is_said: impl Fn(&str) -> bool) {
+/// Warns of a variable that no part of the allocator reads, unless `is_reported` returns `true` for it.
+fn warn_of_unknown(is_reported: impl Fn(&str) -> bool) {
     let Some(unknown) = os::unknown_variable() else { return };
     let name = unknown.text().unwrap_or_default();
-    if is_said(name) {
+    if is_reported(name) {
         return;
     }
     match os::nearest_variable(name) {
@@ -578,15 +578,15 @@ fn warn_of_unknown(is_said: impl Fn(&str) -> bool) {
     }
 }
 
-/// Warns of each value in the environment that can't be used, and of a variable that nothing reads, unless `is_said` returns `true` for
+/// Warns of each value in the environment that can't be used, and of a variable that nothing reads, unless `is_reported` returns `true` for
 /// the variable. The arena then does not warn of any when it opens.
 #[cfg(feature = "c-api")]
-pub fn warn_of_settings(is_said: impl Fn(&str) -> bool) {
+pub fn warn_of_settings(is_reported: impl Fn(&str) -> bool) {
     HAS_WARNED.store(true, Ordering::Relaxed);
     if !os::is_any_variable() {
         return;
     }
-    warn_of_unknown(&is_said);
+    warn_of_unknown(&is_reported);
     let each = |host, warn: &mut dyn FnMut(&'static str, fmt::Arguments<'_>)| {
         Config::resolve(host, os::variable, &Settings::new(), &mut *warn);
         check_others(os::variable, warn);
@@ -597,7 +597,7 @@ pub fn warn_of_settings(is_said: impl Fn(&str) -> bool) {
     each(Host { limits, huge_pages: HostHugePages::Unavailable }, &mut |_, _| is_any = true);
     if is_any {
         each(os::host(), &mut |variable, warning| {
-            if !is_said(variable) {
+            if !is_reported(variable) {
                 os::warn(warning);
             }
         });
@@ -626,12 +626,12 @@ pub(crate) fn background_setting() -> Option<bool> {
     SETTINGS.background_thread.environment_value()
 }
 
-/// `ZK_ALLOC_PROFILE_BYTES`, or else the default. A warning names a value that can't be used, unless `is_said` returns `true` for its
+/// `ZK_ALLOC_PROFILE_BYTES`, or else the default. A warning names a value that can't be used, unless `is_reported` returns `true` for its
 /// variable.
 #[cfg(feature = "profile")]
-pub(crate) fn profile_mean_bytes(default: usize, is_said: impl Fn(&'static str) -> bool) -> usize {
+pub(crate) fn profile_mean_bytes(default: usize, is_reported: impl Fn(&'static str) -> bool) -> usize {
     let warn = |variable, warning: fmt::Arguments<'_>| {
-        if !is_said(variable) {
+        if !is_reported(variable) {
             os::warn(warning);
         }
     };

@@ -239,8 +239,8 @@ impl Pinned {
             Self::registered(arena, bytes, register).inspect_err(|_| IS_TAKEN.store(false, Ordering::Release))?;
         let range: &'static Range = Box::leak(Box::new(range));
         let unregister = Box::new(move |at, bytes| {
-            let said = |error| os::warn(format_args!("unregistering {bytes} pinned bytes failed: {error}; they stay"));
-            unregister(at, bytes).map_err(said).is_ok()
+            let warn = |error| os::warn(format_args!("unregistering {bytes} pinned bytes failed: {error}; they stay"));
+            unregister(at, bytes).map_err(warn).is_ok()
         });
         // The place comes first, then the range with Release. So each thread that claims pages, or gets them from such a thread, sees the
         // place.

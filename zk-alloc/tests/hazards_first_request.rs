@@ -554,14 +554,14 @@ fn handle_on(bytes: usize, handler: extern "C" fn(c_int)) -> Option<usize> {
 /// Exceeds the cap with live requests of all lengths. The arena has to purge free memory, and the backing allocator
 /// serves some of them. A request that is refused ends the process.
 fn beyond_the_cap() {
-    let mut held: Vec<Vec<u8>> = Vec::with_capacity(40);
+    let mut kept: Vec<Vec<u8>> = Vec::with_capacity(40);
     for (number, &bytes) in [100, 3_000, 40 << 10, 3 << 20, 5 << 20].repeat(8).iter().enumerate() {
         let mut one = if number % 2 == 0 { Vec::with_capacity(bytes) } else { vec![0; bytes] };
         one.resize(bytes, 1);
         one.reserve_exact(bytes);
-        held.push(one);
+        kept.push(one);
     }
-    std::hint::black_box(held);
+    std::hint::black_box(kept);
 }
 
 static CAME_TO: AtomicI32 = AtomicI32::new(-1);

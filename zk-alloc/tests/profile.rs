@@ -135,8 +135,8 @@ fn the_peak_belongs_to_the_sites_that_held_it() {
     alone!(UNSAMPLED);
     profile::start(16 << 10);
     hold_nothing_at_the_peak();
-    let held = (hold_large_ones(), hold_small_ones());
-    drop(held);
+    let kept = (hold_large_ones(), hold_small_ones());
+    drop(kept);
     hold_nothing_at_the_peak();
     let profile = profile::snapshot();
     let peak = |function| bytes_within(&profile, function, |site| site.peak.bytes);
@@ -247,18 +247,18 @@ fn memory_that_outlives_its_thread_stays_until_it_is_freed() {
 fn a_forked_child_continues_to_sample() {
     alone!(UNSAMPLED);
     profile::start(1);
-    let mut held = Vec::new();
+    let mut kept = Vec::new();
     let work = move || {
-        held.push(black_box(vec![1u8; 3_000]));
-        held.truncate(held.len() % 50);
+        kept.push(black_box(vec![1u8; 3_000]));
+        kept.truncate(kept.len() % 50);
     };
     // The child samples, and notes its peak.
     support::process::fork_beside_threads(2, work, || {
         let before = total(&profile::snapshot(), |site| site.live).bytes;
-        let held = black_box([vec![1u8; 3_000], vec![2u8; 64 * MIB]]);
+        let kept = black_box([vec![1u8; 3_000], vec![2u8; 64 * MIB]]);
         let grown = total(&profile::snapshot(), |site| site.live).bytes - before;
         let peak = total(&profile::snapshot(), |site| site.peak).bytes;
-        drop(held);
+        drop(kept);
         u8::from(grown >= 64 * MIB as u64) + u8::from(peak >= 64 * MIB as u64)
     });
 }
@@ -287,14 +287,14 @@ fn a_signal_handler_may_allocate() {
         assert!(support::process::handle(libc::SIGALRM, on_signal, flags));
         // SAFETY: a valid timer.
         unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
-        let mut held = Vec::with_capacity(64);
+        let mut kept = Vec::with_capacity(64);
         while HANDLED.load(Ordering::Relaxed) < until {
-            held.push(black_box(vec![1u8; 4_000]));
-            held.truncate(held.len() % 64);
+            kept.push(black_box(vec![1u8; 4_000]));
+            kept.truncate(kept.len() % 64);
         }
         // SAFETY: ends the timer.
         unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const none, std::ptr::null_mut()) };
-        drop(held);
+        drop(kept);
         let profile = profile::snapshot();
         let left = live_of(&profile, "a_signal_handler_may_allocate");
         assert_eq!(left, Amount::default(), "{profile:?}");

@@ -123,7 +123,7 @@ fn serve<'a, T: Copy + PartialEq + Debug + 'a>(
 /// Serves the requests between two resets. Returns the address of the first.
 fn round(scratch: &Scratch, requests: &[Request]) -> Option<usize> {
     let used = &mut 0;
-    let held: Vec<_> = requests
+    let claims: Vec<_> = requests
         .iter()
         .filter_map(|&request| match request.align {
             1 => serve(scratch, used, request, |seed, index| seed.wrapping_add(index as u8)),
@@ -131,8 +131,8 @@ fn round(scratch: &Scratch, requests: &[Request]) -> Option<usize> {
             _ => serve(scratch, used, request, |seed, index| Wide(word(seed, index))),
         })
         .collect();
-    held.iter().for_each(|(_, check)| check());
-    let mut ranges: Vec<_> = held.into_iter().map(|(range, _)| range).filter(|range| !range.is_empty()).collect();
+    claims.iter().for_each(|(_, check)| check());
+    let mut ranges: Vec<_> = claims.into_iter().map(|(range, _)| range).filter(|range| !range.is_empty()).collect();
     ranges.sort_by_key(|range| range.start);
     assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start), "overlap: {ranges:x?}");
     ranges.first().map(|first| first.start)

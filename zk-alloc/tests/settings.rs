@@ -92,7 +92,7 @@ fn a_warning_names_an_invalid_value_and_the_default_used_instead() {
 fn valid_values_take_effect_and_misspelt_ones_are_named() {
     let misspelt =
         "zk-alloc: \"ZK_ALLOC_MAX_BYTE\" is set, but there is no such variable; the nearest is ZK_ALLOC_MAX_BYTES\n";
-    for (name, value, said, printed) in [
+    for (name, value, stderr, printed) in [
         ("ZK_ALLOC_SLAB_GB", "3", "", "capacity 3221225472 "),
         ("ZK_ALLOC_MIN_BYTES", "64K", "", "threshold 65536 "),
         ("ZK_ALLOC_RETAIN_BYTES", "512M", "", ""),
@@ -111,7 +111,7 @@ fn valid_values_take_effect_and_misspelt_ones_are_named() {
         ),
     ] {
         let Some(ended) = reported(&[name], value) else { continue };
-        assert_eq!(ended.stderr, said, "{name}={value}");
+        assert_eq!(ended.stderr, stderr, "{name}={value}");
         assert!(ended.stdout.contains(printed), "{name}={value}: {ended:?}");
     }
 }
@@ -264,10 +264,10 @@ static CASES: [Case; 6] = [
 
 #[test]
 fn each_setting_of_the_program_takes_effect_without_a_warning() {
-    for (allocator, said, check) in &CASES {
+    for (allocator, expected, check) in &CASES {
         without_warnings(&[], || {
             check(allocator);
-            assert_eq!(in_force().to_string(), format!("{said} (program)"));
+            assert_eq!(in_force().to_string(), format!("{expected} (program)"));
         });
     }
 }
@@ -311,12 +311,12 @@ fn environment_variables_override_settings_in_the_program() {
     without_warnings(&[("ZK_ALLOC_MIN_BYTES", "2K"), ("ZK_ALLOC_SLAB_GB", "5"), ("ZK_ALLOC_THP", "auto")], || {
         request(&OF_ALL, MIB);
         assert_eq!((min_arena_bytes(), thread_capacity_bytes()), (2 * KIB, 5 * GIB));
-        let said = "ZK_ALLOC_MIN_BYTES=2048 (environment), ZK_ALLOC_SLAB_GB=5 (environment), \
+        let expected = "ZK_ALLOC_MIN_BYTES=2048 (environment), ZK_ALLOC_SLAB_GB=5 (environment), \
                     ZK_ALLOC_RETAIN_BYTES=2097152 (program), ZK_ALLOC_RETAIN_FOR=0.5 (program), \
                     ZK_ALLOC_MAX_BYTES=67108864 (program), ZK_ALLOC_THP=auto (environment), \
                     ZK_ALLOC_LAZY_ZERO_BYTES=1048576 (program), ZK_ALLOC_BACKGROUND=1 (program), \
                     ZK_ALLOC_TRACE_ESCAPED=1 (program)";
-        assert_eq!(in_force().to_string(), said);
+        assert_eq!(in_force().to_string(), expected);
     });
 }
 

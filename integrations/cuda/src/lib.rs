@@ -69,8 +69,11 @@ mod tests {
         match unsafe { pin(8 << 20, 0) } {
             Ok(range) => assert!(pinned::contains(phase(|| vec![7u64; 1 << 18]).as_ptr()) && range.bytes() == 8 << 20),
             Err(error) => {
-                let said = error.to_string();
-                assert!(said.starts_with("8388608 bytes could not be registered: ") && said.contains("CUDA"), "{said}");
+                let message = error.to_string();
+                assert!(
+                    message.starts_with("8388608 bytes could not be registered: ") && message.contains("CUDA"),
+                    "{message}"
+                );
             }
         }
         assert_eq!(stats().pinned_bytes, 0, "{}", stats());

@@ -23,7 +23,7 @@ pub(crate) const VARIABLE: &str = "ZK_ALLOC_PROFILE";
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
 /// Stores the folder that the process was started with. Without a folder, or with `0`, nothing is sampled.
-pub(crate) fn configure(folder: Option<&[u8]>, is_said: impl Fn(&'static str) -> bool) {
+pub(crate) fn configure(folder: Option<&[u8]>, is_reported: impl Fn(&'static str) -> bool) {
     let Some(folder) = folder.filter(|folder| !folder.is_empty() && *folder != b"0") else { return };
     // SAFETY: reads a number that the kernel gave the process.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
@@ -37,7 +37,7 @@ pub(crate) fn configure(folder: Option<&[u8]>, is_said: impl Fn(&'static str) ->
     // The program may change its working directory.
     let Ok(folder) = std::path::absolute(OsStr::from_bytes(folder)) else { return };
     if FOLDER.set(folder).is_ok() {
-        profile::start(c_api::profile_mean_bytes(is_said));
+        profile::start(c_api::profile_mean_bytes(is_reported));
         c_api::profile_on_signal(at_signal);
     }
 }

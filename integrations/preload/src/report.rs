@@ -25,8 +25,8 @@ static FILE: OnceLock<CString> = OnceLock::new();
 /// The variable that turns the report on.
 pub(crate) const VARIABLE: &str = "ZK_ALLOC_REPORT";
 
-/// Stores the setting that the process was started with. `is_said` tells whether the parent has warned of the same value.
-pub(crate) fn configure(value: Option<&[u8]>, is_said: impl FnOnce() -> bool) {
+/// Stores the setting that the process was started with. `is_reported` tells whether the parent has warned of the same value.
+pub(crate) fn configure(value: Option<&[u8]>, is_reported: impl FnOnce() -> bool) {
     match value.map(<[u8]>::trim_ascii) {
         Some(b"1") => REPORTS.store(std::process::id(), Ordering::Relaxed),
         None | Some(b"" | b"0") => {}
@@ -34,7 +34,7 @@ pub(crate) fn configure(value: Option<&[u8]>, is_said: impl FnOnce() -> bool) {
             let _ = CString::new(path).map(|path| FILE.set(path));
             REPORTS.store(std::process::id(), Ordering::Relaxed);
         }
-        Some(_) if is_said() => {}
+        Some(_) if is_reported() => {}
         Some(_) => c_api::print_line(format_args!(
             "{VARIABLE} is not 0, 1 or an absolute path of a file; using the default, 0"
         )),

@@ -86,12 +86,12 @@ static BEFORE_MAIN: extern "C" fn() = begin;
 extern "C" fn begin() {
     c_api::postpone_asking_host();
     // One process of a tree warns of a value: the first that has the library and was started with that value.
-    let is_said = |name: &str| {
+    let is_reported = |name: &str| {
         parent_has_library() && std::env::var_os(name).is_some_and(|value| parent_was_started_with(name, &value))
     };
     let value = |name: &str| std::env::var_os(name).map(OsString::into_vec);
-    report::configure(value(report::VARIABLE).as_deref(), || is_said(report::VARIABLE));
-    c_api::warn_of_settings(is_said);
+    report::configure(value(report::VARIABLE).as_deref(), || is_reported(report::VARIABLE));
+    c_api::warn_of_settings(is_reported);
     // Looks up glibc's functions even if the library is not in use, because calls of `malloc_usable_size` still arrive here.
     let knows_libc = glibc::look_up();
     let state = if !glibc::is_there() {
@@ -111,7 +111,7 @@ extern "C" fn begin() {
     if state != State::InUse {
         return;
     }
-    profile::configure(value(profile::VARIABLE).as_deref(), is_said);
+    profile::configure(value(profile::VARIABLE).as_deref(), is_reported);
     match c_api::min_bytes_setting() {
         Some(bytes) => MIN_BYTES.store(bytes, Ordering::Relaxed),
         None => {

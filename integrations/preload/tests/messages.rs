@@ -44,8 +44,8 @@ fn no_message_lands_in_a_file_that_is_not_standard_error() {
             for (how, late) in [("kept", 1), ("back", 1), ("reused", 0), ("closed", 0)] {
                 let (error, data) = written(&program, how, retain, more);
                 assert_eq!((error.lines().count(), data.as_str()), (early + late, ""), "{how} {more:?}: {error}");
-                let is_said = (at_start(&error), error.contains(last));
-                assert_eq!(is_said, (early == 1, late == 1), "{how} {more:?}: {error}");
+                let is_reported = (at_start(&error), error.contains(last));
+                assert_eq!(is_reported, (early == 1, late == 1), "{how} {more:?}: {error}");
             }
             assert_eq!(written(&program, "absent", retain, more), (String::new(), String::new()), "{more:?}");
         }

@@ -60,7 +60,7 @@ type Poseidon2Air = VectorizedPoseidon2Air<
 fn main() -> Result<(), Box<dyn Error>> {
     let memory = zk_alloc_tracing::init(); // The second added line. Plonky3's example installs tracing-forest here.
 
-    let log_rows = std::env::args().nth(1).map_or(Ok(15), |said| said.parse())?;
+    let log_rows = std::env::args().nth(1).map_or(Ok(15), |text| text.parse())?;
     prove_and_verify(log_rows)?;
     prove_and_verify(log_rows)?;
 

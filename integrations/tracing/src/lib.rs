@@ -41,7 +41,7 @@ const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
 /// ```
 pub fn init() -> Recorder {
     let memory = Recorder::new();
-    let wanted = std::env::var("RUST_LOG").ok().and_then(|said| said.parse().ok());
+    let wanted = std::env::var("RUST_LOG").ok().and_then(|text| text.parse().ok());
     let wanted = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
     tracing_subscriber::registry().with(wanted).with(memory.layer()).init();
     memory

@@ -174,13 +174,14 @@ pub(crate) struct Move<'a> {
 /// The call sites whose bytes at the peak differ between two profiles, the largest change first. Sites are the same if
 /// they have the same call chain.
 pub(crate) fn moves<'a>(before: &'a Profile, after: &'a Profile) -> Vec<Move<'a>> {
-    let held = |profile: &Profile, site: &CallSite| {
+    let peak_bytes = |profile: &Profile, site: &CallSite| {
         let found = profile.sites.iter().find(|known| known.calls == site.calls);
         found.map_or(0, |found| found.peak_bytes)
     };
-    let is_gone = |site: &&CallSite| held(after, site) == 0;
+    let is_gone = |site: &&CallSite| peak_bytes(after, site) == 0;
     let sites = after.sites.iter().chain(before.sites.iter().filter(is_gone));
-    let moved = sites.map(|site| Move { site, before_bytes: held(before, site), after_bytes: held(after, site) });
+    let moved =
+        sites.map(|site| Move { site, before_bytes: peak_bytes(before, site), after_bytes: peak_bytes(after, site) });
     let mut moved: Vec<_> = moved.filter(|moved| moved.before_bytes != moved.after_bytes).collect();
     moved.sort_by_key(|moved| Reverse(moved.before_bytes.abs_diff(moved.after_bytes)));
     moved

@@ -207,8 +207,8 @@ fn a_map_updated_by_all_workers_across_phases_has_the_right_values() {
     for key in 0..KEYS {
         // The last round that touched the key decides its value.
         let last = (0..ROUNDS).rev().find(|round| (key + round) % 5 < 3).unwrap();
-        let held = map.get(&key).map(|entry| entry.value().seed);
-        assert_eq!(held, ((key + last) % 5 < 2).then_some(key * ROUNDS + last), "key {key}");
+        let seed = map.get(&key).map(|entry| entry.value().seed);
+        assert_eq!(seed, ((key + last) % 5 < 2).then_some(key * ROUNDS + last), "key {key}");
     }
     let puts = KEYS * ROUNDS * 2 / 5;
     let served = stats().slab_allocations - before;

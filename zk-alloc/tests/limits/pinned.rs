@@ -195,8 +195,8 @@ fn a_range_with_live_allocations_stays_registered_and_warns() {
         assert!(is_patterned(&kept, 1) && !is_in(&kept), "growth moves it out of the range");
         assert!(matches!(Pinned::new(MIB, pinned::lock, pinned::unlock), Err(NotPinned::Taken)));
     };
-    let said = "zk-alloc: 2097152 bytes of the pinned range of 8388608 are alive: it stays registered, and serves no more requests";
-    with_one_warning(&[], &[said], body);
+    let warning = "zk-alloc: 2097152 bytes of the pinned range of 8388608 are alive: it stays registered, and serves no more requests";
+    with_one_warning(&[], &[warning], body);
 }
 
 /// After the drop, its pages are ordinary memory of the arena: not locked, inherited by children, and purged like the rest.
@@ -247,21 +247,22 @@ fn threads_that_allocate_while_the_range_is_dropped_keep_their_contents() {
 #[test]
 fn a_range_that_cannot_be_pinned_is_refused_with_the_reason() {
     alone!(&[("ZK_ALLOC_MAX_BYTES", "64M")]);
-    let said = |mib: usize| Pinned::new(mib * MIB, pinned::lock, pinned::unlock).err().map(|error| error.to_string());
+    let refusal =
+        |mib: usize| Pinned::new(mib * MIB, pinned::lock, pinned::unlock).err().map(|error| error.to_string());
     let refused = |why: &str| Some(format!("{why}; nothing was pinned"));
-    assert_eq!(said(80), refused("83886080 bytes to pin are more than the limit of 67108864 bytes"));
+    assert_eq!(refusal(80), refused("83886080 bytes to pin are more than the limit of 67108864 bytes"));
     let failed = Pinned::new(4 * MIB, |_, _| Err("no device"), pinned::unlock).expect_err("no device");
     assert_eq!(Some(failed.to_string()), refused("4194304 bytes could not be registered: no device"));
-    assert_eq!(said(4), None, "the range is dropped at once, so the next one is allowed");
+    assert_eq!(refusal(4), None, "the range is dropped at once, so the next one is allowed");
     let first = unregistered(4 * MIB);
-    assert_eq!(said(4), refused("this process has or inherited a pinned range, and can have only one"));
+    assert_eq!(refusal(4), refused("this process has or inherited a pinned range, and can have only one"));
     drop(first);
     // The limit does not apply to root.
     limited(libc::RLIMIT_MEMLOCK, MIB, || {
         assert!(give_up_root());
         let why =
             "can't lock/unlock 4194304 bytes: Cannot allocate memory (os error 12); RLIMIT_MEMLOCK is 1048576 bytes";
-        assert_eq!(said(4), refused(&format!("4194304 bytes could not be registered: {why}")));
+        assert_eq!(refusal(4), refused(&format!("4194304 bytes could not be registered: {why}")));
     });
     assert_eq!((locked_bytes(), stats().pinned_bytes, stats().live_bytes), (0, 0, 0), "{}", stats());
 }

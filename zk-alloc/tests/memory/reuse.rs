@@ -73,11 +73,11 @@ fn tails_of_buffers_that_shrink_serve_others() {
         let freed_bytes = full_bytes - stats().live_bytes;
         assert!(freed_bytes >= tails_bytes / 4 * 3, "{what}: {freed_bytes} of {tails_bytes} bytes were freed");
         // Three quarters of the room: some is lost if a tail does not hold a whole number of these buffers.
-        let tenants = written(count * ((from - to) / fitting).max(1) * 3 / 4, fitting);
+        let fillers = written(count * ((from - to) / fitting).max(1) * 3 / 4, fitting);
         let fresh_bytes = stats().fresh_bytes - fresh_bytes;
         assert!(fresh_bytes as usize <= tails_bytes / 4, "{what}: {fresh_bytes} of {tails_bytes} bytes are fresh");
         assert!(cost(before) <= tails_bytes / 4 + 4 * MIB, "{what}: RSS grew by {} bytes", cost(before));
-        drop((shrunk, tenants));
+        drop((shrunk, fillers));
         release();
         let left = stats().live_bytes.abs_diff(live_bytes);
         assert!(left <= MIB, "{what}: {left} bytes count as live and belong to no buffer\n{}", stats());

@@ -93,15 +93,15 @@ impl Region {
     #[track_caller]
     pub(crate) fn check(&self, after: &str) {
         let figures = || (stats().resident_bytes, self.resident_bytes());
-        let is_near = |&(said, found): &(usize, usize)| said.abs_diff(found) <= tolerance_bytes(found);
+        let is_near = |&(reported, found): &(usize, usize)| reported.abs_diff(found) <= tolerance_bytes(found);
         for _ in 0..20 {
             if is_near(&figures()) {
                 return;
             }
             thread::sleep(Duration::from_millis(5));
         }
-        let (said, found) = figures();
-        panic!("stats() says {said} bytes are resident, the kernel says {found}, after {after}\n{}", stats());
+        let (reported, found) = figures();
+        panic!("stats() says {reported} bytes are resident, the kernel says {found}, after {after}\n{}", stats());
     }
 
     /// Makes huge pages of the 2 MiB blocks that khugepaged would collapse. With the kernel's defaults, these are all blocks with a resident

@@ -217,15 +217,15 @@ async fn make_in_worker(options: &Options, budget_mib: usize, request: &Request)
         let _ = requests.write_all(&serde_json::to_vec(request)?).await;
     }
     let output = child.wait_with_output().await.context("waiting for the worker")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    said.lines().for_each(|line| eprintln!("worker: {line}"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    stderr.lines().for_each(|line| eprintln!("worker: {line}"));
     if let Ok(made) = serde_json::from_slice(&output.stdout) {
         return Ok(made);
     }
-    let refused = said.lines().find_map(|line| line.strip_prefix("memory allocation of ")?.split(' ').next());
+    let refused = stderr.lines().find_map(|line| line.strip_prefix("memory allocation of ")?.split(' ').next());
     let Some(refused_bytes) = refused.and_then(|bytes| bytes.parse().ok()) else {
         // The last line of a panic is its message.
-        let last_line = said.lines().last().unwrap_or_default();
+        let last_line = stderr.lines().last().unwrap_or_default();
         return Err(anyhow!("its worker was lost: {}: {last_line}", output.status).into());
     };
     let (refused, budget) = (mib(refused_bytes), mib(budget_mib * MIB));

@@ -209,12 +209,12 @@ fn run(options: &Options, arm: &Arm, pattern: &Pattern) -> Result<Sample, String
         command.arg("--warm");
     }
     let output = command.output().map_err(|error| failed(format!("its process could not be started: {error}")))?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
         // The status of a process that SIGALRM ended names the signal.
-        return Err(failed(format!("{}: {}", output.status, said.trim())));
+        return Err(failed(format!("{}: {}", output.status, stderr.trim())));
     }
-    eprint!("{said}");
+    eprint!("{stderr}");
     let line = String::from_utf8_lossy(&output.stdout);
     Sample::from_line(&line).ok_or_else(|| failed(format!("its process printed {line:?} where a sample was due")))
 }

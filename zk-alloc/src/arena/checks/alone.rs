@@ -142,8 +142,8 @@ fn a_partly_resident_place_reads_as_zeroes_before_pages_move_to_it() {
     let (place, is_copied) = zone.claim_to_move(BYTES, 8, BYTES).expect("memory");
     assert_eq!((place, is_copied), (first, false), "half of the place is resident");
     // SAFETY: claimed above.
-    let held = unsafe { std::slice::from_raw_parts(place.as_ptr(), BYTES) };
-    assert!(held.iter().all(|&byte| byte == 0));
+    let contents = unsafe { std::slice::from_raw_parts(place.as_ptr(), BYTES) };
+    assert!(contents.iter().all(|&byte| byte == 0));
     // SAFETY: as above; it is not used any more.
     unsafe { zone.release(place, BYTES) };
     // Now the whole place is resident.

@@ -24,8 +24,8 @@ impl Model {
         let at = self.zone.claim(bytes, 1, contents, Limit::Cap, || None).ok()?;
         if contents == Contents::Zeroed {
             // SAFETY: claimed above, and initialised by the kernel at least.
-            let held = unsafe { std::slice::from_raw_parts(at.as_ptr(), bytes) };
-            assert!(held.iter().all(|&byte| byte == 0), "zeroed memory holds something else");
+            let memory = unsafe { std::slice::from_raw_parts(at.as_ptr(), bytes) };
+            assert!(memory.iter().all(|&byte| byte == 0), "zeroed memory holds something else");
         }
         // SAFETY: as above.
         unsafe { at.write_bytes(0xFF, bytes) };

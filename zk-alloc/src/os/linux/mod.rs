@@ -774,13 +774,13 @@ mod tests {
                     .for_each(|index| from.add(index * page).write_bytes(1 | index as u8, page));
                 (0..PAGES).step_by(in_target).for_each(|index| to.add(index * page).write_bytes(0xA5, page));
                 let copied = len - 100;
-                let held = |at| count_resident(at, len).unwrap();
+                let resident = |at| count_resident(at, len).unwrap();
                 let expected = (0..PAGES).filter(|index| index % in_source == 0 || index % in_target == 0).count();
                 if !copy_held(from, to, copied) {
                     return;
                 }
-                assert_eq!(held(to), expected * page, "every {in_source}, every {in_target}");
-                assert_eq!(held(from), PAGES.div_ceil(in_source) * page);
+                assert_eq!(resident(to), expected * page, "every {in_source}, every {in_target}");
+                assert_eq!(resident(from), PAGES.div_ceil(in_source) * page);
                 let [source, target] = [from, to].map(|at| std::slice::from_raw_parts(at, copied));
                 assert!(source == target, "every {in_source}, every {in_target}");
                 let rest = std::slice::from_raw_parts(to.add(copied), 100);
