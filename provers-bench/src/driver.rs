@@ -230,7 +230,7 @@ mod tests {
             ("prove-bench plonky3 --sweep log-rows=11..12 --log-rows 10", "--sweep log-rows", "--log-rows"),
             ("prove-bench plonky3 --sweep threads=1,2 --threads 2", "--sweep threads", "--threads"),
             ("prove-bench plonky3 --predict 13", "--predict 13", "poseidon2 takes --log-rows 10 to 22"),
-            ("prove-bench plonky3 --predict 13", "all smaller", "ask for 14 or more"),
+            ("prove-bench plonky3 --predict 13", "all below", "ask for 14 or more"),
             ("prove-bench plonky3 --predict 20 --smoke", "--predict", "--smoke"),
             ("prove-bench plonky3 --rounds 4 --processes 5", "--processes", "at most --rounds"),
             ("prove-bench plonky3 --until-precise no", "'no'", "0.1% to 100%"),
