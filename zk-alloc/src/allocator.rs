@@ -242,7 +242,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         let min_bytes = gate::min_bytes();
         let is_below = layout.size() < min_bytes && (min_bytes != gate::UNKNOWN || self.is_below_when_first(layout));
         if is_below || !self.is_active() || (gate::is_observed() && escape::is_own_request()) {
-            // Decay ticks run on the arena's slow paths, and no slow path runs between phases.
+            // Decay ticks run at the end of the arena's slow paths, which this request does not reach.
             gate::tick();
             return Err(Unserved::BackingServes);
         }

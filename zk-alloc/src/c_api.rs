@@ -123,9 +123,9 @@ pub fn alloc_cached(size: usize) -> Option<NonNull<u8>> {
 /// The result of [`put_cached`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cached {
-    /// It was a block, and is free now.
+    /// The address was that of a block, which is free now.
     Done,
-    /// The arena does not own it. Nothing was done.
+    /// The arena does not own the address. Nothing was done.
     Elsewhere,
     /// Only [`dealloc`] can tell. Nothing was done.
     Unknown,
@@ -162,11 +162,11 @@ pub fn usable_size(at: *mut u8) -> usize {
 /// The result of [`dealloc`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freed {
-    /// The arena owned it, and it is free now.
+    /// The arena owned the memory, which is free now.
     Here,
-    /// The arena does not own it. Nothing was done.
+    /// The arena does not own the address. Nothing was done.
     Elsewhere,
-    /// The arena owns it, but no allocation begins there. Nothing was done.
+    /// The arena owns the address, but no allocation begins there. Nothing was done.
     Not(NotFreeable),
 }
 

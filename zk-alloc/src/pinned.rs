@@ -219,7 +219,8 @@ pub struct Pinned {
 
 impl Pinned {
     /// Makes a range of at least `bytes` (whole huge pages of 2 MiB) resident, on all processors, and calls `register` to register it with a
-    /// driver. `unregister` runs when the `Pinned` is dropped. Both get the address and the length. Neither runs within a request.
+    /// driver. `unregister` runs when the `Pinned` is dropped, if no allocation is left in the range. Both get the address and the length.
+    /// Neither runs within a request.
     ///
     /// # Errors
     /// See [`NotPinned`]. The process is then as before.

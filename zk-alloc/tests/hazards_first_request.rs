@@ -227,7 +227,8 @@ tests! {
     /// The other threads may hold locks at the fork, and do not exist in the child. The C library repairs the
     /// lock of `malloc`; nothing repairs the locks of the standard library.
     in_a_forked_child, 2;
-    /// Neither address space nor data is left, and the C library's heap is used up.
+    /// No address space is left (`RLIMIT_AS`), or no data memory (`RLIMIT_DATA`). In half of the children, the C library's
+    /// heap is used up too.
     with_no_memory_left, 20;
     /// The process made its first request long ago, the thread makes its first one now. Any memory that the thread's
     /// cache needs must not come from `malloc`.

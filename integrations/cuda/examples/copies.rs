@@ -129,8 +129,8 @@ struct Device {
 }
 
 impl Device {
-    /// Fills a matrix, copies it to the device, swaps its halves there, copies it back, and checks every byte. Each of the copies is made
-    /// `times` times. Returns the seconds of one to the device, and of one back.
+    /// Fills a matrix, copies it to the device, swaps its halves there, copies it back, and checks every byte. Makes the copy to the
+    /// device and the copy back `times` times each. Returns the mean seconds of one copy in each direction.
     fn there_and_back(&mut self, [matrix, answer]: Matrices, times: usize) -> Outcome<[f64; 2]> {
         let Self { stream, matrices: [sent, swapped], seed } = self;
         *seed += 1;

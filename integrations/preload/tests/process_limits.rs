@@ -93,7 +93,7 @@ fn a_small_command_pays_few_page_faults_for_the_library() {
 
 /// The library does not reserve the addresses that it will map next, so other code may map them first.
 #[test]
-fn foreign_mappings_in_the_librarys_address_range_keep_their_contents() {
+fn foreign_mappings_in_the_address_range_of_the_library_keep_their_contents() {
     let program = program("limits.c");
     for arm in ARMS {
         assert_says_ok(arm.command(&program).arg("foreign mappings"), "errno 17");

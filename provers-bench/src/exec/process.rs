@@ -274,7 +274,7 @@ const ALLOCATORS: &[&str] =
 /// Where the library was mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mapped {
-    /// In `programs` of the `of` inspected programs. All programs with much of the memory or CPU time are among them.
+    /// In `programs` of the `of` inspected programs, including every program with much of the memory or CPU time.
     In { programs: usize, of: usize },
     /// Missing in this program, which had at least half the memory of the largest one, or at least half of the CPU
     /// time.

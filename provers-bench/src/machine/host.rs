@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_described_by_what_makes_memory_expensive() {
+    fn a_host_description_names_virtualisation_and_huge_pages() {
         let [huge_pages, defrag] = ["always", "madvise"].map(|setting| Some(setting.to_owned()));
         let metal = Kind { huge_pages, defrag, ..Kind::default() };
         assert_eq!(metal.to_string(), "bare metal, keeps free memory, THP always (defrag madvise)");

@@ -414,7 +414,7 @@ impl Arena {
         match self.size_classes.class_at(at) {
             // SAFETY: the caller's.
             Some(class) => unsafe { self.size_classes.dealloc(self.slab_zone(), class, at) },
-            // SAFETY: the caller's; memory in the pinned range came from there.
+            // SAFETY: the caller's; only `pinned` hands out memory in the pinned range.
             None if gate::is_pinned(at.as_ptr()) => unsafe { pinned::release(at, size) },
             // SAFETY: the caller's; other memory that is no block is a run of its own.
             None => unsafe { self.zone_at(at).release(at, size) },
@@ -449,7 +449,7 @@ impl Arena {
         }
         if gate::is_pinned(at.as_ptr()) {
             let may_stay = new_size >= gate::pinned_min_bytes() && new_size >= old_size / 2;
-            // SAFETY: the caller's; memory in the pinned range came from there.
+            // SAFETY: the caller's; only `pinned` hands out memory in the pinned range.
             return may_stay && unsafe { pinned::resize(at, old_size, new_size) };
         }
         let runs = self.region.zone_of(at);
@@ -469,7 +469,7 @@ impl Arena {
     /// As for [`resize`](Self::resize); `new_size` is less than `old_size`.
     pub(crate) unsafe fn shrink_in_place(&self, at: NonNull<u8>, old_size: usize, new_size: usize) {
         if gate::is_pinned(at.as_ptr()) {
-            // SAFETY: the caller's; memory in the pinned range came from there.
+            // SAFETY: the caller's; only `pinned` hands out memory in the pinned range.
             unsafe { pinned::resize(at, old_size, new_size) };
         } else if self.size_classes.class_at(at).is_none() {
             // SAFETY: the caller's; other memory that is no block is a run of its own.
@@ -814,7 +814,7 @@ impl Region {
     }
 }
 
-// Copies of allocations that a request makes longer or shorter.
+// Copies of allocations that grow or shrink.
 
 /// How densely copied runs were used.
 static COPIES: Density = Density::new();

@@ -92,7 +92,7 @@ fn volume_of_a_resident_allocator_agrees_with_the_model() {
     run_volumes(ZkAllocator::resident, 2);
 }
 
-/// The volume under the settings that change how the arena faults in, zeroes and purges memory.
+/// The volume tests under the settings that change how the arena faults in, zeroes and purges memory.
 /// Whenever all threads wait, resident memory must match the kernel's figure.
 ///
 /// Settings are read once per process, so each list of them gets a process of its own. `ZK_ALLOC_SOAK_OPS` (each run here
@@ -139,7 +139,7 @@ mod settings {
         resident_bytes_are_the_kernel_s();
     }
 
-    /// Runs the volume in a process of its own for each list of settings. Then it runs again, and `check` runs while all threads wait.
+    /// Runs the volume tests in a process of its own for each list of settings. Then they run again, and `check` runs while all threads wait.
     #[track_caller]
     fn volume_under(all_settings: &[Settings], check: fn()) {
         for settings in all_settings {

@@ -294,8 +294,8 @@ fn rptest(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, loops:
     });
 }
 
-/// Each thread frees the block that it allocated four allocations ago. This measures the fast path, where a free does
-/// not simply undo the last allocation.
+/// Each thread frees the block that it allocated four allocations ago. This measures the fast path for frees that do not
+/// simply undo the last allocation.
 fn ago(heap: Heap, plan: &Plan, bytes: usize) {
     on_threads(plan.threads, |_| {
         let mut kept: [Option<Block>; 4] = [const { None }; 4];

@@ -191,7 +191,7 @@ fn a_slab_beside_a_prefaulted_run_is_accounted_once() {
         };
         beside(model, take_slab, || model.pass(1, Contents::Any));
         // The model does not compare the memory here. A claim of two pages that fails owns the first page for an instant. Prefaulting leaves
-        // this page out, although the huge page brings it. The zone accounts for the page when it hands it out.
+        // this page out, although the fault of the huge page makes it resident. The zone accounts for the page when it hands it out.
     });
 }
 
@@ -213,7 +213,7 @@ fn growth_in_place_gets_all_pages_that_another_thread_wants_or_none() {
     });
 }
 
-/// A fault of a huge page also brings the free memory around. This is purged, except for memory that was accounted meanwhile.
+/// A huge-page fault also makes the free memory around the touched page resident. That memory is purged, unless it was accounted meanwhile.
 #[test]
 fn memory_that_is_accounted_meanwhile_is_not_purged_as_unaccounted() {
     with_memory(PAGE_BYTES, 3, move |memory| {

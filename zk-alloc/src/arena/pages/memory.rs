@@ -593,7 +593,7 @@ impl Mapped {
         Ok(())
     }
 
-    /// Claims blocks from the first on, until one is claimed or ready. Returns the end of the claimed ones.
+    /// Claims blocks from the first on, and stops before a block that is already claimed or ready. Returns the end of those that it claimed.
     pub(crate) fn claim(&self, blocks: Range<usize>, generation: u64) -> usize {
         let claim = |&block: &usize| {
             let claim = &self.claims[block];

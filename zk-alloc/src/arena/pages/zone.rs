@@ -637,12 +637,13 @@ impl Zone {
             }
         }
         self.allow_huge(own.clone());
-        // The zone prefaults explicitly, although the first touch would bring a huge page. The kernel may have no huge page, or may have split
-        // this one before: then accounted memory would be missing. The rest is freed only afterwards, so that no other thread purges it first.
+        // The zone prefaults explicitly, although the first touch would fault in a huge page. The kernel may have no huge page, or may have
+        // split this one before: then accounted memory would be missing. The rest is freed only afterwards, so that no other thread purges it
+        // first.
         self.residency.prefault(paged.start, paged.len());
         self.runs.release(paged.start, own.start - paged.start);
         self.runs.release(own.end, paged.end - own.end);
-        // The huge page also brought memory for which the cap has no room.
+        // The huge page also made memory resident for which the cap has no room.
         if is_short {
             let calls = self.purge_unaccounted(self.address(block.start), self.bytes(block.len()));
             (0..calls).for_each(|_| self.counters().system_call());
