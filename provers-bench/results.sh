@@ -37,7 +37,7 @@ six triton triton --log-rows 14 --rounds 6 --processes 4
 # A program in C++, with preloaded allocators. It is left out if its npm package is not installed.
 if [[ -d provers-bench/provers/bb/node_modules ]]; then
     for size in 14 17 19; do
-        measure "bb-$size" bb --log-rows "$size" --allocators glibc,jemalloc-tuned,mimalloc-tuned,tcmalloc,zk-alloc
+        measure "bb-$size" bb --log-rows "$size" --rounds "$((size < 19 ? 20 : 6))" --allocators glibc,jemalloc-tuned,mimalloc-tuned,tcmalloc,zk-alloc
     done
 fi
 # The processes of all arms are alive at once, and each takes 3 GB, so fewer arms fit.

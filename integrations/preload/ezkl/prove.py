@@ -2,8 +2,8 @@
 
     python -m venv venv && venv/bin/pip install ezkl==23.0.5 onnx numpy
     venv/bin/python integrations/preload/ezkl/prove.py setup FOLDER 14        # once: model, own SRS, keys; the number is logrows
-    venv/bin/python integrations/preload/ezkl/prove.py prove FOLDER 4         # four proofs, then ten idle seconds
-    LD_PRELOAD=target/release/libzk_alloc.so venv/bin/python integrations/preload/ezkl/prove.py prove FOLDER 4
+    venv/bin/python integrations/preload/ezkl/prove.py prove FOLDER 5         # five proofs, then ten idle seconds
+    LD_PRELOAD=target/release/libzk_alloc.so venv/bin/python integrations/preload/ezkl/prove.py prove FOLDER 5
 
 The script fetches nothing from the network: it makes the reference string itself, for tests only. It prints a line for each proof: its seconds,
 page faults, and MiB resident afterwards. The last line has the peak, and the MiB resident after ten idle seconds.

@@ -144,7 +144,7 @@ fn block(what: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)> 
                 sources.iter().map(|(run, name)| Row::of(&saved[*run], name)).collect::<anyhow::Result<_>>()?;
             let (table, provenance) = (summary(&rows), provenance_in_brief(&runs));
             if kind == "summary" {
-                let picture = "Time of a warm proof against peak memory, every prover under every allocator";
+                let picture = "Time of a warm proof against peak memory, for the workloads of this table";
                 let named: Vec<_> = rows.iter().map(|row| (row.name.to_owned(), row.workload)).collect();
                 let drawn = chart::time_and_memory(&named).map(|chart| chart.picture());
                 return Ok((format!("{table}\n![{picture}]({PICTURE})\n\n{provenance}"), drawn));
