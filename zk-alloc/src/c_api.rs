@@ -13,7 +13,9 @@ use crate::classes::Class;
 use crate::config::{self, Settings};
 pub use crate::config::{min_bytes_setting, warn_of_settings};
 pub use crate::os::postpone_asking_host;
-use crate::{accounts, background, gate, observe, os, profile, retain, tuning};
+#[cfg(feature = "profile")]
+use crate::profile;
+use crate::{accounts, background, gate, observe, os, retain, tuning};
 
 /// The alignment of C's allocation functions, in bytes: `alignof(max_align_t)`.
 pub const MIN_ALIGN: usize = 16;

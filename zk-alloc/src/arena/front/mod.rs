@@ -47,15 +47,17 @@ use std::sync::atomic::{self, AtomicU32, AtomicUsize};
 
 use crate::sync::{AtomicU64, Ordering};
 use crate::{arena, classes, os, tuning};
+#[cfg(any(feature = "c-api", all(test, not(loom))))]
+pub(crate) use cache::enter;
 pub(crate) use cache::{
-    Cache, Entered, Run, Totals, alloc, block_at, count_past_cache, count_run, enter, is_joined, put, put_run, take,
+    Cache, Entered, Run, Totals, alloc, block_at, count_past_cache, count_run, is_joined, put, put_run, take,
     take_run_if, thread_totals,
 };
 use cache::{CacheState, local};
 #[cfg(all(test, not(loom)))]
 pub(crate) use registry::VISITS;
 
-/// As [`enter`], but first finds a cache for a thread that has none.
+/// As [`cache::enter`], but first finds a cache for a thread that has none.
 #[cold]
 pub(crate) fn join_and_enter() -> Option<Entered<'static>> {
     let local = local()?;
