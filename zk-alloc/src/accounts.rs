@@ -461,7 +461,7 @@ pub(crate) fn purged_bytes() -> u64 {
 /// The program's function.
 type Event = fn(resident_bytes: usize, max_bytes: usize);
 
-/// The share of the limit, in percent; 0 while the program set no function.
+/// The share of the limit, in percent; 0 if no function is set.
 static PERCENT: AtomicUsize = AtomicUsize::new(0);
 static EVENT: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 /// Whether the function was called for the current crossing.

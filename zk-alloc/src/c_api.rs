@@ -221,11 +221,11 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeabl
     Ok(Resized::To(moved))
 }
 
-/// Copies the first `bytes` of memory that [`alloc`] returned to another place. Pages that the program never touched are not copied if the
-/// other place is the arena's, too.
+/// Copies `bytes` bytes from `from`, which [`alloc`] returned, to `to`. If both are large page runs of the arena, it may skip pages that were
+/// never touched. Does nothing if `from` lies outside the arena.
 ///
 /// # Safety
-/// Both are at least `bytes` long, belong to the caller alone, and do not overlap.
+/// Both allocations are at least `bytes` long, belong to the caller alone, and do not overlap.
 pub unsafe fn copy(from: *mut u8, to: *mut u8, bytes: usize) {
     if let Some((arena, from)) = arena::of(from) {
         // SAFETY: the caller's.
@@ -274,12 +274,13 @@ pub fn minor_faults() -> u64 {
     os::minor_faults()
 }
 
-/// Writes one line to standard error, by a single call and without allocating. Lines longer than 500 bytes are cut.
+/// Writes one line to standard error, by a single call and without allocating. Cuts messages longer than 500 bytes. Does nothing in a
+/// [sandbox](enter_sandbox).
 pub fn print_line(message: fmt::Arguments<'_>) {
     os::warn(message);
 }
 
-/// As [`print_line`], but hands the line to `write`. Does nothing in a [sandbox](enter_sandbox).
+/// As [`print_line`], but passes the line to `write`.
 pub fn write_line(message: fmt::Arguments<'_>, write: impl FnOnce(&[u8])) {
     os::write_line(message, write);
 }

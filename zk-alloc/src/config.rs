@@ -40,8 +40,8 @@ macro_rules! settings {
         /// ```
         ///
         /// Settings take effect when the arena opens, and hold for the whole process. The first
-        /// [`ZkAllocator`](struct@crate::ZkAllocator) that gets a request brings its settings; those of others are ignored. If the
-        /// global allocator is no `ZkAllocator`, [`reserve`](crate::reserve) counts as the first request, and brings no settings.
+        /// [`ZkAllocator`](struct@crate::ZkAllocator) that gets a request applies its settings; those of others are ignored. If the
+        /// global allocator is no `ZkAllocator`, [`reserve`](crate::reserve) counts as the first request, and applies none.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[must_use = "settings take effect in `ZkAllocator::settings`"]
         pub struct Settings {

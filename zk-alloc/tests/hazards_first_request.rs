@@ -6,8 +6,8 @@
 //! A process has one first request, so each test starts its binary again. There a constructor takes over before any
 //! Rust code runs. It forks children that have made no request yet, and each makes its first request in such a moment.
 //!
-//! Each moment is tried with two arenas. One serves phases, and the first phase begins in that moment too. The other always serves: no other
-//! call comes before the first request, which brings the settings in code.
+//! Each moment is tried with two allocators. One serves only phases, and the first phase begins in that moment too. The other also serves
+//! requests outside of phases, so its first request is the first call into the allocator, and applies the settings of the program.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "forks, handles signals, sets limits and calls the C library's allocator")]
 

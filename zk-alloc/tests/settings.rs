@@ -337,7 +337,7 @@ fn the_first_request_starts_the_background_thread_unless_the_environment_forbids
     }
 }
 
-/// The allocator brings its settings with its first request. A phase that begins earlier must not open the arena
+/// An allocator applies its settings at its first request. A phase that begins earlier must not open the arena
 /// without them.
 #[test]
 fn a_phase_before_the_first_request_opens_no_arena() {

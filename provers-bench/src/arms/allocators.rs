@@ -432,8 +432,8 @@ pub mod zk_alloc {
             ("phases", stats.phases),
             ("refusals", stats.refusals),
             ("system_calls", stats.system_calls),
-            // The live bytes rise and fall. A sample records their growth during the proof: the memory that escapes its
-            // phase, including the proof, as in zk_alloc's PhaseReport.
+            // The live bytes rise and fall. A sample records by how much they grew while the proof was made. Like
+            // `PhaseReport::escaped_bytes` of zk_alloc, this counts what outlives the phase, and so the finished proof too.
             ("escaped_bytes", stats.live_bytes as u64),
         ])
     }

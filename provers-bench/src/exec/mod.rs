@@ -92,8 +92,8 @@ fn regex(given: &str) -> Result<Regex, String> {
     })
 }
 
-/// Runs the command under all arms: once without any library, as a test, and then in rounds of random order. Shows the
-/// table and the advice, and writes the run's files.
+/// Runs the command once without any library, to see that it works. Then runs it under all arms in rounds, each in a
+/// random order. Shows the table and the advice, and writes the run's files.
 pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     let target = Target::of(&job.command)?;
     if let Some(obstacle) = &target.obstacle {

@@ -119,7 +119,8 @@ fn in_brackets(line: &str) -> Option<String> {
     Some(line.split_once('[')?.1.split_once(']')?.0.to_owned())
 }
 
-/// The size of a block of that order. The order is -1 if nothing is reported; some kernels print that as an unsigned number.
+/// The smallest reported block, in bytes, from the text of `page_reporting_order`. The order is -1 if no free memory is reported; some kernels
+/// print it as an unsigned number.
 fn reported_bytes(order: &str) -> Option<u64> {
     let order = order.parse::<u32>().ok().filter(|&order| order < 32)?;
     Some((4 << 10) << order)

@@ -112,7 +112,8 @@ impl Node {
     }
 }
 
-/// An allocator that slows the node down would otherwise be measured with less traffic than the others.
+/// Fails if the node answered too few messages in this time. An allocator that slows the node down would otherwise be measured with less
+/// traffic than the others.
 fn keeps_pace(messages: u64, time: Duration) -> anyhow::Result<()> {
     let due = f64::from(MESSAGES_PER_SECOND) * time.as_secs_f64();
     let is_behind = time >= PACE_OVER && (messages as f64) < PACE * due;

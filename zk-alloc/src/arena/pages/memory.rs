@@ -284,13 +284,13 @@ impl Residency {
 /// of a huge page) of which any page is in memory. Then purged memory of the block is in memory again, although the arena does not account
 /// for it. Minutes later, the process is as large as before the purge.
 ///
-/// So the arena forbids a block to be huge before it purges a part of it. It allows the block again when the zone accounts for the whole
-/// block, as runs or as free memory. Pages of slabs do not count, because the zone does not account for them.
+/// So the arena forbids a huge page in a block before it purges a part of the block. It allows a huge page there again when the zone accounts
+/// for the whole block, as runs or as free memory. Pages of slabs do not count, because the zone does not account for them.
 pub(crate) struct HugePages {
     advice: HugeAdvice,
     /// The bytes at the zone's start that stay in small pages.
     small_pages_bytes: usize,
-    /// A bit for each block, set while the block is forbidden to be huge.
+    /// A bit for each block, set while a huge page is forbidden there.
     forbidden: Bitmap<'static>,
     forbidden_blocks: AtomicUsize,
 }
@@ -335,7 +335,7 @@ impl HugePages {
         }
     }
 
-    /// Whether the block that holds a page is forbidden to be huge.
+    /// Whether a huge page is forbidden in the block around a page.
     pub(crate) fn is_forbidden(&self, residency: &Residency, page: usize) -> bool {
         self.is_any_forbidden() && self.forbidden.has(page / residency.pages(HUGE_PAGE_BYTES))
     }
@@ -344,7 +344,7 @@ impl HugePages {
         self.forbidden_blocks.load(Ordering::Relaxed) > 0
     }
 
-    /// Forbids the blocks that the caller's `pages` fill in part to be huge. These pages are about to be purged.
+    /// Forbids huge pages in the blocks that `pages` covers only in part. The caller owns these pages, and is about to purge them.
     pub(crate) fn forbid_around(&self, residency: &Residency, pages: Range<usize>, committed: usize) {
         if self.advice != HugeAdvice::Ask {
             return;
@@ -368,7 +368,7 @@ impl HugePages {
         }
     }
 
-    /// Allows the blocks that hold some of these pages to be huge, if the zone accounts for all of a block.
+    /// Allows a huge page again in each block around these pages, if the zone accounts for the whole block.
     pub(crate) fn allow(&self, residency: &Residency, pages: Range<usize>, committed: usize) {
         if !self.is_any_forbidden() {
             return;
@@ -386,7 +386,7 @@ impl HugePages {
         }
     }
 
-    /// Allows blocks whose pages are all accounted.
+    /// Allows huge pages again in blocks whose pages are all accounted.
     fn allow_accounted(&self, residency: &Residency, index: usize, len: usize, committed: usize) {
         let block = residency.pages(HUGE_PAGE_BYTES);
         // The bit is cleared after the call. A thread that wants to forbid the block in between finds the bit set, and does nothing: the

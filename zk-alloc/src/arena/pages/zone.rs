@@ -682,7 +682,7 @@ impl Zone {
         self.huge.forbid_around(&self.residency, pages, self.mapped_end());
     }
 
-    /// Forbids the blocks around pages of the caller's slab to be huge. These pages are about to be purged.
+    /// Forbids huge pages in the blocks that these pages of the caller's slab cover only in part. The caller is about to purge the pages.
     pub(crate) fn forbid_huge_at(&self, at: *mut u8, bytes: usize) {
         let start = self.page_at(at.addr());
         self.forbid_huge_around(start..start + self.pages(bytes));
@@ -994,7 +994,8 @@ impl Zone {
         renewed
     }
 
-    /// Purges pages. With [`Purge::Now`], first forbids the blocks around them to be huge. Returns how many bytes were purged.
+    /// Purges pages. With [`Purge::Now`], first forbids huge pages in the blocks that they cover only in part. Returns how many bytes were
+    /// purged.
     ///
     /// # Safety
     /// As for [`Residency::purge`].

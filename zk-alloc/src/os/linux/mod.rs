@@ -457,7 +457,8 @@ fn resident_bytes(at: *const u8, len: usize) -> Result<usize, Errno> {
 const PART: usize = 128;
 
 /// Copies `len` bytes between two runs of pages. Pages of the source that hold nothing (neither in memory nor in swap) are not touched.
-/// At the target, they are cleared if something is held there. Returns `false`, and does nothing, if the system does not tell what is held.
+/// Their counterparts in the target are cleared if they hold something. Returns `false`, and does nothing, if the system does not tell which
+/// pages hold something.
 ///
 /// # Safety
 /// Both ranges are committed, private and anonymous, and begin with a page. They do not overlap, and nobody else uses them.
@@ -484,7 +485,7 @@ pub(crate) unsafe fn copy_held(from: *const u8, to: *mut u8, len: usize) -> bool
                 if is_held {
                     copy_nonoverlapping(from.add(at * page), to.add(at * page), bytes);
                 } else if let Some(first) = clear {
-                    // One page at a time: those behind it may hold nothing.
+                    // Clears only this page: the target's next pages may hold nothing, and must then stay untouched.
                     at += first;
                     to.add(at * page).write_bytes(0, page.min(part - at * page));
                     at += 1;
