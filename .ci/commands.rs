@@ -78,6 +78,11 @@ fn is_of_allocator(file: &str) -> bool {
     file.ends_with(".rs") && folders.iter().any(|folder| file.starts_with(folder))
 }
 
+/// Whether a file may have tests that a filter selects.
+fn is_test(file: &str) -> bool {
+    is_of_allocator(file) || file.contains("/tests/") && file.ends_with(".rs")
+}
+
 /// The commands of a page, with their lines: whole spans of code, and the lines of blocks of code. A comment at the end is not part of
 /// the command.
 fn commands_of(text: &str) -> Vec<(usize, String)> {
@@ -173,10 +178,9 @@ impl Names {
         faults
     }
 
-    /// The unknown names in the last column of the table of mistakes, and in the filters by which scripts select modules of tests. A name is
-    /// known if a file, module or test of the allocator or of the preload library has it.
+    /// The unknown names in the last column of the table of mistakes, and in the filters by which scripts select or skip tests. A name is
+    /// known if a file, module or test of the allocator or of the preload library has it. Then the test targets that no task runs.
     fn test_faults(&self) -> Vec<String> {
-        let is_test = |file: &str| is_of_allocator(file) || file.contains("/tests/") && file.ends_with(".rs");
         let is_known = |name: &str| {
             let is_path = |file: &str| file.trim_end_matches(".rs").split('/').any(|part| part == name);
             self.0.keys().any(|file| is_test(file) && is_path(file))
@@ -196,8 +200,42 @@ impl Names {
             let filters = text.split([' ', '\n', '(', ')']).filter_map(|word| word.strip_suffix("::"));
             named.extend(filters.map(|module| (file.as_str(), module.to_owned())));
         }
-        let unknown = named.iter().filter(|(_, name)| !is_known(name));
-        unknown.map(|(file, name)| format!("{file}: there is no test or module {name}")).collect()
+        let mut faults: Vec<_> = named.into_iter().filter(|(_, name)| !is_known(name)).collect();
+        // Parts of names.
+        for (file, text) in self.0.iter().filter(|(file, _)| file.starts_with(".ci/")) {
+            let lists = ["skipped=(", "skipped+=("].into_iter().flat_map(|start| text.split(start).skip(1));
+            let skipped = lists.flat_map(|list| list.split(')').next().unwrap_or_default().split_whitespace());
+            let options = text.split("--skip ").skip(1).filter_map(|rest| rest.split_whitespace().next());
+            let words = skipped.chain(options).filter(|word| is_name(word) && !word.ends_with("::"));
+            faults.extend(words.filter(|word| !self.is_filter(word)).map(|word| (file.as_str(), word.to_owned())));
+        }
+        let faults = faults.iter().map(|(file, name)| format!("{file}: there is no test or module {name}"));
+        // `cargo test` runs the targets of the default members. A task names those of the others.
+        let (members, others) = self.0["Cargo.toml"].split_once("default-members").expect("a list in Cargo.toml");
+        let default = others.split(']').next().unwrap_or_default();
+        let is_left_out = |file: &&String| {
+            file.split_once("/tests/").is_some_and(|(package, target)| {
+                let package = format!("\"{package}\"");
+                let option = format!("\"--test\", \"{}\"", target.trim_end_matches(".rs"));
+                target.ends_with(".rs")
+                    && !target.contains('/')
+                    && members.contains(&package)
+                    && !default.contains(&package)
+                    && !self.0["Makefile.toml"].contains(&option)
+            })
+        };
+        let left_out = self.0.keys().filter(is_left_out);
+        faults.chain(left_out.map(|file| format!("Makefile.toml: no task runs {file}"))).collect()
+    }
+
+    /// Whether a module or test has `part` in its name. Some stand in a macro, as `name: ...`.
+    fn is_filter(&self, part: &str) -> bool {
+        let name_of = |line: &str| {
+            let item = line.trim_start();
+            let item = item.strip_prefix("fn ").or(item.strip_prefix("mod ")).unwrap_or(item);
+            item.split(|c: char| !c.is_alphanumeric() && c != '_').next().is_some_and(|name| name.contains(part))
+        };
+        self.0.iter().any(|(file, text)| is_test(file) && text.lines().any(name_of))
     }
 
     fn faults(&self, command: &str) -> Vec<String> {
@@ -213,7 +251,7 @@ impl Names {
         let end = words.iter().position(|word| matches!(*word, "&&" | "|" | ">" | "--")).unwrap_or(words.len());
         let words = &words[..end];
         let is_bench = words.iter().take(2).any(|word| matches!(*word, "prove-bench" | "stress" | "prove-check"));
-        for pair in words.windows(2) {
+        for (index, pair) in words.windows(2).enumerate() {
             let name = pair[1];
             let is_there = match pair[0] {
                 "make" => self.0["Makefile.toml"].contains(&format!("[tasks.{name}]")),
@@ -222,6 +260,13 @@ impl Names {
                     self.has(|file| file.ends_with("Cargo.toml"), &format!("\nname = \"{name}\"\n"))
                 }
                 "--test" => self.has_target("tests", name),
+                // A part of the tests' names.
+                _ if index > 0 && words[index - 1] == "--test" && is_name(name) => {
+                    if !self.is_filter(name) {
+                        faults.push(format!("no test has {name} in its name"));
+                    }
+                    true
+                }
                 "--bench" => self.has_target("benches", name),
                 "--example" => self.has_target("examples", name),
                 "prove-bench" => {
