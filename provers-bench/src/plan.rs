@@ -220,23 +220,20 @@ pub(crate) fn points(
 pub(crate) fn contestants(names: &[String]) -> Result<Vec<Contestant>, UsageError> {
     let mut arms: Vec<&'static Arm> = Vec::new();
     for given in names {
-        match SETS.iter().find(|set| set.name == given) {
-            Some(set) => {
-                let is_new = |arm: &Arm| {
-                    names.iter().map(String::as_str).chain(arms.iter().map(|arm| arm.name)).all(|name| name != arm.name)
-                };
-                let added: Vec<_> = ARMS.iter().filter(|arm| (set.contains)(arm) && is_new(arm)).collect();
-                arms.extend(added);
-            }
-            None => match tuned::set(given) {
-                Some(set) => arms.extend(set),
-                None => arms.push(arms::named(given).ok_or_else(|| {
-                    let of_constants = tuned::SETS.into_iter().chain(["zk-alloc:CONSTANT=VALUE"]);
-                    let valid =
-                        SETS.iter().map(|set| set.name).chain(ARMS.iter().map(|arm| arm.name)).chain(of_constants);
-                    UsageError::unknown("allocator", given, valid)
-                })?),
-            },
+        if let Some(set) = SETS.iter().find(|set| set.name == given) {
+            let is_new = |arm: &Arm| {
+                names.iter().map(String::as_str).chain(arms.iter().map(|arm| arm.name)).all(|name| name != arm.name)
+            };
+            let added: Vec<_> = ARMS.iter().filter(|arm| (set.contains)(arm) && is_new(arm)).collect();
+            arms.extend(added);
+        } else if let Some(set) = tuned::set(given) {
+            arms.extend(set);
+        } else {
+            arms.push(arms::named(given).ok_or_else(|| {
+                let of_constants = tuned::SETS.into_iter().chain(["zk-alloc:CONSTANT=VALUE"]);
+                let valid = SETS.iter().map(|set| set.name).chain(ARMS.iter().map(|arm| arm.name)).chain(of_constants);
+                UsageError::unknown("allocator", given, valid)
+            })?);
         }
     }
     let labels = labels(arms.iter().map(|arm| arm.name));
