@@ -5,8 +5,8 @@
 //!
 //! Yet it never makes the program hang, whatever the program is doing. Frames are captured without the standard library's lock of
 //! backtraces: a panic holds that lock while it prints a backtrace, and allocates. The live allocations are noted under a lock of
-//! our own, and no symbol is looked up under it. If that lock does not become free in a short time, the allocation is counted as missed: a
-//! fork may have copied the lock while it was taken, or a signal handler may have interrupted its owner. Allocations of a thread
+//! our own, and no symbol is looked up under it. If that lock does not become free in a short time, the allocation is counted as missed. A fork
+//! may have copied the lock while it was taken, or a signal handler may have interrupted its owner. Allocations of a thread
 //! that blocks signals are missed, too, because the thread may be in a handler.
 
 use std::cell::Cell;

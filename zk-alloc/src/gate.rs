@@ -1,5 +1,6 @@
-//! The global words that requests read: the number of open phases, the smallest requests that the arena and the pinned range serve, the place of
-//! that range, the observers of allocations, and whether slow paths end with a decay tick. Only rare events write them.
+//! The global words that requests read. They hold the number of open phases, the smallest requests that the arena and the pinned range serve,
+//! and where that range lies. They also tell which observers want to see allocations, and whether slow paths end with a decay tick. Only rare
+//! events write them.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 

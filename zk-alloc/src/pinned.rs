@@ -251,7 +251,7 @@ impl Pinned {
         Ok(Self { range, unregister: Some(unregister) })
     }
 
-    /// A range that is resident, registered, and free. To its zone it is in use. It is not published yet.
+    /// A range that is resident, registered and free, but marked as used in its zone. It is not published yet.
     fn registered<E>(
         arena: &Arena,
         asked_bytes: usize,
@@ -382,7 +382,10 @@ pub fn unlock(at: *mut u8, bytes: usize) -> io::Result<()> {
 
 fn not_locked(bytes: usize, Errno(errno): Errno) -> io::Error {
     let (error, limit) = (io::Error::from_raw_os_error(errno), os::lockable_bytes());
-    io::Error::new(error.kind(), format!("can't lock/unlock {bytes} bytes: {error}; RLIMIT_MEMLOCK is {limit} bytes"))
+    io::Error::new(
+        error.kind(),
+        format!("can't lock or unlock {bytes} bytes: {error}; RLIMIT_MEMLOCK is {limit} bytes"),
+    )
 }
 
 /// Why [`Pinned::new`] failed. The process is as before.

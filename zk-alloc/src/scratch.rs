@@ -215,7 +215,7 @@ impl Scratch {
     /// Room for `len` values, on a boundary of 64 bytes or more, with all bytes zero. The kernel zeroes pages that were not used
     /// since the scratch was made or last [wiped](Self::wipe) or [released](Self::release), when they are first touched.
     ///
-    /// It depends on the type whether zero bytes are a valid value, as with [`Box::new_zeroed_slice`]:
+    /// Zero bytes are not a valid value of every type. The caller says that they are, as for [`Box::new_zeroed_slice`]:
     ///
     /// ```
     /// let scratch = zk_alloc::Scratch::with_capacity(1 << 20);

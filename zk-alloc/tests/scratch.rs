@@ -490,8 +490,8 @@ mod secret {
         }
     }
 
-    /// The kernel may refuse any protection, and the buffer then says that it lacks it. What the buffer says must match the
-    /// kernel's report.
+    /// The kernel may refuse any protection, and the buffer then says that it lacks it. Its answer must match the kernel's
+    /// report.
     #[test]
     fn the_kernel_locks_a_secret_and_leaves_it_out_of_dumps_and_children() {
         let secret = SecretBuf::zeroed(2 * PAGE_BYTES + 1);

@@ -199,8 +199,8 @@ mod tests {
     use crate::results::record::tests::arm;
     use crate::results::{Outcome, Timed};
 
-    /// An arm of ten runs: its label, its wall time as a share of 100 ms, its CPU time as a share of 90 ms, its peak in MB,
-    /// and the scatter of its runs' times.
+    /// An arm of ten runs: its label, wall time as a share of 100 ms, CPU time as a share of 90 ms, peak in MB, and the scatter
+    /// of its times.
     type Arm = (&'static str, f64, f64, u64, f64);
 
     /// A quiet arm whose CPU time follows its time.

@@ -74,7 +74,7 @@ pub(super) fn document(title: &str, policy: &str, style: &str, content: &Markup)
     .replace(|letter: char| letter.is_control() && !matches!(letter, '\n' | '\t'), "")
 }
 
-/// The section of one workload. In a sweep it is one point and is collapsed, because the curves show all points together.
+/// The section of one workload. The sections of a sweep's points are collapsed, because the curves show all points together.
 fn section(run: &Run, name: &str, workload: &WorkloadResult, palette: &Palette) -> Markup {
     let body = html! {
         p {

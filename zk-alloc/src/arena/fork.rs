@@ -1,9 +1,9 @@
 //! Keeps free memory from forked children. A child inherits the memory in use, but not the free memory that its parent retains.
 //!
 //! A fork copies the page tables of all resident memory, and each page is then copied when one of the two processes writes to it. For free
-//! memory all of that is wasted. So before a fork, the forking thread claims the longest free runs and has the kernel withhold them from the
+//! memory, this work is wasted. So before a fork, the forking thread claims the longest free runs and has the kernel withhold them from the
 //! child (`MADV_WIPEONFORK`). It must own them: if another thread got such a run during the fork, the run would read as zeroes in the child.
-//! After the fork, both processes free the runs. In the child the runs have no memory, and the child takes them off its account.
+//! After the fork, both processes free the runs. The runs have no memory in the child, which takes them off its account.
 //!
 //! The kernel splits a mapping around each withheld run, so the number of runs is bounded. After the fork, the kernel merges the parts in the
 //! parent.

@@ -37,7 +37,7 @@ struct Local {
     state: Cell<SamplerState>,
 }
 
-/// What a thread is doing in this module.
+/// The activity of a thread in this module.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(dead_code, reason = "a thread's memory is zeroed when it begins")]

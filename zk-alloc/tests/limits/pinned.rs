@@ -261,7 +261,7 @@ fn a_range_that_cannot_be_pinned_is_refused_with_the_reason() {
     limited(libc::RLIMIT_MEMLOCK, MIB, || {
         assert!(give_up_root());
         let why =
-            "can't lock/unlock 4194304 bytes: Cannot allocate memory (os error 12); RLIMIT_MEMLOCK is 1048576 bytes";
+            "can't lock or unlock 4194304 bytes: Cannot allocate memory (os error 12); RLIMIT_MEMLOCK is 1048576 bytes";
         assert_eq!(refusal(4), refused(&format!("4194304 bytes could not be registered: {why}")));
     });
     assert_eq!((locked_bytes(), stats().pinned_bytes, stats().live_bytes), (0, 0, 0), "{}", stats());

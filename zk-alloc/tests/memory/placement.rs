@@ -37,8 +37,8 @@ fn blocks(bytes: usize) -> Vec<Vec<u8>> {
     black_box((0..bytes / (16 * KIB)).map(|_| vec![1; 16 * KIB]).collect())
 }
 
-/// If the slab of a live block or a short run took the lowest place, a proof's survivors would lie where its longest run was, and the next
-/// proof's longest run would need fresh memory.
+/// Slabs and short runs must not take the lowest place. Otherwise a proof's survivors would lie where its longest run was, and the next proof's
+/// longest run would need fresh memory.
 #[test]
 fn slabs_and_short_runs_that_stay_do_not_take_the_place_of_a_long_run() {
     in_a_phase(|| {

@@ -1,4 +1,4 @@
-//! What a test does with its process: fork, start threads without Rust's standard library, handle signals, list tasks, and set limits.
+//! Helpers with which a test forks, starts threads without Rust's standard library, handles signals, lists tasks, and sets limits.
 #![allow(unsafe_code, reason = "calls the C library")]
 
 use std::ffi::{CStr, c_int, c_void};

@@ -213,7 +213,7 @@ fn growth_in_place_gets_all_pages_that_another_thread_wants_or_none() {
     });
 }
 
-/// A huge-page fault also makes the free memory around the touched page resident. That memory is purged, unless it was accounted meanwhile.
+/// A huge-page fault also makes the free memory around the touched page resident. That memory is purged, unless it has been accounted since.
 #[test]
 fn memory_that_is_accounted_meanwhile_is_not_purged_as_unaccounted() {
     with_memory(PAGE_BYTES, 3, move |memory| {

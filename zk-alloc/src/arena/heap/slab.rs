@@ -327,7 +327,7 @@ impl SlabTable {
                 return self.retire(zone, unit, class);
             }
             // Another thread owns some of the blocks. Or the slab has another class by now, and some of its words look the same. Because of this
-            // claim, a thread that checked the slab meanwhile found it not empty. So this thread checks again.
+            // claim, a thread that checked the slab in between found it not empty. So this thread checks again.
             for word in 0..claimed {
                 self.set_free(now, Blocks { unit, word, mask: class.full_word(word) });
             }

@@ -609,8 +609,8 @@ impl Zone {
         }
     }
 
-    /// Prefaults the caller's pages, `own`, together with the rest of their block. The rest is claimed meanwhile, because only an owner may
-    /// account for it.
+    /// Prefaults the caller's pages, `own`, together with the rest of their block. It claims the rest for that time, because only an owner
+    /// may account for it.
     fn prefault_block(&self, block: Range<usize>, own: Range<usize>) {
         let mut paged = own.clone();
         let mut is_short = false;

@@ -22,7 +22,7 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
             return Some(at);
         }
     }
-    // If there can't be enough free memory, skip the search: a search in vain takes as long as a successful one.
+    // If there can't be enough free memory, skip the search: a failed search takes as long as a successful one.
     let served = if accounts::is_full(size) {
         Err(Shortage::OverBudget)
     } else {
