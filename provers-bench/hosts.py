@@ -2,7 +2,7 @@
 """Makes a virtual machine behave like another kind of host, and runs a command there. Needs root.
 
     hosts.py [keeps] [thp=always|madvise|never] COMMAND...   runs COMMAND, then undoes the changes, unless earlier changes of `hosts.py` are in force
-    hosts.py [keeps] [thp=always|madvise|never]              changes the host until `hosts.py off`
+    hosts.py [keeps] [thp=always|madvise|never]              changes the host until `hosts.py off`; start programs as above all the same
     hosts.py check                                           measures the first touch of memory on the host as it is now
     hosts.py off                                             undoes all changes
 
@@ -117,12 +117,16 @@ def begin_to_keep():
         length = int(kibibytes * 1024 * 0.8) // HUGE * HUGE
         (STATE / "kept").unlink(missing_ok=True)
         print(f"touching {length >> 30} GiB, which takes a minute", file=sys.stderr)
-        process = subprocess.Popen([__file__, "keep", str(length)], start_new_session=True)
-        (STATE / "pid").write_text(str(process.pid))
-        while not (STATE / "kept").exists():
-            if process.poll() is not None:
-                sys.exit("the memory could not be touched and locked: see above")
-            time.sleep(0.2)
+        # The process outlives this one, so it must not hold a pipe that a reader waits for.
+        with open(STATE / "output", "w+") as output:
+            keep_memory = [__file__, "keep", str(length)]
+            process = subprocess.Popen(keep_memory, start_new_session=True, stdout=output, stderr=output)
+            (STATE / "pid").write_text(str(process.pid))
+            while not (STATE / "kept").exists():
+                if process.poll() is not None:
+                    output.seek(0)
+                    sys.exit(f"the memory could not be touched and locked: {output.read().strip()}")
+                time.sleep(0.2)
         Path("/proc/sys/vm/drop_caches").write_text("2")
         small, huge = check()
         if huge > small * HUGE_PART:
@@ -196,6 +200,8 @@ def main(words):
             elif word.startswith("thp="):
                 set_to("thp", word.removeprefix("thp="))
         code = run(words, is_kept) if words else 0
+        if stays and is_kept:
+            print("programs still find that this kernel reports free memory; start them by `hosts.py keeps COMMAND`", file=sys.stderr)
     except BaseException:
         off()
         raise
