@@ -188,20 +188,44 @@ fn forked(is_refused: bool, error: c_int) {
     assert!(stats().resident_bytes < retained + MIB, "free memory was lost at the fork: {}", stats());
 }
 
-#[test]
-fn memory_keeps_its_contents_when_system_calls_are_refused() {
-    // No thread knows whether another is using its cache. So no thread may empty another's cache.
-    without(&[libc::SYS_membarrier], false);
-    // Memory keeps its contents after a purge, and is not wiped in a forked child.
-    without(&[libc::SYS_madvise], false);
-    // Growth has to copy.
-    without(&[libc::SYS_mremap], false);
-    // The arena can't find out whether clearing memory or purging it is cheaper.
-    without(&[libc::SYS_mincore], false);
-    // The arena can't tell a page that was written to swap from one that was never touched. The loader needs this call to start the process.
-    without(&[libc::SYS_pread64], true);
-    // No path that allocates needs a thread or a process of its own. Only the test starts threads, at its beginning.
-    without(&[libc::SYS_clone, libc::SYS_clone3], true);
+mod memory_keeps_its_contents_when_the_kernel_refuses {
+    use super::without;
+
+    /// No thread knows whether another is using its cache. So no thread may empty another's cache.
+    #[test]
+    fn membarrier() {
+        without(&[libc::SYS_membarrier], false);
+    }
+
+    /// Memory keeps its contents after a purge, and is not wiped in a forked child.
+    #[test]
+    fn madvise() {
+        without(&[libc::SYS_madvise], false);
+    }
+
+    /// Growth has to copy.
+    #[test]
+    fn mremap() {
+        without(&[libc::SYS_mremap], false);
+    }
+
+    /// The arena can't find out whether clearing memory or purging it is cheaper.
+    #[test]
+    fn mincore() {
+        without(&[libc::SYS_mincore], false);
+    }
+
+    /// The arena can't tell a page that was written to swap from one that was never touched. The loader needs this call to start the process.
+    #[test]
+    fn pread64() {
+        without(&[libc::SYS_pread64], true);
+    }
+
+    /// No path that allocates needs a thread or a process of its own. Only the test starts threads, at its beginning.
+    #[test]
+    fn clone() {
+        without(&[libc::SYS_clone, libc::SYS_clone3], true);
+    }
 }
 
 /// Under a limit that is set late, mremap(2) may refuse after it has already unmapped the target. That hole can't be mapped again,

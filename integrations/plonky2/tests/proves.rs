@@ -2,6 +2,8 @@
 
 #[allow(dead_code)]
 mod common;
+#[path = "common/pool.rs"]
+mod pool;
 #[path = "../../test_support.rs"]
 mod support;
 
@@ -12,7 +14,7 @@ use plonky2::iop::witness::PartitionWitness;
 use plonky2::plonk::circuit_data::CommonCircuitData;
 use plonky2::util::serialization::{Buffer, IoResult};
 use plonky2::util::timing::TimingTree;
-use rayon::ThreadPoolBuilder;
+use pool::on_one_thread;
 use support::{alone, arena_bytes_of};
 
 #[global_allocator]
@@ -64,11 +66,6 @@ fn a_proof_of_a_proof_verifies_with_circuits_built_inside_and_outside_a_phase() 
 // adapter, and these tests fix both. The unused wires of a row of public inputs get random values: `fixed` makes them zero. A proof
 // also contains the first proof of work that *any* of rayon's threads finds, which determines its queries: `on_one_thread` makes that
 // the same one every time.
-
-fn on_one_thread<R: Send>(f: impl FnOnce() -> R + Send) -> R {
-    let pool = ThreadPoolBuilder::new().num_threads(1).build().expect("one thread starts");
-    pool.install(f)
-}
 
 /// A circuit without random wires.
 fn fixed(squarings: usize) -> Squarings {
@@ -132,138 +129,5 @@ impl SimpleGenerator<F, D> for Nothing {
 
     fn deserialize(_src: &mut Buffer, _common: &CommonCircuitData<F, D>) -> IoResult<Self> {
         Ok(Self)
-    }
-}
-
-/// The prover of the crate `starky`.
-#[cfg(feature = "starky")]
-mod starks {
-    use plonky2::field::extension::{Extendable, FieldExtension};
-    use plonky2::field::packed::PackedField;
-    use plonky2::field::polynomial::PolynomialValues;
-    use plonky2::field::types::Field;
-    use plonky2::hash::hash_types::RichField;
-    use plonky2::iop::ext_target::ExtensionTarget;
-    use plonky2::plonk::circuit_builder::CircuitBuilder;
-    use plonky2::util::timing::TimingTree;
-    use starky::config::StarkConfig;
-    use starky::constraint_consumer::{ConstraintConsumer, RecursiveConstraintConsumer};
-    use starky::evaluation_frame::{StarkEvaluationFrame, StarkFrame};
-    use starky::proof::StarkProofWithPublicInputs;
-    use starky::stark::Stark;
-    use starky::verifier::verify_stark_proof;
-
-    use crate::common::{C, D, F};
-    use crate::on_one_thread;
-    use crate::support::{alone, arena_bytes_of};
-
-    type Proof = StarkProofWithPublicInputs<F, C, D>;
-
-    /// Each proof has its own phase. Earlier proofs must survive later phases, the trace must lie in the arena, and the
-    /// proof must equal the framework's.
-    #[test]
-    fn five_starks_of_changing_size_verify_and_equal_the_framework_s() {
-        let _turn = alone();
-        on_one_thread(|| {
-            let config = StarkConfig::standard_fast_config();
-            let mut proofs: Vec<Proof> = Vec::new();
-            for log_rows in [12, 15, 12, 10, 15] {
-                let public_inputs = Fibonacci::public_inputs(log_rows);
-                let mut timing = TimingTree::default();
-
-                let mut served = 0;
-                let trace = || {
-                    let (bytes, trace) = arena_bytes_of(|| Fibonacci::trace(log_rows));
-                    served = bytes;
-                    trace
-                };
-                let inside = zk_alloc_plonky2::starky::prove_with_trace;
-                let proof: Proof = inside(Fibonacci, &config, trace, &public_inputs, None, &mut timing).unwrap();
-                let column_bytes = size_of::<F>() << log_rows;
-                // The system allocator serves smaller requests.
-                if column_bytes >= zk_alloc::min_arena_bytes() {
-                    assert!(served >= 2 * column_bytes as u64, "the arena served {served} bytes of 2^{log_rows} rows");
-                }
-
-                let trace = Fibonacci::trace(log_rows);
-                let theirs: Proof =
-                    starky::prover::prove(Fibonacci, &config, trace, &public_inputs, None, &mut timing).unwrap();
-                assert!(bytes(&proof) == bytes(&theirs), "`prove_with_trace` of 2^{log_rows} rows");
-
-                let trace = Fibonacci::trace(log_rows);
-                let prove = zk_alloc_plonky2::starky::prove;
-                let proof: Proof = prove(Fibonacci, &config, trace, &public_inputs, None, &mut timing).unwrap();
-                assert!(bytes(&proof) == bytes(&theirs), "`prove` of 2^{log_rows} rows");
-                proofs.push(proof);
-            }
-            for proof in proofs {
-                verify_stark_proof(Fibonacci, proof, &config, None).expect("it verifies");
-            }
-        });
-    }
-
-    fn bytes(proof: &Proof) -> Vec<u8> {
-        postcard::to_allocvec(proof).expect("a proof serialises")
-    }
-
-    /// Two columns of Fibonacci numbers. Public values are the first two and the last one.
-    #[derive(Clone, Copy)]
-    struct Fibonacci;
-
-    impl Fibonacci {
-        fn trace(log_rows: usize) -> Vec<PolynomialValues<F>> {
-            let (mut left, mut right) = (F::ONE, F::ONE);
-            let mut columns = [(); 2].map(|()| Vec::with_capacity(1 << log_rows));
-            for _ in 0..1 << log_rows {
-                columns[0].push(left);
-                columns[1].push(right);
-                (left, right) = (right, left + right);
-            }
-            columns.map(PolynomialValues::new).into()
-        }
-
-        fn public_inputs(log_rows: usize) -> [F; 3] {
-            let columns = Self::trace(log_rows);
-            [F::ONE, F::ONE, *columns[1].values.last().expect("it has rows")]
-        }
-    }
-
-    impl<F: RichField + Extendable<D>, const D: usize> Stark<F, D> for Fibonacci {
-        type EvaluationFrame<FE, P, const D2: usize>
-            = StarkFrame<P, P::Scalar, 2, 3>
-        where
-            FE: FieldExtension<D2, BaseField = F>,
-            P: PackedField<Scalar = FE>;
-
-        type EvaluationFrameTarget = StarkFrame<ExtensionTarget<D>, ExtensionTarget<D>, 2, 3>;
-
-        fn eval_packed_generic<FE, P, const D2: usize>(
-            &self,
-            vars: &Self::EvaluationFrame<FE, P, D2>,
-            constraints: &mut ConstraintConsumer<P>,
-        ) where
-            FE: FieldExtension<D2, BaseField = F>,
-            P: PackedField<Scalar = FE>,
-        {
-            let (row, next, public) = (vars.get_local_values(), vars.get_next_values(), vars.get_public_inputs());
-            constraints.constraint_first_row(row[0] - public[0]);
-            constraints.constraint_first_row(row[1] - public[1]);
-            constraints.constraint_last_row(row[1] - public[2]);
-            constraints.constraint_transition(next[0] - row[1]);
-            constraints.constraint_transition(next[1] - row[0] - row[1]);
-        }
-
-        fn eval_ext_circuit(
-            &self,
-            _: &mut CircuitBuilder<F, D>,
-            _: &Self::EvaluationFrameTarget,
-            _: &mut RecursiveConstraintConsumer<F, D>,
-        ) {
-            unreachable!("no circuit verifies these proofs")
-        }
-
-        fn constraint_degree(&self) -> usize {
-            2
-        }
     }
 }

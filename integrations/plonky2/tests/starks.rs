@@ -1,0 +1,139 @@
+//! Real proofs of the crate `starky` through the adapter, with zk-alloc installed, across phases.
+
+#[allow(dead_code)]
+mod common;
+#[path = "common/pool.rs"]
+mod pool;
+#[path = "../../test_support.rs"]
+mod support;
+
+use common::{C, D, F};
+use plonky2::field::extension::{Extendable, FieldExtension};
+use plonky2::field::packed::PackedField;
+use plonky2::field::polynomial::PolynomialValues;
+use plonky2::field::types::Field;
+use plonky2::hash::hash_types::RichField;
+use plonky2::iop::ext_target::ExtensionTarget;
+use plonky2::plonk::circuit_builder::CircuitBuilder;
+use plonky2::util::timing::TimingTree;
+use pool::on_one_thread;
+use starky::config::StarkConfig;
+use starky::constraint_consumer::{ConstraintConsumer, RecursiveConstraintConsumer};
+use starky::evaluation_frame::{StarkEvaluationFrame, StarkFrame};
+use starky::proof::StarkProofWithPublicInputs;
+use starky::stark::Stark;
+use starky::verifier::verify_stark_proof;
+use support::{alone, arena_bytes_of};
+
+#[global_allocator]
+static ALLOCATOR: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
+
+type Proof = StarkProofWithPublicInputs<F, C, D>;
+
+/// Each proof has its own phase. Earlier proofs must survive later phases, the trace must lie in the arena, and the
+/// proof must equal the framework's.
+#[test]
+fn five_starks_of_changing_size_verify_and_equal_the_framework_s() {
+    let _turn = alone();
+    on_one_thread(|| {
+        let config = StarkConfig::standard_fast_config();
+        let mut proofs: Vec<Proof> = Vec::new();
+        for log_rows in [12, 15, 12, 10, 15] {
+            let public_inputs = Fibonacci::public_inputs(log_rows);
+            let mut timing = TimingTree::default();
+
+            let mut served = 0;
+            let trace = || {
+                let (bytes, trace) = arena_bytes_of(|| Fibonacci::trace(log_rows));
+                served = bytes;
+                trace
+            };
+            let inside = zk_alloc_plonky2::starky::prove_with_trace;
+            let proof: Proof = inside(Fibonacci, &config, trace, &public_inputs, None, &mut timing).unwrap();
+            let column_bytes = size_of::<F>() << log_rows;
+            // The system allocator serves smaller requests.
+            if column_bytes >= zk_alloc::min_arena_bytes() {
+                assert!(served >= 2 * column_bytes as u64, "the arena served {served} bytes of 2^{log_rows} rows");
+            }
+
+            let trace = Fibonacci::trace(log_rows);
+            let theirs: Proof =
+                starky::prover::prove(Fibonacci, &config, trace, &public_inputs, None, &mut timing).unwrap();
+            assert!(bytes(&proof) == bytes(&theirs), "`prove_with_trace` of 2^{log_rows} rows");
+
+            let trace = Fibonacci::trace(log_rows);
+            let prove = zk_alloc_plonky2::starky::prove;
+            let proof: Proof = prove(Fibonacci, &config, trace, &public_inputs, None, &mut timing).unwrap();
+            assert!(bytes(&proof) == bytes(&theirs), "`prove` of 2^{log_rows} rows");
+            proofs.push(proof);
+        }
+        for proof in proofs {
+            verify_stark_proof(Fibonacci, proof, &config, None).expect("it verifies");
+        }
+    });
+}
+
+fn bytes(proof: &Proof) -> Vec<u8> {
+    postcard::to_allocvec(proof).expect("a proof serialises")
+}
+
+/// Two columns of Fibonacci numbers. Public values are the first two and the last one.
+#[derive(Clone, Copy)]
+struct Fibonacci;
+
+impl Fibonacci {
+    fn trace(log_rows: usize) -> Vec<PolynomialValues<F>> {
+        let (mut left, mut right) = (F::ONE, F::ONE);
+        let mut columns = [(); 2].map(|()| Vec::with_capacity(1 << log_rows));
+        for _ in 0..1 << log_rows {
+            columns[0].push(left);
+            columns[1].push(right);
+            (left, right) = (right, left + right);
+        }
+        columns.map(PolynomialValues::new).into()
+    }
+
+    fn public_inputs(log_rows: usize) -> [F; 3] {
+        let columns = Self::trace(log_rows);
+        [F::ONE, F::ONE, *columns[1].values.last().expect("it has rows")]
+    }
+}
+
+impl<F: RichField + Extendable<D>, const D: usize> Stark<F, D> for Fibonacci {
+    type EvaluationFrame<FE, P, const D2: usize>
+        = StarkFrame<P, P::Scalar, 2, 3>
+    where
+        FE: FieldExtension<D2, BaseField = F>,
+        P: PackedField<Scalar = FE>;
+
+    type EvaluationFrameTarget = StarkFrame<ExtensionTarget<D>, ExtensionTarget<D>, 2, 3>;
+
+    fn eval_packed_generic<FE, P, const D2: usize>(
+        &self,
+        vars: &Self::EvaluationFrame<FE, P, D2>,
+        constraints: &mut ConstraintConsumer<P>,
+    ) where
+        FE: FieldExtension<D2, BaseField = F>,
+        P: PackedField<Scalar = FE>,
+    {
+        let (row, next, public) = (vars.get_local_values(), vars.get_next_values(), vars.get_public_inputs());
+        constraints.constraint_first_row(row[0] - public[0]);
+        constraints.constraint_first_row(row[1] - public[1]);
+        constraints.constraint_last_row(row[1] - public[2]);
+        constraints.constraint_transition(next[0] - row[1]);
+        constraints.constraint_transition(next[1] - row[0] - row[1]);
+    }
+
+    fn eval_ext_circuit(
+        &self,
+        _: &mut CircuitBuilder<F, D>,
+        _: &Self::EvaluationFrameTarget,
+        _: &mut RecursiveConstraintConsumer<F, D>,
+    ) {
+        unreachable!("no circuit verifies these proofs")
+    }
+
+    fn constraint_degree(&self) -> usize {
+        2
+    }
+}
