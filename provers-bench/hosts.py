@@ -2,7 +2,7 @@
 """Makes a virtual machine behave like another kind of host, and runs a command there. Needs root.
 
     hosts.py [keeps] [thp=always|madvise|never] COMMAND...   runs COMMAND, then undoes the changes, unless earlier changes of `hosts.py` are in force
-    hosts.py [keeps] [thp=always|madvise|never]              changes the host until `hosts.py off`; start programs as above all the same
+    hosts.py [keeps] [thp=always|madvise|never]              prepares the host for several such commands, until `hosts.py off`
     hosts.py check                                           measures the first touch of memory on the host as it is now
     hosts.py off                                             undoes all changes
 
@@ -200,7 +200,7 @@ def main(words):
             elif word.startswith("thp="):
                 set_to("thp", word.removeprefix("thp="))
         code = run(words, is_kept) if words else 0
-        if stays and is_kept:
+        if stays and is_kept and REPORTING.exists():
             print("programs still find that this kernel reports free memory; start them by `hosts.py keeps COMMAND`", file=sys.stderr)
     except BaseException:
         off()

@@ -23,7 +23,7 @@ use starky::evaluation_frame::{StarkEvaluationFrame, StarkFrame};
 use starky::proof::StarkProofWithPublicInputs;
 use starky::stark::Stark;
 use starky::verifier::verify_stark_proof;
-use support::{alone, arena_bytes_of};
+use support::arena_bytes_of;
 
 #[global_allocator]
 static ALLOCATOR: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
@@ -34,7 +34,6 @@ type Proof = StarkProofWithPublicInputs<F, C, D>;
 /// proof must equal the framework's.
 #[test]
 fn five_starks_of_changing_size_verify_and_equal_the_framework_s() {
-    let _turn = alone();
     on_one_thread(|| {
         let config = StarkConfig::standard_fast_config();
         let mut proofs: Vec<Proof> = Vec::new();
