@@ -26,9 +26,15 @@ impl Growth {
         Self { expected_more: AtomicIsize::new(UNKNOWN), less: AtomicUsize::new(0) }
     }
 
-    /// Whether less is retained than phases touch.
+    /// Whether less is to be retained than phases touch.
     pub(crate) fn is_less_retained(&self) -> bool {
         self.less.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether phases may have touched more than their limit, as far as the arena's own count of `resident` bytes tells, and the peak live size.
+    pub(crate) fn is_possible(&self, resident: usize, peak: usize) -> bool {
+        let more = self.expected_more.load(Ordering::Relaxed);
+        more == UNKNOWN || resident > with_slack(peak.saturating_add_signed(more))
     }
 
     /// Notes that the last open phase ended with `touched` bytes in memory, and that the peak live size of all phases is `peak`. Returns how many
@@ -99,6 +105,7 @@ mod tests {
     fn phases_may_touch_as_much_more_as_the_live_size_grew() {
         let growth = Growth::new();
         assert_eq!(growth.end(300 * MIB, PEAK * MIB), 0);
+        assert_eq!([318, 320].map(|resident| growth.is_possible(resident * MIB, PEAK * MIB)), [false, true]);
         assert_eq!(growth.end(500 * MIB, (PEAK + 200) * MIB), 0);
         // The limit is 500 MiB and a sixteenth.
         assert_eq!(growth.end(600 * MIB, (PEAK + 200) * MIB), 2 * (600 * MIB - 500 * MIB * 17 / 16));

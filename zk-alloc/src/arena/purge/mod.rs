@@ -106,17 +106,21 @@ fn empty_large_caches(arena: &Arena, request_bytes: usize) -> bool {
 }
 
 /// Called at the end of the last phase, if free memory is retained. Purges what is not to be retained because of [`growth`]. Asks the kernel
-/// what is in memory, if the process has grown.
+/// what is in memory, if the process has grown and the arena's own count does not rule it out. So most phases make no system call for this.
 pub(crate) fn purge_growth(arena: &Arena) {
     /// As long as the process is no larger, nothing has grown.
     static PROCESS_BYTES: AtomicUsize = AtomicUsize::new(0);
+    let peak = accounts::peak_live_bytes();
+    if !GROWTH.is_less_retained() && !GROWTH.is_possible(resident_bytes(), peak) {
+        return;
+    }
     let process = os::process_bytes();
     if process <= PROCESS_BYTES.load(Ordering::Relaxed) && !GROWTH.is_less_retained() {
         return;
     }
     PROCESS_BYTES.store(growth::with_slack(process), Ordering::Relaxed);
     let untouched: usize = arena.region.zones().iter().map(|zone| zone.untouched_bytes(&mut { usize::MAX })).sum();
-    let surplus = GROWTH.end(resident_bytes().saturating_sub(untouched), accounts::peak_live_bytes());
+    let surplus = GROWTH.end(resident_bytes().saturating_sub(untouched), peak);
     let goal = process.saturating_sub(surplus);
     // A part of what is purged may be untouched, so one purge may not suffice.
     for _ in 0..3 {
