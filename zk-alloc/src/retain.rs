@@ -145,9 +145,7 @@ pub(crate) fn last_phase_ended() {
             arena::purge::relieve();
             return gate::tick();
         }
-        _ if by_setting.origin != Origin::Default || IS_RESIDENT.load(Ordering::Relaxed) => by_setting.value,
-        _ if is_kept_over_pause => {
-            arena::purge::purge_growth(arena);
+        _ if is_kept_over_pause || by_setting.origin != Origin::Default || IS_RESIDENT.load(Ordering::Relaxed) => {
             by_setting.value
         }
         _ => 0,

@@ -153,9 +153,6 @@ constants! {
     min_headroom_bytes = 512 * KIB, "bytes", off 0;
     /// Half of the peak is headroom, up to this many bytes (headroom.md).
     max_headroom_bytes = 6 * MIB, "bytes", off 0;
-    /// Phases may touch this part more memory than the first one, or `max_headroom_bytes` if that is more, before less is retained
-    /// (untouched.md).
-    growth_part = 16, "of the memory", off 1;
     /// In resident mode: the headroom above the peak of a busy process. A small process gets at most its own size.
     busy_headroom_bytes = 8 * MIB, "bytes", off 0;
     /// In resident mode: a process that allocates less than this in a window is idle. After a purge, it faults in no more than that.

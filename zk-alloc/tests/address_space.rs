@@ -137,11 +137,9 @@ fn grow_two(steps: usize) -> [Vec<usize>; 2] {
 #[test]
 fn huge_runs_that_grow_in_turn_stay_where_they_are() {
     alone!();
-    // The second phase touches other memory than the first, so the arena retains less after it. A vector may then move once from memory that
-    // is resident.
-    for most_places in [1, 1, 2, 2] {
+    for _ in 0..3 {
         let places = phase(|| grow_two(4));
-        assert!(places.iter().all(|places| places.len() <= most_places), "{places:x?}");
+        assert!(places.iter().all(|places| places.len() == 1), "{places:x?}");
     }
 }
 

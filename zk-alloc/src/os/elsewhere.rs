@@ -48,8 +48,6 @@ answer! {
     mappings_limit() -> Option<usize> = None;
     /// There are no control groups.
     missing_memory(usize, usize) -> usize = 0;
-    /// The bytes of the process that are in memory: not asked.
-    process_bytes() -> usize = 0;
     /// A program can't ask for huge pages.
     host_huge_pages() -> HostHugePages = HostHugePages::Unavailable;
     /// Only glibc can trim its heap.

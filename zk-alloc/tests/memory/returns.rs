@@ -2,7 +2,6 @@
 //! whether a phase was open. By the kernel's figures, only live memory stays resident.
 
 use std::hint::black_box;
-use std::mem::MaybeUninit;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -55,49 +54,6 @@ fn a_cap_holds_for_blocks_on_large_boundaries() {
     blocks.iter().for_each(|block| block.write(0, 4 * KIB));
     assert_costs_at_most(CAP_BYTES + 4 * MIB, before, "under a cap of 64 MiB");
     assert!(stats().resident_bytes <= CAP_BYTES, "{}", stats());
-}
-
-/// Makes 50 vectors of 2 MiB in a phase, and touches one half of each. Returns RSS after the phase.
-fn touch_half_of_each(half: usize) -> usize {
-    phase(|| {
-        let mut vectors: Vec<_> = (0..50).map(|_| Vec::<u8>::with_capacity(2 * MIB)).collect();
-        let touch = |vector: &mut Vec<u8>| vector.spare_capacity_mut()[half * MIB..][..MIB].fill(MaybeUninit::new(1));
-        vectors.iter_mut().for_each(touch);
-        black_box(vectors);
-    });
-    rss_bytes()
-}
-
-/// Vectors may have room that is never touched, at other places in each phase. A process that retained all that was ever touched would grow to
-/// its live size, although no phase needs as much.
-#[test]
-fn phases_that_touch_other_parts_of_the_same_memory_do_not_add_up() {
-    // With huge pages, touching a half touches all.
-    alone!(&[("ZK_ALLOC_THP", "never")]);
-    let first = touch_half_of_each(0);
-    let (second, later) = (touch_half_of_each(1), (0..4).map(|nth| touch_half_of_each(nth % 2)).max().unwrap());
-    assert!(second < first + 10 * MIB, "{first} bytes after the first phase, {second} after the second");
-    assert!(later < first + 10 * MIB, "{first} bytes after the first phase, {later} after a later one");
-}
-
-/// If other memory of the process grows, or the live size, purging free memory would not help.
-#[test]
-fn growth_of_other_memory_and_of_the_live_size_purges_nothing() {
-    alone!(&[("ZK_ALLOC_THP", "never")]);
-    let touch_all = |count: usize| phase(|| drop(buffers(count, 2 * MIB)));
-    touch_all(20);
-    let other = without_phase(100 * MIB);
-    touch_all(20);
-    (0..3).for_each(|_| touch_all(50));
-    assert_eq!(stats().purged_bytes, 0, "{}", stats());
-    drop(other);
-}
-
-/// Memory of the system allocator, which serves outside of phases.
-fn without_phase(bytes: usize) -> Vec<u8> {
-    let other = black_box(vec![1u8; bytes]);
-    assert_eq!(stats().live_bytes, 0, "{}", stats());
-    other
 }
 
 /// A phase returns the values that stay, and everything else in it was temporary, as in the README.

@@ -1,18 +1,16 @@
 //! Purging the free memory of all zones, by policy or to make room for a request.
 
 pub(crate) mod decay;
-mod growth;
 pub(crate) mod rhythm;
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::accounts::{Limit, resident_bytes};
 use crate::arena::pages::memory::Allowance;
 use crate::arena::pages::zone::Shortage;
 use crate::arena::purge::decay::{Caller, DecayState, HeapSnapshot, Marks, Verdict};
-use crate::arena::purge::growth::GROWTH;
 use crate::arena::{Arena, Contents, Purge, cached_bytes, get};
 use crate::{accounts, gate, os, tuning};
 
@@ -103,32 +101,6 @@ fn empty_large_caches(arena: &Arena, request_bytes: usize) -> bool {
         arena.size_classes.empty_some_caches(arena.slab_zone(), request_bytes);
     }
     is_due
-}
-
-/// Called at the end of the last phase, if free memory is retained. Purges what is not to be retained because of [`growth`]. Asks the kernel
-/// what is in memory, if the process has grown and the arena's own count does not rule it out. So most phases make no system call for this.
-pub(crate) fn purge_growth(arena: &Arena) {
-    /// As long as the process is no larger, nothing has grown.
-    static PROCESS_BYTES: AtomicUsize = AtomicUsize::new(0);
-    let peak = accounts::peak_live_bytes();
-    if !GROWTH.is_less_retained() && !GROWTH.is_possible(resident_bytes(), peak) {
-        return;
-    }
-    let process = os::process_bytes();
-    if process <= PROCESS_BYTES.load(Ordering::Relaxed) && !GROWTH.is_less_retained() {
-        return;
-    }
-    PROCESS_BYTES.store(growth::with_slack(process), Ordering::Relaxed);
-    let untouched: usize = arena.region.zones().iter().map(|zone| zone.untouched_bytes(&mut { usize::MAX })).sum();
-    let surplus = GROWTH.end(resident_bytes().saturating_sub(untouched), peak);
-    let goal = process.saturating_sub(surplus);
-    // A part of what is purged may be untouched, so one purge may not suffice.
-    for _ in 0..3 {
-        let surplus = os::process_bytes().saturating_sub(goal);
-        if surplus == 0 || trim(arena, resident_bytes().saturating_sub(surplus), Purge::Now) == 0 {
-            break;
-        }
-    }
 }
 
 /// Purges free memory until at most `keep_bytes` are resident, or no free memory is resident. Returns the bytes purged.

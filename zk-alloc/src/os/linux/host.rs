@@ -54,17 +54,6 @@ pub(crate) fn minor_faults() -> u64 {
     after_name.split_ascii_whitespace().nth(7).and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
-/// The bytes of the process that are in memory; 0 in a sandbox, as above, or if the system does not say.
-pub(crate) fn process_bytes() -> usize {
-    if super::super::is_in_sandbox() {
-        return 0;
-    }
-    // Seven numbers of pages, the second of which are in memory.
-    let mut buffer = [0; 256];
-    let pages = read_small(c"/proc/self/statm", &mut buffer).split(' ').nth(1).and_then(|field| field.parse().ok());
-    pages.unwrap_or(0usize).saturating_mul(super::real_page_bytes())
-}
-
 /// The beginning of a file, as much as the buffer holds; empty if it cannot be read.
 fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> &'a str {
     let Ok(file) = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return "" };

@@ -13,7 +13,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
 use rustix::thread::futex;
 
-pub(crate) use host::{host_huge_pages, limits, mappings_limit, minor_faults, missing_memory, process_bytes};
+pub(crate) use host::{host_huge_pages, limits, mappings_limit, minor_faults, missing_memory};
 
 use super::mapping::{covered, page_bytes, real_page_bytes, touch};
 use super::{Errno, HostHugePages, NotMoved, is_in_sandbox};
