@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "keeps the program's function in an atomic")]
 
 use std::mem::transmute;
+use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use crate::os::{self, Errno};
@@ -279,6 +280,11 @@ pub(crate) fn resident_bytes() -> usize {
     RESIDENT_BYTES.load(Ordering::Relaxed)
 }
 
+/// Bytes that are resident and free.
+pub(crate) fn free_bytes() -> usize {
+    resident_bytes().saturating_sub(used_bytes())
+}
+
 /// A limit up to which memory may become resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
@@ -342,33 +348,28 @@ fn purgeable_bytes(used: usize) -> usize {
 
 /// Notes that a purge did not reach its limit, and that nothing was left to purge. The next purge waits until more is freed.
 pub(crate) fn nothing_left_to_purge() {
-    STUCK_BYTES.store(resident_bytes().saturating_sub(used_bytes()), Ordering::Relaxed);
+    STUCK_BYTES.store(free_bytes(), Ordering::Relaxed);
 }
 
 /// Free and cached bytes when a purge last failed to make room below the cap.
 static FREE_AT_CAP_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes that are free, or cached by threads.
-fn free_bytes(cached_bytes: usize) -> usize {
-    resident_bytes().saturating_sub(used_bytes()).saturating_add(cached_bytes)
-}
-
 /// Whether `bytes` more would exceed the cap, and less free memory than that is resident.
 pub(crate) fn is_full(bytes: usize) -> bool {
-    let resident = resident_bytes();
-    resident.saturating_add(bytes) > cap_bytes() && resident.saturating_sub(used_bytes()) < bytes
+    resident_bytes().saturating_add(bytes) > cap_bytes() && free_bytes() < bytes
 }
 
 /// Notes that a purge did not make room below the cap.
 pub(crate) fn cap_holds(cached_bytes: usize) {
-    FREE_AT_CAP_BYTES.store(free_bytes(cached_bytes).max(1), Ordering::Relaxed);
+    FREE_AT_CAP_BYTES.store(free_bytes().saturating_add(cached_bytes).max(1), Ordering::Relaxed);
 }
 
 /// Whether a purge may make room for `bytes` below the cap, while threads cache `cached_bytes`. A purge reads many bitmaps. After one
 /// that freed nothing, the program must free a sixteenth of the excess before the next, and at least [`tuning::retry_at_cap_bytes`].
 pub(crate) fn may_make_room(bytes: usize, cached_bytes: usize) -> bool {
     let excess = resident_bytes().saturating_add(bytes).saturating_sub(max_bytes());
-    let (free, before) = (free_bytes(cached_bytes), FREE_AT_CAP_BYTES.load(Ordering::Relaxed));
+    let free = free_bytes().saturating_add(cached_bytes);
+    let before = FREE_AT_CAP_BYTES.load(Ordering::Relaxed);
     if free < before {
         FREE_AT_CAP_BYTES.store(free.max(1), Ordering::Relaxed);
     }
@@ -519,18 +520,8 @@ fn check_memory_limit_now() {
     }
     // SAFETY: `on_memory_limit` stored a function of this type before the share, which was seen with Acquire.
     let event = unsafe { transmute::<*mut (), Event>(EVENT.load(Ordering::Relaxed)) };
-    let guard = AbortOnUnwind;
-    event(resident_bytes, max_bytes);
-    std::mem::forget(guard);
-}
-
-/// Aborts the process if the program's function panics: an allocator must not unwind.
-struct AbortOnUnwind;
-
-impl Drop for AbortOnUnwind {
-    fn drop(&mut self) {
-        std::process::abort();
-    }
+    // An allocator must not unwind.
+    catch_unwind(|| event(resident_bytes, max_bytes)).unwrap_or_else(|_| std::process::abort());
 }
 
 #[cfg(test)]

@@ -133,12 +133,8 @@ impl<A> ZkAllocator<A> {
     /// Whether the arena serves this thread's requests now.
     #[inline]
     fn is_active(&self) -> bool {
-        match self.mode {
-            Mode::Scoped => {
-                gate::is_any_phase_open() && (self.participants == Participants::All || phase::is_in_pool())
-            }
-            Mode::Resident => true,
-        }
+        let is_participant = || self.participants == Participants::All || phase::is_in_pool();
+        self.mode == Mode::Resident || (gate::is_any_phase_open() && is_participant())
     }
 }
 
@@ -146,10 +142,8 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     /// A block from this thread's cache, if the arena serves all threads now. The caller tells the observers.
     #[inline(always)]
     fn try_cached(&self, layout: Layout) -> Option<NonNull<u8>> {
-        let is_active = match self.mode {
-            Mode::Scoped => self.participants == Participants::All && gate::is_any_phase_open(),
-            Mode::Resident => true,
-        };
+        let is_active =
+            self.mode == Mode::Resident || (self.participants == Participants::All && gate::is_any_phase_open());
         let is_plain = is_active && layout.size() >= gate::min_bytes();
         if is_plain { arena::alloc_cached(Class::of_usual(layout.size(), layout.align())?) } else { None }
     }
@@ -252,13 +246,8 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
             let pinned = if is_for_pinned { pinned::alloc(arena, size, align, contents) } else { None };
             let served = pinned.map_or_else(|| arena.alloc(size, align, contents), Ok);
             accounts::check_memory_limit();
-            match served {
-                Ok(at) => {
-                    observe::allocated(at, layout.size());
-                    return Ok(at);
-                }
-                Err(Unserved::Fails) => return Err(Unserved::Fails),
-                Err(Unserved::BackingServes) => {}
+            if served != Err(Unserved::BackingServes) {
+                return served.inspect(|&at| _ = observe::allocated(at, size));
             }
         }
         // The arena has no memory for this request, or there is no arena.

@@ -125,22 +125,12 @@ fn start() -> Result<(), Option<Errno>> {
         // Another thread is starting it now.
         return Ok(());
     }
-    match OwnThread::start(run, Some(STACK_BYTES)) {
-        Ok(thread) => {
-            // SAFETY: this thread moved the state to `STARTING`.
-            unsafe { *HANDLE.0.get() = Some(thread) };
-            STATE.store(state_of(own, RUNNING), Ordering::Release);
-            Ok(())
-        }
-        Err(refused) => {
-            STATE.store(NONE, Ordering::Release);
-            Err(Some(refused))
-        }
-    }
-}
-
-fn is_stopping() -> bool {
-    STATE.load(Ordering::Relaxed) & state_of(0, STOPPING) == STOPPING
+    let started = OwnThread::start(run, Some(STACK_BYTES)).inspect_err(|_| STATE.store(NONE, Ordering::Release));
+    let thread = started.map_err(Some)?;
+    // SAFETY: this thread moved the state to `STARTING`.
+    unsafe { *HANDLE.0.get() = Some(thread) };
+    STATE.store(state_of(own, RUNNING), Ordering::Release);
+    Ok(())
 }
 
 /// Runs on the thread.
@@ -148,7 +138,7 @@ fn run() {
     set_watched(true);
     loop {
         let ticket = PARKER.ticket();
-        if is_stopping() {
+        if STATE.load(Ordering::Relaxed) & STOPPING == STOPPING {
             break;
         }
         let pause = arena::purge::tick_in_background();

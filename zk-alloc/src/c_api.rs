@@ -94,13 +94,11 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) 
     // Larger lengths would overflow when they are rounded up.
     let is_sane = size <= isize::MAX as usize && align <= isize::MAX as usize / 2;
     // A library that is loaded into somebody else's program has no settings of its own.
-    let arena = || {
-        arena::open_to_serve(&Settings::new(), |in_signal_handler| {
-            first(!in_signal_handler);
-            retain::follow_live();
-        })
-    };
-    let served = match arena() {
+    let arena = arena::open_to_serve(&Settings::new(), |in_signal_handler| {
+        first(!in_signal_handler);
+        retain::follow_live();
+    });
+    let served = match arena {
         Some(arena) if is_sane => arena.alloc_measured(size, align, contents),
         _ => Err(Unserved::BackingServes),
     };
@@ -178,14 +176,10 @@ pub enum Freed {
 /// If [`alloc`] returned the address, the caller owns the memory, and nobody uses it any more.
 #[inline]
 pub unsafe fn dealloc(at: *mut u8) -> Freed {
-    match arena::of(at) {
-        Some((arena, at)) => {
-            observe::profile_freed(at.as_ptr());
-            // SAFETY: the caller's; the address lies in the region.
-            unsafe { arena.dealloc_measured(at) }.map_or_else(Freed::Not, |()| Freed::Here)
-        }
-        None => Freed::Elsewhere,
-    }
+    let Some((arena, at)) = arena::of(at) else { return Freed::Elsewhere };
+    observe::profile_freed(at.as_ptr());
+    // SAFETY: the caller's; the address lies in the region.
+    unsafe { arena.dealloc_measured(at) }.map_or_else(Freed::Not, |()| Freed::Here)
 }
 
 /// Changes the length of memory that [`alloc`] returned, so that the caller need not copy it.
@@ -210,12 +204,10 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeabl
         observe::profile_resized(at, new_size);
         return Ok(Resized::To(at));
     }
+    let freed = || observe::profile_freed(at.as_ptr());
     // SAFETY: as above; if the memory moved, nobody uses its old address.
-    let Some(moved) =
-        (unsafe { arena.grow_elsewhere(at, old_size, new_size, MIN_ALIGN, || observe::profile_freed(at.as_ptr())) })
-    else {
-        return Ok(Resized::Not(old_size));
-    };
+    let moved = unsafe { arena.grow_elsewhere(at, old_size, new_size, MIN_ALIGN, freed) };
+    let Some(moved) = moved else { return Ok(Resized::Not(old_size)) };
     accounts::check_memory_limit();
     observe::profile_allocated(moved, new_size);
     Ok(Resized::To(moved))

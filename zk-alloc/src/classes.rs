@@ -12,12 +12,10 @@ use crate::tuning;
 pub(crate) struct Class(u8);
 
 /// The largest request that a class serves, in bytes.
-#[cfg(not(loom))]
-pub(crate) const MAX_BYTES: usize = 32 << 10;
+///
 /// Under loom there are two classes, so that a thread cache has few atomics. The bitmap of a slab has two words in the shorter class,
 /// and one in the longer class. A page holds eight short blocks, or four long ones.
-#[cfg(loom)]
-pub(crate) const MAX_BYTES: usize = 2 * FINE_BYTES;
+pub(crate) const MAX_BYTES: usize = if cfg!(loom) { 2 * FINE_BYTES } else { 32 << 10 };
 /// The largest alignment that a class serves, in bytes. A request aligned to more gets pages of its own: it would leave most of a
 /// block empty.
 pub(crate) const MAX_ALIGN: usize = 4 << 10;
@@ -28,24 +26,13 @@ pub(crate) const COUNT: usize = number(MAX_BYTES) + 1;
 /// Blocks that one word of a slab's bitmap covers.
 const WORD_BITS: usize = u64::BITS as usize;
 /// Words of the longest bitmap.
-#[cfg(not(loom))]
-pub(crate) const MAX_WORDS: usize = 16;
-#[cfg(loom)]
-pub(crate) const MAX_WORDS: usize = 2;
-#[cfg(not(loom))]
-const MAX_BLOCKS: usize = MAX_WORDS * WORD_BITS;
-/// Under loom, slabs of the shorter class end with a page without blocks.
-#[cfg(loom)]
-const MAX_BLOCKS: usize = MAX_WORDS * WORD_BITS - 8;
+pub(crate) const MAX_WORDS: usize = if cfg!(loom) { 2 } else { 16 };
+/// The most blocks of a slab. Under loom, slabs of the shorter class end with a page without blocks.
+const MAX_BLOCKS: usize = if cfg!(loom) { MAX_WORDS * WORD_BITS - 8 } else { MAX_WORDS * WORD_BITS };
 
-/// The size of the smallest slab, in bytes. A slab's address is a multiple of its size.
-#[cfg(not(loom))]
-pub(crate) const MIN_SLAB_BYTES: usize = 16 << 10;
-/// Under loom, the bitmap of a slab has two words in one class, and one in the other.
-#[cfg(loom)]
-pub(crate) const MIN_SLAB_BYTES: usize = 64 << 10;
-/// The size of the largest slab, in bytes.
-pub(crate) const MAX_SLAB_BYTES: usize = 256 << 10;
+/// The size of the smallest slab, in bytes. A slab's address is a multiple of its size. Under loom, the bitmap of a slab has two words in
+/// one class, and one in the other.
+pub(crate) const MIN_SLAB_BYTES: usize = if cfg!(loom) { 64 << 10 } else { 16 << 10 };
 
 /// The size of a slab for blocks of this size. It holds at least eight blocks. With more blocks, less is wasted at the end of the slab.
 /// With fewer, the slab becomes empty sooner, so that another class can use it.
@@ -55,7 +42,7 @@ pub(crate) const fn slab_bytes(block_bytes: usize) -> usize {
         1025..=4096 => 32 << 10,
         4097..=8192 => 64 << 10,
         8193..=16384 => 128 << 10,
-        _ => MAX_SLAB_BYTES,
+        _ => 256 << 10,
     }
 }
 
@@ -67,10 +54,7 @@ pub(crate) fn set_page_bytes(bytes: usize) {
     PAGE_BYTES.store(bytes, Ordering::Relaxed);
 }
 
-#[cfg(not(loom))]
-const FINE_BYTES: usize = 16;
-#[cfg(loom)]
-const FINE_BYTES: usize = 512;
+const FINE_BYTES: usize = if cfg!(loom) { 512 } else { 16 };
 const FINE_CLASSES: usize = 8;
 const FINE_MAX_BYTES: usize = FINE_BYTES * FINE_CLASSES;
 pub(crate) const PER_DOUBLING: usize = 8;
@@ -89,10 +73,7 @@ struct Facts {
 }
 
 /// The limit of a thread cache for one class: in bytes, and then the minimum and the maximum in blocks.
-#[cfg(not(loom))]
-const CACHED: (usize, usize, usize) = (128 << 10, 8, 64);
-#[cfg(loom)]
-const CACHED: (usize, usize, usize) = (64, 2, 2);
+const CACHED: (usize, usize, usize) = if cfg!(loom) { (64, 2, 2) } else { (128 << 10, 8, 64) };
 
 /// The length of tables that are indexed by class: a power of two, so that no index needs a bounds check.
 pub(crate) const TABLE: usize = COUNT.next_power_of_two();
@@ -111,7 +92,7 @@ const fn facts() -> [Facts; TABLE] {
     let (mut number, mut place) = (1, 0);
     while number < COUNT {
         let bytes = bytes_of(number);
-        let capacity = capacity_of(bytes);
+        let capacity = min(max(CACHED.0 / bytes, CACHED.1), CACHED.2);
         all[number] = Facts {
             block_bytes: bytes as u32,
             reciprocal: (1_u128 << 64).div_ceil(bytes as u128) as u64,
@@ -123,16 +104,6 @@ const fn facts() -> [Facts; TABLE] {
         number += 1;
     }
     all
-}
-
-/// How many blocks of `bytes` a slab of `slab_bytes` is cut into.
-pub(crate) const fn blocks_of(slab_bytes: usize, bytes: usize) -> usize {
-    min(slab_bytes / bytes, MAX_BLOCKS)
-}
-
-/// The most blocks of `bytes` that a thread caches.
-pub(crate) const fn capacity_of(bytes: usize) -> usize {
-    min(max(CACHED.0 / bytes, CACHED.1), CACHED.2)
 }
 
 const fn min(a: usize, b: usize) -> usize {
@@ -159,10 +130,9 @@ const fn bytes_of(number: usize) -> usize {
     if number <= FINE_CLASSES {
         number * FINE_BYTES
     } else {
-        let (doublings, step) =
-            ((number - FINE_CLASSES - 1) / PER_DOUBLING, (number - FINE_CLASSES - 1) % PER_DOUBLING);
-        let base = FINE_MAX_BYTES << doublings;
-        base + (step + 1) * (base / PER_DOUBLING)
+        let above = number - FINE_CLASSES - 1;
+        let base = FINE_MAX_BYTES << (above / PER_DOUBLING);
+        base + (above % PER_DOUBLING + 1) * (base / PER_DOUBLING)
     }
 }
 
@@ -247,7 +217,7 @@ impl Class {
 
     /// The number of blocks in one of its slabs.
     pub(crate) fn blocks(self) -> usize {
-        blocks_of(self.slab_bytes(), self.block_bytes())
+        (self.slab_bytes() / self.block_bytes()).min(MAX_BLOCKS)
     }
 
     /// The number of words in a slab's bitmap.
@@ -265,12 +235,8 @@ impl Class {
     /// is 1 for blocks above two lines, which share lines only at their ends.
     pub(crate) fn blocks_by_lines(self) -> usize {
         const LINE_BYTES: usize = 64;
-        let odd_bytes = 1 << self.block_bytes().trailing_zeros();
-        if tuning::fetches_lines() != 0 && self.block_bytes() <= 2 * LINE_BYTES {
-            (LINE_BYTES / odd_bytes).max(1)
-        } else {
-            1
-        }
+        let share_lines = tuning::fetches_lines() != 0 && self.block_bytes() <= 2 * LINE_BYTES;
+        if share_lines { (LINE_BYTES >> self.block_bytes().trailing_zeros()).max(1) } else { 1 }
     }
 
     /// The index of the block that begins at byte `offset` of its slab.

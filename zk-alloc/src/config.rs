@@ -518,17 +518,11 @@ pub(crate) fn on_signal_of(setting: &Setting<i32>, run: fn()) -> bool {
 
 /// Resolves the settings, and puts them in force.
 pub(crate) fn load(program: &Settings) -> Config {
-    let may_warn = !HAS_WARNED.load(Ordering::Relaxed);
-    let warn = |_: &str, warning: fmt::Arguments<'_>| {
-        if may_warn {
-            os::warn(warning);
-        }
-    };
-    let config = Config::resolve(os::host(), os::variable, program, warn);
-    check_others(os::variable, warn);
-    if may_warn {
-        warn_of_unknown(|_| false);
-    }
+    let has_warned = HAS_WARNED.load(Ordering::Relaxed);
+    let warn = warn_unless(|_| has_warned);
+    let config = Config::resolve(os::host(), os::variable, program, &warn);
+    check_others(&warn);
+    warn_of_unknown(|_| has_warned);
     if config.settings.sandbox.value {
         os::enter_sandbox();
     }
@@ -552,15 +546,21 @@ fn parse_constant(text: &str) -> Option<usize> {
     if text == "never" { Some(usize::MAX) } else { parse_bytes(text) }
 }
 
+/// Writes a warning about a variable, unless `is_reported` returns `true` for the variable.
+fn warn_unless(is_reported: impl Fn(&'static str) -> bool) -> impl Fn(&'static str, fmt::Arguments<'_>) {
+    move |variable: &'static str, warning: fmt::Arguments<'_>| {
+        if !is_reported(variable) {
+            os::warn(warning);
+        }
+    }
+}
+
 /// Warns of unusable values of the settings that are not the arena's.
-fn check_others(
-    environment: impl Fn(&'static str) -> Option<Value>,
-    mut warn: impl FnMut(&'static str, fmt::Arguments<'_>),
-) {
-    OFF.resolve(&environment, None, false, &mut warn);
-    RELEASE_SIGNAL.resolve(&environment, None, 0, &mut warn);
+fn check_others(mut warn: impl FnMut(&'static str, fmt::Arguments<'_>)) {
+    OFF.resolve(os::variable, None, false, &mut warn);
+    RELEASE_SIGNAL.resolve(os::variable, None, 0, &mut warn);
     #[cfg(feature = "profile")]
-    PROFILE_SIGNAL.resolve(&environment, None, 0, &mut warn);
+    PROFILE_SIGNAL.resolve(os::variable, None, 0, &mut warn);
 }
 
 /// Warns of a variable that no part of the allocator reads, unless `is_reported` returns `true` for it.
@@ -589,18 +589,14 @@ pub fn warn_of_settings(is_reported: impl Fn(&str) -> bool) {
     warn_of_unknown(&is_reported);
     let each = |host, warn: &mut dyn FnMut(&'static str, fmt::Arguments<'_>)| {
         Config::resolve(host, os::variable, &Settings::new(), &mut *warn);
-        check_others(os::variable, warn);
+        check_others(warn);
     };
     // Whether there is a warning does not depend on the host. The real host, whose defaults a warning names, takes longer to ask.
     let mut is_any = false;
     let limits = Limits { threads: 1, memory_bytes: 0, is_memory_grouped: false };
     each(Host { limits, huge_pages: HostHugePages::Unavailable }, &mut |_, _| is_any = true);
     if is_any {
-        each(os::host(), &mut |variable, warning| {
-            if !is_reported(variable) {
-                os::warn(warning);
-            }
-        });
+        each(os::host(), &mut warn_unless(is_reported));
     }
 }
 
@@ -630,12 +626,7 @@ pub(crate) fn background_setting() -> Option<bool> {
 /// variable.
 #[cfg(feature = "profile")]
 pub(crate) fn profile_mean_bytes(default: usize, is_reported: impl Fn(&'static str) -> bool) -> usize {
-    let warn = |variable, warning: fmt::Arguments<'_>| {
-        if !is_reported(variable) {
-            os::warn(warning);
-        }
-    };
-    PROFILE_BYTES.resolve(os::variable, None, default, warn).value
+    PROFILE_BYTES.resolve(os::variable, None, default, warn_unless(is_reported)).value
 }
 
 /// The outcome of the huge-page setting for memory outside of the arena. This gives no warning: the arena warns of an unusable value when

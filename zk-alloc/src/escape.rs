@@ -132,15 +132,10 @@ pub(crate) fn window_begun() {
     WINDOW.fetch_add(1, Ordering::Relaxed);
 }
 
-#[inline]
-pub(crate) fn is_on() -> bool {
-    gate::is_told(Observer::Escapes)
-}
-
 /// Whether the tracing itself makes this request. The backing allocator serves its large requests, so that they do not count as escaped.
 #[inline(always)]
 pub(crate) fn is_own_request() -> bool {
-    is_on() && INSIDE.try_with(Cell::get).unwrap_or(false)
+    gate::is_told(Observer::Escapes) && INSIDE.try_with(Cell::get).unwrap_or(false)
 }
 
 #[cold]
@@ -157,13 +152,7 @@ pub(crate) fn allocated(at: usize, bytes: usize) {
 
 /// Notes a live allocation. Returns `false` if the table is locked or can't grow.
 fn note(at: usize, allocation: Made) -> bool {
-    made().is_some_and(|mut made| {
-        let has_room = made.try_reserve(1).is_ok();
-        if has_room {
-            made.insert(at, allocation);
-        }
-        has_room
-    })
+    made().is_some_and(|mut made| made.try_reserve(1).map(|()| made.insert(at, allocation)).is_ok())
 }
 
 #[cold]

@@ -49,8 +49,7 @@ impl Frames {
     /// knows them.
     pub(crate) fn resolved(&self) -> String {
         let place = |call: &Call| call.place.as_ref().map_or_else(String::new, |at| format!("             at {at}\n"));
-        let calls = self.calls();
-        calls
+        self.calls()
             .iter()
             .enumerate()
             .map(|(number, call)| format!("{number:>4}: {}\n{}", call.function, place(call)))

@@ -109,7 +109,17 @@ impl Drop for PhaseGuard {
         end_phase();
         // After the end of the phase: the subscriber's memory is not the prover's.
         #[cfg(feature = "tracing")]
-        report.trace();
+        tracing::info!(
+            target: "zk_alloc",
+            wall_s = report.wall.as_secs_f64(),
+            peak_live_bytes = report.peak_live_bytes,
+            reused_bytes = report.reused_bytes,
+            fresh_bytes = report.fresh_bytes,
+            overflow_bytes = report.overflow_bytes,
+            escaped_bytes = report.escaped_bytes,
+            minor_faults = report.minor_faults,
+            "phase ended"
+        );
     }
 }
 
@@ -206,7 +216,8 @@ pub fn end_phase() {
     // in phases of other threads. This has an effect only with `Participants::Pool`.
     OWN.set(OWN.get().saturating_sub(1));
     if gate::phase_ended() {
-        if escape::is_on() && arena::get().is_some_and(|arena| arena.config().settings.trace_escaped.value) {
+        let is_set = || arena::get().is_some_and(|arena| arena.config().settings.trace_escaped.value);
+        if gate::is_told(gate::Observer::Escapes) && is_set() {
             print_escaped();
         }
         retain::last_phase_ended();

@@ -292,11 +292,9 @@ impl Pinned {
         };
         // SAFETY: claimed above, and known to nobody else.
         let run = unsafe { Populate::of_run(zone, start, bytes) };
-        let register = || register(start.as_ptr(), bytes);
-        let registered = run
-            .on_threads(arena.config().threads)
-            .map_err(refused)
-            .and_then(|()| register().map_err(|error| NotPinned::NotRegistered { asked_bytes, error }));
+        let registered = run.on_threads(arena.config().threads).map_err(refused).and_then(|()| {
+            register(start.as_ptr(), bytes).map_err(|error| NotPinned::NotRegistered { asked_bytes, error })
+        });
         registered.inspect_err(|_| _ = range.return_to_zone(arena)).map(|()| range)
     }
 

@@ -49,7 +49,8 @@ use crate::config;
 use crate::frames::Frames;
 use crate::gate::{self, Observer};
 use crate::os;
-use sampler::Stream;
+pub(crate) use live::may_hold;
+use sampler::{Noted, Stream};
 pub use sites::{Amount, Site, Source};
 
 /// The mean distance between two samples, in bytes, that suits most programs: 512 KiB.
@@ -83,7 +84,7 @@ pub struct Snapshot {
 /// Other threads may allocate during this call. A sample that they take at that moment may count for another site.
 pub fn start(mean_bytes: usize) {
     stop();
-    if let Err(refused) = sites::open().and_then(|()| live::open()) {
+    if let Err(refused) = sites::TABLE.map().and_then(|()| live::TABLE.map()) {
         os::warn(format_args!(
             "the system refused memory for samples of call sites (errno {}); nothing is sampled",
             refused.0
@@ -189,18 +190,17 @@ pub fn unsampled<R>(f: impl FnOnce() -> R) -> R {
 
 /// Starts to sample if the environment says so.
 pub(crate) fn start_if_set() {
-    if os::variable("ZK_ALLOC_PROFILE").is_none_or(|value| matches!(value.text(), Some("" | "0"))) {
-        return;
+    if os::variable("ZK_ALLOC_PROFILE").is_some_and(|value| !matches!(value.text(), Some("" | "0"))) {
+        start(config::profile_mean_bytes(MEAN_BYTES, |_| false));
     }
-    start(config::profile_mean_bytes(MEAN_BYTES, |_| false));
 }
 
 /// Samples a request for `size` bytes, which was served at `at`.
 pub(crate) fn allocated(at: usize, size: usize, source: Source, served_bytes: impl FnOnce() -> usize) {
     let epoch = EPOCH.load(Ordering::Acquire);
-    let Some(sampled) = sampler::sample(Stream::Requests, size) else { return };
+    let Some(weight) = sampler::sample(Stream::Requests, size) else { return };
     let Some(site) = sampler::exclusively(|| here(source)) else { return };
-    let noted = sampled.of(served_bytes());
+    let noted = Noted::of(weight, served_bytes());
     if live::insert(at, site, noted) {
         // The tables were cleared in between.
         if EPOCH.load(Ordering::Acquire) != epoch {
@@ -216,9 +216,9 @@ pub(crate) fn allocated(at: usize, size: usize, source: Source, served_bytes: im
 /// Samples `bytes` of a request that become resident.
 #[cold]
 pub(crate) fn fresh(bytes: usize) {
-    let Some(sampled) = sampler::sample(Stream::FreshBytes, bytes) else { return };
+    let Some(weight) = sampler::sample(Stream::FreshBytes, bytes) else { return };
     if let Some(site) = sampler::exclusively(|| here(Source::Arena)) {
-        sites::fresh(site, sampled.of(bytes).bytes);
+        sites::fresh(site, Noted::of(weight, bytes).bytes);
     }
 }
 
@@ -236,12 +236,6 @@ pub(crate) fn freed(at: usize) {
     if may_hold(at) {
         died(at);
     }
-}
-
-/// `false` if no sample of this address is alive.
-#[inline(always)]
-pub(crate) fn may_hold(at: usize) -> bool {
-    live::may_hold(at)
 }
 
 #[cold]

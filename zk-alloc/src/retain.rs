@@ -178,13 +178,9 @@ pub(crate) fn trim(how: Purge) -> usize {
 /// Installs a handler for the signal of `ZK_ALLOC_RELEASE_SIGNAL`, unless the program handles that signal. The handler purges all free memory of
 /// the arena. Never called in a signal handler.
 pub(crate) fn release_on_signal_if_set() {
-    config::on_signal_of(&config::RELEASE_SIGNAL, release_in_handler);
-}
-
-/// As [`release`], without the C library's heap, whose lock the interrupted code may hold. The arena has no lock. Like a request in a signal
-/// handler, the purge leaves out the cache or the decay tick in which its thread was interrupted.
-fn release_in_handler() {
-    trim(Purge::Now);
+    // As `release`, without the C library's heap, whose lock the interrupted code may hold. The arena has no lock. Like a request in a signal
+    // handler, the purge leaves out the cache or the decay tick in which its thread was interrupted.
+    config::on_signal_of(&config::RELEASE_SIGNAL, || _ = trim(Purge::Now));
 }
 
 /// Lets the system take the arena's free memory when it runs short (`MADV_FREE`), and returns how many bytes that may be. Until
@@ -228,8 +224,7 @@ pub fn reserve(bytes: usize) -> usize {
     let arena = arena::open();
     background::start_if_set();
     arena.map_or(0, |arena| {
-        // A refusal is counted, and warned of once.
-        let resident = arena.populate(bytes, |memory| _ = memory.on_threads(arena.config().threads));
+        let resident = arena.populate(bytes);
         accounts::keep_reserved(resident);
         accounts::check_memory_limit();
         resident

@@ -301,17 +301,15 @@ impl Scratch {
         // reset, and by then this borrow must be over.
         Ok(unsafe { slice::from_raw_parts_mut(at.cast().as_ptr(), len) })
     }
-}
 
-// The bump pointer. It handles addresses only; the methods above decide who owns the memory at them.
-impl Scratch {
+    // The bump pointer. It handles addresses only; the methods above decide who owns the memory at them.
+
     /// Claims `size` free bytes, on a boundary of `align`, a power of two.
     #[inline]
     fn claim(&self, size: usize, align: usize) -> Result<NonNull<u8>, ScratchExhausted> {
         let base = self.memory.start();
-        let Some(offset) = place(base.addr().get(), self.used.get(), self.capacity_bytes(), size, align) else {
-            return Err(self.exhausted(size, align));
-        };
+        let offset = place(base.addr().get(), self.used.get(), self.capacity_bytes(), size, align);
+        let offset = offset.ok_or_else(|| self.exhausted(size, align))?;
         self.used.set(offset + size);
         // SAFETY: `place` returns an offset within the capacity, which is the length of the mapping.
         Ok(unsafe { base.add(offset) })
@@ -431,10 +429,9 @@ impl fmt::Debug for Scratch {
 }
 
 /// Where in `[base + used, base + capacity)` the first `size` bytes on a boundary of `align` begin, as an offset from `base`.
-const fn place(base: usize, used: usize, capacity: usize, size: usize, align: usize) -> Option<usize> {
-    let Some(at) = (base + used).checked_next_multiple_of(align) else { return None };
-    let offset = at - base;
-    if offset <= capacity && size <= capacity - offset { Some(offset) } else { None }
+fn place(base: usize, used: usize, capacity: usize, size: usize, align: usize) -> Option<usize> {
+    let offset = (base + used).checked_next_multiple_of(align)? - base;
+    (offset <= capacity && size <= capacity - offset).then_some(offset)
 }
 
 /// The values in slots that were all written. (Slices have a method for this from Rust 1.93 on.)

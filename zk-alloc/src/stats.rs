@@ -132,9 +132,22 @@ pub fn stats() -> Stats {
         peak_live_bytes: accounts::peak_live_bytes(),
         ..Stats::default()
     };
-    if let Some(arena) = arena::get() {
-        add(&mut stats, arena);
-    }
+    let Some(arena) = arena::get() else { return stats };
+    let sums = arena::sums();
+    let (blocks, runs) = (sums.blocks, sums.runs);
+    (stats.slab_allocations, stats.slab_bytes) = (blocks.allocations, blocks.bytes);
+    (stats.run_allocations, stats.run_bytes) = (runs.allocations, runs.bytes);
+    (stats.slabs, stats.slabs_in_use_bytes) = arena.size_classes.slabs.in_use();
+    stats.slab_live_bytes = arena.size_classes.live_bytes();
+    stats.address_space_bytes = arena.region.len();
+    [stats.pinned_bytes, stats.pinned_in_use_bytes, stats.pinned_peak_bytes] = pinned::sizes();
+    (stats.resident_bytes, stats.purged_bytes) = (accounts::resident_bytes(), accounts::purged_bytes());
+    stats.pressure_purges = arena::purge::pressure_purges();
+    stats.huge_pages = Some(arena.config().huge_pages);
+    stats.settings = Some(arena.config().settings);
+    arena.region.zones().iter().for_each(|zone| zone.counters().add_to(&mut stats));
+    stats.arena_allocations = stats.slab_allocations + stats.run_allocations;
+    stats.arena_bytes = stats.slab_bytes + stats.run_bytes;
     stats
 }
 
@@ -187,25 +200,6 @@ pub fn thread_stats() -> ThreadStats {
 pub(crate) fn live_bytes() -> usize {
     let [pinned, in_use, _] = pinned::sizes();
     accounts::used_bytes().saturating_sub(arena::cached_bytes() + pinned.saturating_sub(in_use))
-}
-
-/// Adds the arena's counters.
-fn add(stats: &mut Stats, arena: &arena::Arena) {
-    let sums = arena::sums();
-    let (blocks, runs) = (sums.blocks, sums.runs);
-    (stats.slab_allocations, stats.slab_bytes) = (blocks.allocations, blocks.bytes);
-    (stats.run_allocations, stats.run_bytes) = (runs.allocations, runs.bytes);
-    (stats.slabs, stats.slabs_in_use_bytes) = arena.size_classes.slabs.in_use();
-    stats.slab_live_bytes = arena.size_classes.live_bytes();
-    stats.address_space_bytes = arena.region.len();
-    [stats.pinned_bytes, stats.pinned_in_use_bytes, stats.pinned_peak_bytes] = pinned::sizes();
-    (stats.resident_bytes, stats.purged_bytes) = (accounts::resident_bytes(), accounts::purged_bytes());
-    stats.pressure_purges = arena::purge::pressure_purges();
-    stats.huge_pages = Some(arena.config().huge_pages);
-    stats.settings = Some(arena.config().settings);
-    arena.region.zones().iter().for_each(|zone| zone.counters().add_to(stats));
-    stats.arena_allocations = stats.slab_allocations + stats.run_allocations;
-    stats.arena_bytes = stats.slab_bytes + stats.run_bytes;
 }
 
 /// Bytes, shown in MiB.
@@ -283,24 +277,6 @@ impl PhaseReport {
     #[must_use]
     pub fn hit_rate(&self) -> Option<f64> {
         hit_rate(self.slab_bytes + self.run_bytes, self.fresh_bytes)
-    }
-}
-
-#[cfg(feature = "tracing")]
-impl PhaseReport {
-    /// Emits the event of a phase that ended.
-    pub(crate) fn trace(&self) {
-        tracing::info!(
-            target: "zk_alloc",
-            wall_s = self.wall.as_secs_f64(),
-            peak_live_bytes = self.peak_live_bytes,
-            reused_bytes = self.reused_bytes,
-            fresh_bytes = self.fresh_bytes,
-            overflow_bytes = self.overflow_bytes,
-            escaped_bytes = self.escaped_bytes,
-            minor_faults = self.minor_faults,
-            "phase ended"
-        );
     }
 }
 

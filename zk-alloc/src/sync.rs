@@ -28,6 +28,7 @@ mod watched {
 
     macro_rules! watched {
         ($($name:ident: $integer:ty),*) => {$(
+            #[derive(Default)]
             pub(crate) struct $name {
                 atomic: loom::sync::atomic::$name,
                 twin: loom::sync::atomic::AtomicBool,

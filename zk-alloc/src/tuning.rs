@@ -6,7 +6,6 @@
 
 #![cfg_attr(not(unix), allow(dead_code, reason = "other systems do not fork"))]
 
-#[cfg(feature = "tune")]
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A constant of the table.
@@ -29,17 +28,9 @@ macro_rules! constants {
     ($($(#[doc = $reason:literal])+ $name:ident = $value:expr, $unit:literal $(, off $off:expr)?;)+) => {
         $(
             $(#[doc = $reason])+
-            #[cfg(not(feature = "tune"))]
-            #[inline(always)]
-            pub(crate) const fn $name() -> usize {
-                $value
-            }
-
-            $(#[doc = $reason])+
-            #[cfg(feature = "tune")]
             #[inline(always)]
             pub(crate) fn $name() -> usize {
-                VALUES[Index::$name as usize].load(Ordering::Relaxed)
+                if cfg!(feature = "tune") { VALUES[Index::$name as usize].load(Ordering::Relaxed) } else { $value }
             }
         )+
 
@@ -54,14 +45,12 @@ macro_rules! constants {
             },
         )+];
 
-        #[cfg(feature = "tune")]
         #[allow(non_camel_case_types, reason = "the names of the functions")]
         enum Index {
             $($name,)+
         }
 
-        /// The values in force, by [`Index`].
-        #[cfg(feature = "tune")]
+        /// The values in force with the feature `tune`, by [`Index`].
         static VALUES: [AtomicUsize; CONSTANTS.len()] = [$(AtomicUsize::new($value),)+];
     };
     (@off) => { None };

@@ -17,7 +17,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use crate::accounts::{self, resident_bytes};
+use crate::accounts;
 use crate::arena::{self, Arena, front};
 use crate::os::{self, Errno, Signals};
 use crate::{pinned, tuning};
@@ -67,8 +67,7 @@ extern "C" fn register() {
 /// Called before a fork, by the thread that forks.
 extern "C" fn before_fork() {
     let Some(arena) = arena::get() else { return };
-    let free_bytes = resident_bytes().saturating_sub(accounts::used_bytes());
-    if free_bytes < tuning::fork_min_bytes() || os::is_in_sandbox() || IS_REFUSED.load(Ordering::Relaxed) {
+    if accounts::free_bytes() < tuning::fork_min_bytes() || os::is_in_sandbox() || IS_REFUSED.load(Ordering::Relaxed) {
         return;
     }
     // A signal handler must not fork in the middle of this.
@@ -76,8 +75,7 @@ extern "C" fn before_fork() {
     let own = os::process_generation();
     let before = FORKING.load(Ordering::Relaxed);
     if before == own || FORKING.compare_exchange(before, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        signals.restore();
-        return;
+        return signals.restore();
     }
     // A thread of the parent made this process by the raw system call, while another thread of the parent was forking.
     if before != 0 {

@@ -46,12 +46,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use crate::accounts::{self, Limit, resident_bytes};
 use crate::arena::front::Cache;
-pub(crate) use crate::arena::front::alloc as alloc_cached;
-pub(crate) use crate::arena::front::{cached_run_bytes, sums, thread_totals};
+pub(crate) use crate::arena::front::{alloc as alloc_cached, cached_run_bytes, sums, thread_totals};
 #[cfg(feature = "c-api")]
 pub use crate::arena::heap::NotFreeable;
 use crate::arena::heap::SizeClasses;
-use crate::arena::pages::bitmap::align_up;
 pub(crate) use crate::arena::pages::bitmap::{Bitmap, Table};
 pub(crate) use crate::arena::pages::layout::HugeAdvice;
 use crate::arena::pages::layout::{self, Path, RunKind, RunUse, ZoneSpec};
@@ -60,8 +58,7 @@ use crate::arena::pages::lengths::Lengths;
 use crate::arena::pages::memory::Density;
 pub(crate) use crate::arena::pages::memory::Purge;
 pub(crate) use crate::arena::pages::runs::{Runs, Wanted};
-pub(crate) use crate::arena::pages::zone::Contents;
-pub(crate) use crate::arena::pages::zone::{Populate, Shortage, Zone};
+pub(crate) use crate::arena::pages::zone::{Contents, Populate, Shortage, Zone};
 use crate::classes::{self, Class};
 use crate::config::{self, Config, Settings};
 use crate::os::{self, AddressRange, Errno, Mapping};
@@ -297,17 +294,14 @@ impl Arena {
     /// What happens to the request: the zones have no memory for it, or it would exceed the cap.
     #[inline(always)]
     pub(crate) fn alloc(&self, size: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Unserved> {
-        match self.try_alloc(size, align, contents, Limit::Peak) {
-            Ok(at) => Ok(at),
-            Err(shortage) => {
-                let found = match shortage {
-                    Shortage::Full => self.alloc_in_any_zone(size, align, contents),
-                    Shortage::Refused => None,
-                    Shortage::OverBudget => purge::alloc_within_budget(self, size, align, contents),
-                };
-                found.map_or_else(|| self.alloc_at_hard_limit(size, align, contents), Ok)
-            }
-        }
+        self.try_alloc(size, align, contents, Limit::Peak).or_else(|shortage| {
+            let found = match shortage {
+                Shortage::Full => self.alloc_in_any_zone(size, align, contents),
+                Shortage::Refused => None,
+                Shortage::OverBudget => purge::alloc_within_budget(self, size, align, contents),
+            };
+            found.map_or_else(|| self.alloc_at_hard_limit(size, align, contents), Ok)
+        })
     }
 
     /// Decides what happens to a request that found no memory. With a hard cap, tries once more to learn whether the cap is the reason.
@@ -317,13 +311,10 @@ impl Arena {
         if !self.config.settings.max_hard.value || max_bytes == usize::MAX {
             return Err(Unserved::BackingServes);
         }
-        match self.try_alloc(size, align, contents, Limit::Cap) {
-            Ok(at) => Ok(at),
-            Err(Shortage::Full | Shortage::Refused) if size <= max_bytes.saturating_sub(resident_bytes()) => {
-                Err(Unserved::BackingServes)
-            }
-            Err(_) => Err(Unserved::Fails),
-        }
+        self.try_alloc(size, align, contents, Limit::Cap).map_err(|shortage| {
+            let is_over = shortage == Shortage::OverBudget || size > max_bytes.saturating_sub(resident_bytes());
+            if is_over { Unserved::Fails } else { Unserved::BackingServes }
+        })
     }
 
     /// Serves a mid run of at least [`tuning::crosses_min_bytes`] from the huge zone, or a huge run from the mid zone. Takes only free resident
@@ -454,11 +445,8 @@ impl Arena {
         }
         let runs = self.region.zone_of(at);
         let belongs = layout::path(new_size, align) == Path::Run(runs);
-        let may_stay = new_size >= layout::min_bytes(runs)
-            && match runs {
-                RunKind::Huge => new_size >= old_size / 2,
-                RunKind::Aligned | RunKind::Mid => new_size >= old_size / 2 && new_size <= old_size,
-            };
+        let may_grow = runs == RunKind::Huge;
+        let may_stay = new_size >= layout::min_bytes(runs).max(old_size / 2) && (may_grow || new_size <= old_size);
         // SAFETY: the caller's; memory that is no block is a run of its own.
         (belongs || may_stay) && unsafe { self.region.zone(runs).resize(at, old_size, new_size) }
     }
@@ -579,13 +567,13 @@ impl Arena {
 
     // Prefaulting free memory before a request needs it.
 
-    /// Accounts for free memory for a request of `bytes`, and has `prefault` fault it in. Returns how many bytes were accounted.
-    pub(crate) fn populate(&self, bytes: usize, prefault: impl FnOnce(Populate<'_>)) -> usize {
+    /// Accounts for free memory for a request of `bytes`, and prefaults it on several threads. Returns how many bytes were accounted.
+    pub(crate) fn populate(&self, bytes: usize) -> usize {
         let (runs, run_use) = match layout::path(bytes, 1) {
             Path::Block(_) => (layout::SLABS, RunUse::Slab),
             Path::Run(runs) => (runs, RunUse::of_run(bytes)),
         };
-        self.region.zone(runs).populate(run_use, bytes, prefault)
+        self.region.zone(runs).populate(run_use, bytes, self.config.threads)
     }
 
     // Sums over all zones, slabs and thread caches.
@@ -714,14 +702,13 @@ impl Region {
         let mut span = span_bytes.clamp(tuning::min_span_bytes(), usize::MAX / 4 / ZONES).next_power_of_two();
         loop {
             match Self::exactly(span, specs) {
-                Err(refused) if span / 2 < tuning::min_span_bytes() => return Err(refused),
-                Err(_) => span /= 2,
-                Ok((range, words)) => return Ok((span, range, words)),
+                Err(_) if span / 2 >= tuning::min_span_bytes() => span /= 2,
+                found => return found,
             }
         }
     }
 
-    fn exactly(span: usize, specs: &[ZoneSpec; ZONES]) -> Result<(AddressRange, Mapping), Errno> {
+    fn exactly(span: usize, specs: &[ZoneSpec; ZONES]) -> Result<(usize, AddressRange, Mapping), Errno> {
         // These trial mappings test whether the limits leave this much to the tables and to the program. They are dropped at once.
         drop(os::reserve(span / tuning::address_part())?);
         drop(os::map_zeroed(span / tuning::data_part())?);
@@ -730,8 +717,8 @@ impl Region {
         let block_words = BLOCK_BITMAPS * Bitmap::words_for(blocks) + blocks;
         let words = |spec: &ZoneSpec| BITMAPS * Bitmap::words_for(span / spec.page_bytes) + block_words;
         let words: usize = specs.iter().map(words).sum();
-        let words = os::map_zeroed(align_up(words * size_of::<u64>(), os::HUGE_PAGE_BYTES))?.for_table();
-        Ok((range, words))
+        let words = os::map_zeroed((words * size_of::<u64>()).next_multiple_of(os::HUGE_PAGE_BYTES))?.for_table();
+        Ok((span, range, words))
     }
 
     /// Finds a region with `span_bytes` for each zone, or less if limits leave less room. Builds it in place, zone by zone, because the

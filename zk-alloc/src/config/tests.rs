@@ -105,7 +105,6 @@ fn warning_names_each_bad_value_and_the_value_used_instead() {
             }
         }
     }
-    assert_eq!(resolve("ZK_ALLOC_SLAB_GB", "0", &Settings::new()).1.len(), 1);
 }
 
 #[test]

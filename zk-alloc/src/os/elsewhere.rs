@@ -44,6 +44,8 @@ use answer;
 refuse!(Err(UNSUPPORTED) => leave_out_of_dumps, wipe_on_fork, leave_out_of_children, hand_to_children);
 
 answer! {
+    /// Unsupported: an address range is reserved, or there is no arena.
+    try_place(*mut u8, usize) -> Result<(), Errno> = Err(UNSUPPORTED);
     /// The most mappings that a process may have: unknown.
     mappings_limit() -> Option<usize> = None;
     /// There are no control groups.
@@ -139,9 +141,6 @@ mod unix {
         if result == 0 { Ok(()) } else { Err(last_error()) }
     }
 
-    /// Whether the platform has pages that no access may touch.
-    pub(in crate::os) const HAS_GUARDS: bool = true;
-
     /// The clock of [`coarse_ns`](super::coarse_ns): these systems have no coarser one in common.
     pub(in crate::os) const COARSE_CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
 
@@ -180,28 +179,8 @@ mod unix {
         checked(unsafe { libc::mprotect(at.cast(), len, libc::PROT_READ | libc::PROT_WRITE) })
     }
 
-    /// Whether an [`AddressRange`](super::AddressRange) reserves its range. These systems can't map at an address without replacing other mappings.
-    pub(in crate::os) const IS_RESERVED: bool = true;
-
-    /// Unsupported: the range is reserved.
-    ///
-    /// # Errors
-    /// Always.
-    pub(in crate::os) fn try_place(_at: *mut u8, _len: usize) -> Result<(), Errno> {
-        Err(UNSUPPORTED)
-    }
-
-    /// As [`commit`], because the range is reserved.
-    ///
-    /// # Errors
-    /// The system's.
-    ///
-    /// # Safety
-    /// The range lies within one [`AddressRange`](super::AddressRange).
-    pub(crate) unsafe fn extend(at: *mut u8, len: usize) -> Result<(), Errno> {
-        // SAFETY: the caller's.
-        unsafe { commit(at, len) }
-    }
+    // Extends an address range. On these systems the range is reserved.
+    pub(crate) use self::commit as extend;
 
     /// Purges the pages. The range reads as zeroes afterwards.
     ///
@@ -268,22 +247,17 @@ mod unix {
 
     /// The running processors, and the machine's memory.
     pub(crate) fn limits() -> Limits {
-        Limits { threads: running_processors(), memory_bytes: memory_bytes(), is_memory_grouped: false }
-    }
-
-    fn running_processors() -> usize {
         // SAFETY: only reads a number from the system.
-        usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(1).max(1)
+        let threads = usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(1).max(1);
+        Limits { threads, memory_bytes: memory_bytes(), is_memory_grouped: false }
     }
 
     /// Page faults of this process so far that read nothing from a disk.
     pub(crate) fn minor_faults() -> u64 {
-        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: the place is large enough, and all zeroes is a valid value should the call fail.
-        let usage = unsafe {
-            libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
-            usage.assume_init()
-        };
+        // SAFETY: all zeroes is a valid value.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: a place for the answer, which stays as it is should the call fail.
+        unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
         u64::try_from(usage.ru_minflt).unwrap_or(0)
     }
 
@@ -316,8 +290,6 @@ mod without_arena {
     );
 
     super::answer! {
-        /// Refused: there is no arena.
-        try_place(*mut u8, usize) -> Result<(), Errno> = Err(UNSUPPORTED);
         /// Only the standard library tells when a thread ends.
         thread_exit_key(unsafe extern "C" fn(*mut c_void)) -> Option<u32> = None;
         /// There are no keys.
@@ -341,9 +313,6 @@ mod without_arena {
     pub(crate) fn may_be_on_signal_stack() -> bool {
         false
     }
-
-    /// Whether the platform has pages that no access may touch.
-    pub(in crate::os) const HAS_GUARDS: bool = false;
 
     /// The alignment of memory from [`map_accessible`], in bytes.
     pub(in crate::os) fn real_page_bytes() -> usize {
@@ -380,9 +349,6 @@ mod without_arena {
             unsafe { System.dealloc(at, layout) };
         }
     }
-
-    /// Whether an [`AddressRange`](super::AddressRange) reserves its range: this platform has none.
-    pub(in crate::os) const IS_RESERVED: bool = false;
 
     /// The number of threads that can run at once, at least 1, and 0 for the memory, which is unknown.
     pub(crate) fn limits() -> Limits {

@@ -294,16 +294,12 @@ pub fn postpone_asking_host() {
     IS_POSTPONED.store(true, Ordering::Relaxed);
 }
 
-/// The most mappings that this process may have; 0 before it was read.
-static MAX_MAPPINGS: AtomicUsize = AtomicUsize::new(0);
+/// The most mappings that this process may have. It is the kernel's default before the limit was read.
+static MAX_MAPPINGS: AtomicUsize = AtomicUsize::new(65_530);
 
 /// The most mappings that this process may have: `vm.max_map_count`, or the kernel's default if that can't be read.
 pub(crate) fn max_mappings() -> usize {
-    const DEFAULT: usize = 65_530;
-    match MAX_MAPPINGS.load(Ordering::Relaxed) {
-        0 => DEFAULT,
-        known => known,
-    }
+    MAX_MAPPINGS.load(Ordering::Relaxed)
 }
 
 /// Sets another limit, for a test.
@@ -313,7 +309,7 @@ pub(crate) fn set_max_mappings(mappings: usize) {
 }
 
 fn ask() -> Host {
-    MAX_MAPPINGS.store(imp::mappings_limit().unwrap_or(0), Ordering::Relaxed);
+    imp::mappings_limit().inspect(|&mappings| MAX_MAPPINGS.store(mappings, Ordering::Relaxed));
     Host { limits: imp::limits(), huge_pages: imp::host_huge_pages() }
 }
 
@@ -332,7 +328,6 @@ pub(crate) fn host() -> Host {
 #[cfg(unix)]
 mod hook {
     use std::ffi::{CStr, c_char};
-    use std::mem::MaybeUninit;
 
     #[cfg(all(target_os = "linux", feature = "c-api"))]
     use super::{IS_POSTPONED, Ordering};
@@ -381,24 +376,18 @@ mod hook {
     }
 
     /// The identity of a file: its device, its inode number there, and its type.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    struct File {
-        device: libc::dev_t,
-        number: libc::ino_t,
-        kind: libc::mode_t,
-    }
+    type File = (libc::dev_t, libc::ino_t, libc::mode_t);
 
     /// The file behind descriptor 2 when the process began; `None` if the descriptor was closed.
     static AT_START: WrittenOnce<Option<File>> = WrittenOnce::new();
 
     /// The file behind descriptor 2 now.
     fn current() -> Option<File> {
-        let mut stat = MaybeUninit::<libc::stat>::zeroed();
+        // SAFETY: all zeroes are a valid value.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: a place for the answer.
-        imp::keeping_errno(|| unsafe { libc::fstat(libc::STDERR_FILENO, stat.as_mut_ptr()) }).ok()?;
-        // SAFETY: all zeroes are a valid value, and the call has filled it.
-        let stat = unsafe { stat.assume_init() };
-        Some(File { device: stat.st_dev, number: stat.st_ino, kind: stat.st_mode & libc::S_IFMT })
+        imp::keeping_errno(|| unsafe { libc::fstat(libc::STDERR_FILENO, &raw mut stat) }).ok()?;
+        Some((stat.st_dev, stat.st_ino, stat.st_mode & libc::S_IFMT))
     }
 
     extern "C" fn note() {

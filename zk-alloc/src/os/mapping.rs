@@ -125,7 +125,7 @@ pub(crate) fn round_up(len: usize, page_bytes: usize) -> Result<usize, Errno> {
 pub(crate) fn map_guarded(len: usize) -> Result<(Mapping, NonNull<[u8]>), Errno> {
     let page = page_bytes();
     let len = round_up(len, page)?;
-    if !imp::HAS_GUARDS {
+    if !cfg!(unix) {
         let mapping = map_zeroed(len)?;
         let bytes = NonNull::slice_from_raw_parts(mapping.start, len);
         return Ok((mapping, bytes));
@@ -183,7 +183,8 @@ impl AddressRange {
     /// # Errors
     /// The system's, or `Errno(0)` if there is no such range.
     pub(crate) fn find(len: usize) -> Result<Self, Errno> {
-        if imp::IS_RESERVED {
+        // Other systems can't map at an address without replacing other mappings.
+        if cfg!(not(target_os = "linux")) {
             let reserved = reserve(len)?;
             return Ok(Self { start: reserved.start, _reserved: Some(reserved) });
         }

@@ -130,7 +130,6 @@ mod pin {
     #![allow(unsafe_code, reason = "asks the loader")]
 
     use std::ffi::{c_char, c_void};
-    use std::hint::black_box;
     use std::mem::MaybeUninit;
     use std::ptr::null_mut;
 
@@ -148,12 +147,7 @@ mod pin {
     // which they ignore.
     #[used]
     #[unsafe(link_section = ".init_array.00103")]
-    static WHEN_LOADED: extern "C" fn() = pin;
-
-    /// Refers to [`WHEN_LOADED`], so that the linker keeps it.
-    pub(crate) fn refer() {
-        black_box(&WHEN_LOADED);
-    }
+    pub(super) static WHEN_LOADED: extern "C" fn() = pin;
 
     extern "C" fn pin() {
         let (mut info, mut map) = (MaybeUninit::<libc::Dl_info>::uninit(), null_mut::<c_void>());
@@ -179,12 +173,11 @@ mod pin {
     }
 }
 
-#[cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api")))]
-pub(crate) use pin::refer as refer_to_pin;
-
-/// Does nothing: nothing unloads this code here.
-#[cfg(not(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api"))))]
-pub(crate) fn refer_to_pin() {}
+/// Refers to the static that pins this code, so that the linker keeps it. On other systems, nothing unloads this code.
+pub(crate) fn refer_to_pin() {
+    #[cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api")))]
+    black_box(&pin::WHEN_LOADED);
+}
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {

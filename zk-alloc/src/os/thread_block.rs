@@ -15,10 +15,7 @@ use std::ptr::NonNull;
 /// The length of the block, in bytes. It is zeroed when the thread begins, and aligned to 16 bytes.
 pub(crate) const THREAD_BLOCK_BYTES: usize = 32;
 /// The length of the part after it, which `profile` uses, in bytes.
-#[cfg(feature = "profile")]
-pub(crate) const PROFILE_BLOCK_BYTES: usize = 32;
-#[cfg(not(feature = "profile"))]
-const PROFILE_BLOCK_BYTES: usize = 0;
+pub(crate) const PROFILE_BLOCK_BYTES: usize = if cfg!(feature = "profile") { 32 } else { 0 };
 
 global_asm!(
     ".pushsection .tbss.zk_alloc_thread_block, \"awT\", %nobits",

@@ -1,7 +1,7 @@
 //! Threads: those of the allocator, a callback when one ends, a fence for all others, and whether a signal handler may be running.
 #![allow(unsafe_code, reason = "calls the C library's threads, installs a signal handler")]
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::mem::{MaybeUninit, transmute};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -84,18 +84,15 @@ extern "C" fn handle(number: c_int) {
 ///
 /// Call it before `main`: then `prepare` runs after those of other libraries, and the other two run before theirs. glibc has room for 48
 /// libraries before it allocates. When an object is unloaded, its functions are no longer called.
-#[cfg(target_os = "linux")]
+///
+/// Does nothing on other systems than Linux: they have no advice that keeps memory from a child.
+#[cfg(not(thread_blocks))]
 pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
     // Miri forks nothing, and has no such function.
-    if !cfg!(miri) {
-        register(prepare, parent, child);
+    if cfg!(all(target_os = "linux", not(miri))) {
+        // SAFETY: the functions may run on any thread at any time, and do not unwind. If pthread_atfork(3) fails, they are never called.
+        unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
     }
-}
-
-#[cfg(all(target_os = "linux", not(thread_blocks)))]
-fn register(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
-    // SAFETY: the functions may run on any thread at any time, and do not unwind. If pthread_atfork(3) fails, they are never called.
-    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
 }
 
 // glibc's pthread_atfork(3) is linked into each library, and calls `__register_atfork`. musl has no such function, and its loader would refuse a
@@ -112,8 +109,9 @@ std::arch::global_asm!(
     ".popsection",
 );
 
+/// As the other `at_fork`.
 #[cfg(thread_blocks)]
-fn register(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
+pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
     type Function = extern "C" fn();
     type Register = unsafe extern "C" fn(Function, Function, Function, *const u8) -> libc::c_int;
     unsafe extern "C" {
@@ -129,10 +127,6 @@ fn register(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C"
         }
     }
 }
-
-/// Does nothing: these systems have no advice that keeps memory from a child.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn at_fork(_prepare: extern "C" fn(), _parent: extern "C" fn(), _child: extern "C" fn()) {}
 
 /// The signals that a thread blocked.
 #[derive(Clone, Copy)]
@@ -167,8 +161,6 @@ pub(crate) struct OwnThread(libc::pthread_t);
 
 // SAFETY: the handle of a thread, which any thread may use.
 unsafe impl Send for OwnThread {}
-
-const NAME: &CStr = c"zk-alloc";
 
 impl OwnThread {
     /// Starts a thread that runs `run`, which must not panic, on a stack of this size, or of the C library's default.
@@ -214,30 +206,22 @@ fn create(stack_bytes: Option<usize>, run: fn()) -> Result<OwnThread, Errno> {
     created.map(|()| OwnThread(unsafe { thread.assume_init() }))
 }
 
-/// The first function of the thread.
+/// The first function of the thread, which gives it a name where the system has a call for that.
 extern "C" fn begin(run: *mut c_void) -> *mut c_void {
-    name_this_thread();
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    // SAFETY: a name that ends with a zero.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, c"zk-alloc".as_ptr());
+    }
+    #[cfg(target_vendor = "apple")]
+    // SAFETY: as above.
+    unsafe {
+        libc::pthread_setname_np(c"zk-alloc".as_ptr());
+    }
     // SAFETY: `create` passes a function of this type.
     let run = unsafe { std::mem::transmute::<*mut c_void, fn()>(run) };
     run();
     null_mut()
-}
-
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn name_this_thread() {
-    // SAFETY: a name that ends with a zero.
-    unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
-}
-
-#[cfg(target_vendor = "apple")]
-fn name_this_thread() {
-    // SAFETY: a name that ends with a zero.
-    unsafe { libc::pthread_setname_np(NAME.as_ptr()) };
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
-fn name_this_thread() {
-    let _ = NAME;
 }
 
 /// The pthread functions return an error number.
@@ -291,12 +275,8 @@ pub(crate) fn return_key(key: u32) {
 pub(crate) fn arm_thread_exit(key: u32, value: NonNull<u8>) -> bool {
     #[cfg(target_env = "gnu")]
     if key >= KEYS_WITHOUT_MALLOC {
-        // SAFETY: always the address of this thread's `errno`.
-        let errno = unsafe { *libc::__errno_location() };
-        let is_armed = !may_be_in_signal_handler() && store(key, value);
-        // SAFETY: as above.
-        unsafe { *libc::__errno_location() = errno };
-        return is_armed;
+        let is_armed = || !may_be_in_signal_handler() && store(key, value);
+        return imp::keeping_errno(|| if is_armed() { 0 } else { -1 }).is_ok();
     }
     store(key, value)
 }
@@ -351,14 +331,12 @@ pub(crate) fn fence_other_threads() -> bool {
 #[cfg(target_os = "linux")]
 mod membarrier {
     use std::hint::black_box;
-    use std::sync::atomic::{AtomicU8, Ordering};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use rustix::thread::{MembarrierCommand, membarrier};
 
-    const UNKNOWN: u8 = 0;
-    const REGISTERED: u8 = 1;
-    const MISSING: u8 = 2;
-    static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
+    /// Whether the kernel has no such call, or refuses it.
+    static IS_MISSING: AtomicBool = AtomicBool::new(false);
 
     // A process has to register. The kernel then waits until every processor has seen the registration. That takes 10 milliseconds
     // and more, but no time at all while the process has one thread. (A process that loads this library by `dlopen` may have more.)
@@ -371,21 +349,21 @@ mod membarrier {
     extern "C" fn register() {
         let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
             && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
-        STATE.store(if registered { REGISTERED } else { MISSING }, Ordering::Relaxed);
+        IS_MISSING.store(!registered, Ordering::Relaxed);
     }
 
     pub(crate) fn fence() -> bool {
         let fence = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
-        match STATE.load(Ordering::Relaxed) {
-            REGISTERED if fence() => true,
-            MISSING => false,
-            // Not registered yet, or not any more, if a fork lost the registration. The call goes through the static, so that the
-            // linker keeps it.
-            _ => {
-                black_box(&BEFORE_MAIN)();
-                fence()
-            }
+        if IS_MISSING.load(Ordering::Relaxed) {
+            return false;
         }
+        if fence() {
+            return true;
+        }
+        // Not registered yet, or not any more, if a fork lost the registration. The call goes through the static, so that the
+        // linker keeps it.
+        black_box(&BEFORE_MAIN)();
+        fence()
     }
 }
 

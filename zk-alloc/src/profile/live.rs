@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use super::sampler::Noted;
 use super::sites::Index;
-use crate::os::{AllZero, Errno, MappedOnce};
+use crate::os::{AllZero, MappedOnce};
 
 /// Addresses in a bucket, which is a cache line.
 const WAYS: usize = 8;
@@ -21,9 +21,9 @@ const FULL: u8 = u8::MAX;
 /// Stands in place of an address while a thread writes the slot. No allocation has this address.
 const CLAIMED: usize = 1;
 
-static TABLE: MappedOnce<Table> = MappedOnce::new();
+pub(super) static TABLE: MappedOnce<Table> = MappedOnce::new();
 
-struct Table {
+pub(super) struct Table {
     may_hold: [AtomicU8; COUNTERS],
     addresses: [Bucket; BUCKETS],
     samples: [[Sample; WAYS]; BUCKETS],
@@ -59,16 +59,8 @@ fn buckets(at: usize) -> impl Iterator<Item = usize> {
 
 /// `false` if no sample of this address is alive.
 #[inline(always)]
-pub(super) fn may_hold(at: usize) -> bool {
+pub(crate) fn may_hold(at: usize) -> bool {
     TABLE.get().is_some_and(|table| table.counter(at).load(Ordering::Relaxed) != 0)
-}
-
-/// Makes room for the samples.
-///
-/// # Errors
-/// The system's, if it grants no memory.
-pub(super) fn open() -> Result<(), Errno> {
-    TABLE.map()
 }
 
 /// Notes a sampled allocation, before the program has its address. `false` if there is no room.
@@ -140,7 +132,7 @@ mod tests {
     #[test]
     fn every_address_is_removed_once_even_from_full_buckets() {
         let _turn = crate::profile::tests::turn();
-        open().unwrap();
+        TABLE.map().unwrap();
         // Addresses at equal distances would fill the buckets evenly.
         let addresses = || (0..BUCKETS * WAYS * 3 / 4).map(|i| (1 << 40) + i * (i + 1) / 2 * 16);
         assert!(!addresses().any(may_hold));

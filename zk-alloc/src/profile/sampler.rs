@@ -56,25 +56,19 @@ pub(super) enum Stream {
     FreshBytes = 1,
 }
 
-/// A sample, which stands for `weight` requests.
-#[derive(Clone, Copy)]
-pub(super) struct Sampled {
-    weight: f64,
-}
-
 /// The estimates that one sample adds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Noted {
     pub(super) bytes: u64,
     /// In parts of a request ([`COUNT_PARTS`]).
     pub(super) count: u64,
 }
 
-impl Sampled {
-    /// The estimates, if the sampled request was served with `served_bytes`.
-    pub(super) fn of(self, served_bytes: usize) -> Noted {
+impl Noted {
+    /// The estimates from a sample that stands for `weight` requests, each served with `served_bytes`.
+    pub(super) fn of(weight: f64, served_bytes: usize) -> Self {
         let rounded = |estimate: f64| (estimate + 0.5) as u64;
-        Noted { bytes: rounded(served_bytes as f64 * self.weight), count: rounded(self.weight * COUNT_PARTS as f64) }
+        Self { bytes: rounded(served_bytes as f64 * weight), count: rounded(weight * COUNT_PARTS as f64) }
     }
 }
 
@@ -130,11 +124,11 @@ fn in_means(bytes: usize) -> f64 {
     bytes as f64 * f64::from_bits(PER_MEAN.load(Ordering::Relaxed))
 }
 
-/// The sample of a request for `bytes`, if it is sampled.
+/// The number of requests that a sample of a request for `bytes` stands for, if the request is sampled.
 #[inline]
-pub(super) fn sample(stream: Stream, bytes: usize) -> Option<Sampled> {
+pub(super) fn sample(stream: Stream, bytes: usize) -> Option<f64> {
     if bytes >= CERTAIN_BYTES.load(Ordering::Relaxed) {
-        return Some(Sampled { weight: 1.0 });
+        return Some(1.0);
     }
     with_local(|local| {
         let until = &local.until[stream as usize];
@@ -147,7 +141,7 @@ pub(super) fn sample(stream: Stream, bytes: usize) -> Option<Sampled> {
 impl Local {
     /// Samples a request that passed the drawn distance, and draws the next one. The first call on a thread draws the first distances.
     #[cold]
-    fn draw(&self, until: &Cell<f64>, len: f64) -> Option<Sampled> {
+    fn draw(&self, until: &Cell<f64>, len: f64) -> Option<f64> {
         let is_first = self.random.get() == 0;
         if is_first {
             let thread = THREADS.fetch_add(1, Ordering::Relaxed) + 1;
@@ -159,7 +153,7 @@ impl Local {
             return None;
         }
         until.set(self.exponential());
-        Some(Sampled { weight: 1.0 / share_sampled(len) })
+        Some(1.0 / share_sampled(len))
     }
 
     /// A number from the exponential distribution with mean 1, by von Neumann's method (1951). It only compares random numbers: the
@@ -285,13 +279,15 @@ mod tests {
         begin(64 << 10);
         // 200,000 requests of each size: standard deviations of about 2%, 0.3% and 0.1%.
         for (size, percent) in [(1 << 10, 10.0), (48 << 10, 1.5), (512 << 10, 0.5)] {
-            let noted = (0..200_000).filter_map(|_| sample(Stream::Requests, size)).map(|sampled| sampled.of(size));
+            let noted =
+                (0..200_000).filter_map(|_| sample(Stream::Requests, size)).map(|weight| Noted::of(weight, size));
             let (bytes, count) = noted.fold((0, 0), |(bytes, count), one| (bytes + one.bytes, count + one.count));
             for (estimate, exact) in [(bytes, 200_000 * size as u64), (count, 200_000 * COUNT_PARTS)] {
                 let off = estimate as f64 / exact as f64 * 100.0 - 100.0;
                 assert!(off.abs() < percent, "{off}% for requests of {size} bytes");
             }
         }
-        assert_eq!(sample(Stream::Requests, ALWAYS_BYTES).unwrap().of(5), Noted { bytes: 5, count: COUNT_PARTS });
+        let weight = sample(Stream::Requests, ALWAYS_BYTES).unwrap();
+        assert_eq!(Noted::of(weight, 5), Noted { bytes: 5, count: COUNT_PARTS });
     }
 }

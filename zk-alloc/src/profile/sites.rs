@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::sampler::{COUNT_PARTS, Noted};
 use crate::frames;
-use crate::os::{self, AllZero, Errno, MappedOnce};
+use crate::os::{self, AllZero, MappedOnce};
 
 /// The number of sites. Samples of further sites count for a site without addresses.
 const SITES: usize = 1 << 14;
 /// Slots that are tried for a site.
 const TRIES: usize = 32;
 
-static TABLE: MappedOnce<Table> = MappedOnce::new();
+pub(super) static TABLE: MappedOnce<Table> = MappedOnce::new();
 /// The upper half is the number of the last note of the peak. The lower half is the process that began it ([`noting`]), or 0 when the note is
 /// complete. A forked child may find a note of its parent.
 static NOTE: AtomicU64 = AtomicU64::new(0);
@@ -35,7 +35,7 @@ const STEP: u64 = 256;
 // SAFETY: atomics, for which zero is a value.
 static NO_ENTRY: Entry = unsafe { MaybeUninit::zeroed().assume_init() };
 
-struct Table {
+pub(super) struct Table {
     /// The hash of the site in each slot; 0 for none. Sites with equal hashes of 64 bits count as one site.
     hashes: [AtomicU64; SITES],
     entries: [Entry; SITES],
@@ -152,14 +152,6 @@ fn state(len: usize, source: Source) -> u32 {
 /// The index of a site in the table.
 pub(super) type Index = u32;
 
-/// Makes room for the sites.
-///
-/// # Errors
-/// The system's, if it grants no memory.
-pub(super) fn open() -> Result<(), Errno> {
-    TABLE.map()
-}
-
 /// The site of these calls and this source.
 pub(super) fn find(addresses: &[usize], source: Source) -> Index {
     claim(addresses, source).or_else(|| claim(&[], source)).unwrap_or(0) as Index
@@ -198,27 +190,24 @@ fn at(index: Index) -> &'static Entry {
     TABLE.get().map_or(&NO_ENTRY, |table| &table.entries[index as usize % SITES])
 }
 
-/// All sites.
-fn all() -> impl Iterator<Item = &'static Entry> {
+/// All sites, each with its hash.
+fn all() -> impl Iterator<Item = (&'static AtomicU64, &'static Entry)> {
     let slots = TABLE.get().into_iter().flat_map(|table| table.hashes.iter().zip(&table.entries));
-    slots.filter(|(hash, _)| hash.load(Ordering::Relaxed) != 0).map(|(_, entry)| entry)
+    slots.filter(|(hash, _)| hash.load(Ordering::Relaxed) != 0)
 }
 
 /// Forgets all sites.
 pub(super) fn clear() {
-    let slots = TABLE.get().into_iter().flat_map(|table| table.hashes.iter().zip(&table.entries));
-    for (hash, entry) in slots {
-        if hash.load(Ordering::Relaxed) != 0 {
-            entry.clear();
-            hash.store(0, Ordering::Relaxed);
-        }
+    for (hash, entry) in all() {
+        entry.clear();
+        hash.store(0, Ordering::Relaxed);
     }
     // The sites without addresses always have a slot.
     for source in [Source::Arena, Source::Backing] {
         find(&[], source);
     }
     LIVE_BYTES.store(0, Ordering::Relaxed);
-    set_noted(last_note());
+    NOTED.store(Tagged::new(last_note(), 0).0, Ordering::Relaxed);
 }
 
 /// Counts an allocation that stays alive.
@@ -251,13 +240,13 @@ pub(super) fn fresh(site: Index, bytes: u64) {
 pub(super) fn read() -> Vec<Site> {
     // Notes the sites, if the live bytes are above the noted peak.
     note(u64::MAX);
-    all().map(Entry::read).filter(|site| !site.is_empty()).collect()
+    all().map(|(_, site)| site.read()).filter(|site| !site.is_empty()).collect()
 }
 
 /// See [`mark`](super::mark): the peak is what is alive now.
 pub(super) fn mark() {
-    for site in all() {
-        site.allocated.set(NOTHING);
+    for (_, site) in all() {
+        site.allocated.set(Noted::default());
         site.fresh_bytes.store(0, Ordering::Relaxed);
     }
     for _ in 0..MAX_NOTES {
@@ -266,7 +255,7 @@ pub(super) fn mark() {
         if by == noting() {
             end_note(number);
         } else if let Some(number) = begin_note(note) {
-            set_noted(number);
+            NOTED.store(Tagged::new(number, 0).0, Ordering::Relaxed);
             return end_note(number);
         }
     }
@@ -299,8 +288,6 @@ fn amount(noted: Noted) -> Amount {
     Amount { allocations: (noted.count + COUNT_PARTS / 2) / COUNT_PARTS, bytes: noted.bytes }
 }
 
-const NOTHING: Noted = Noted { bytes: 0, count: 0 };
-
 impl Entry {
     fn describe(&self, addresses: &[usize], source: Source, number: u32) {
         for (place, &address) in self.addresses.iter().zip(addresses) {
@@ -313,10 +300,10 @@ impl Entry {
 
     fn clear(&self) {
         self.state.store(0, Ordering::Relaxed);
-        self.allocated.set(NOTHING);
+        self.allocated.set(Noted::default());
         self.peak.store(0, Ordering::Relaxed);
         self.peak_count.store(0, Ordering::Relaxed);
-        self.live.set(NOTHING);
+        self.live.set(Noted::default());
         self.fresh_bytes.store(0, Ordering::Relaxed);
     }
 
@@ -355,10 +342,6 @@ impl Entry {
 }
 
 // Notes of the peak.
-
-fn live_bytes() -> u64 {
-    u64::try_from(LIVE_BYTES.load(Ordering::Relaxed)).unwrap_or(0)
-}
 
 /// Called before a site changes. If a thread notes the sites now, the note gets the bytes from before the change.
 fn about_to_change(site: &Entry) {
@@ -400,7 +383,7 @@ fn note(step: u64) {
 
 fn is_peak(step: u64) -> bool {
     let noted = Tagged(NOTED.load(Ordering::Relaxed)).bytes();
-    live_bytes() > noted + noted / step
+    LIVE_BYTES.load(Ordering::Relaxed) > (noted + noted / step) as i64
 }
 
 /// Begins a note: from now on, a thread that changes a site notes it first. Returns the number of this note, or `None` if `note` is no longer
@@ -413,24 +396,16 @@ fn begin_note(note: u64) -> Option<u32> {
 
 /// Completes the note with this number. Several threads may do so at once.
 fn end_note(number: u32) {
-    let noted = all().map(|site| site.note_peak(number)).sum();
-    raise_noted(number, noted);
-    let (in_progress, complete) = (join(number, noting()), join(number, 0));
-    _ = NOTE.compare_exchange(in_progress, complete, Ordering::AcqRel, Ordering::Relaxed);
-}
-
-fn set_noted(number: u32) {
-    NOTED.store(Tagged::new(number, 0).0, Ordering::Relaxed);
-}
-
-/// Raises the noted bytes, unless they are those of a later note: a thread that is late has a sum from before a mark.
-fn raise_noted(number: u32, bytes: u64) {
+    let bytes: u64 = all().map(|(_, site)| site.note_peak(number)).sum();
+    // Raises the noted bytes, unless they are those of a later note: a thread that is late has a sum from before a mark.
     let raise = |noted| {
         let noted = Tagged(noted);
         (noted.is_before(number) || noted == Tagged::new(number, noted.bytes()))
             .then(|| Tagged::new(number, noted.bytes().max(bytes)).0)
     };
     _ = NOTED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
+    let (in_progress, complete) = (join(number, noting()), join(number, 0));
+    _ = NOTE.compare_exchange(in_progress, complete, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -442,7 +417,7 @@ mod tests {
     #[test]
     fn sites_that_do_not_fit_count_for_one_without_addresses() {
         let _turn = crate::profile::tests::turn();
-        open().unwrap();
+        TABLE.map().unwrap();
         clear();
         let without = find(&[], Source::Arena);
         let found: Vec<_> = (0..SITES * 2).map(|i| find(&[0x1000 + i * 8, 0x2000], Source::Arena)).collect();
@@ -460,14 +435,14 @@ mod tests {
     #[test]
     fn a_note_of_the_peak_has_the_sites_from_before_concurrent_changes() {
         let _turn = crate::profile::tests::turn();
-        open().unwrap();
-        live::open().unwrap();
+        TABLE.map().unwrap();
+        live::TABLE.map().unwrap();
         clear();
         live::clear();
         // Requests of this size are always sampled. Each address stands for a request of one call site.
         const BYTES: usize = 64 << 20;
         let allocate = |at: usize| allocated(at, BYTES, Source::Arena, || BYTES);
-        let peak_bytes = || all().map(|site| site.read().peak.bytes).sum::<u64>();
+        let peak_bytes = || all().map(|(_, site)| site.read().peak.bytes).sum::<u64>();
         let mut number = None;
         for at in [1 << 30, 2 << 30, 3 << 30, 4 << 30] {
             if at == 4 << 30 {

@@ -198,11 +198,9 @@ fn moves_stop_before_the_process_runs_out_of_mappings() {
 #[cfg(target_os = "linux")]
 mod threads {
     use std::alloc::{GlobalAlloc, Layout};
-    use std::sync::Barrier;
     use std::sync::atomic::Ordering;
-    use std::thread;
 
-    use super::alone;
+    use super::*;
     use crate::arena::front::VISITS;
     use crate::{ZkAllocator, tuning};
 
@@ -249,9 +247,7 @@ mod threads {
 
     #[test]
     fn no_request_visits_the_caches_of_threads_that_ended() {
-        if alone().is_none() {
-            return;
-        }
+        let Some(_) = alone() else { return };
         use_memory(100);
         with_threads(|| ());
         for bytes in [8 << 10, 300 << 10] {
@@ -263,9 +259,7 @@ mod threads {
 
     #[test]
     fn a_request_visits_no_more_caches_than_its_pages_pay_for() {
-        if alone().is_none() {
-            return;
-        }
+        let Some(_) = alone() else { return };
         use_memory(100);
         with_threads(|| {
             for pages in [2, 10] {

@@ -4,8 +4,9 @@
 use std::ops::Range;
 
 use loom::sync::Arc;
+use loom::thread;
 
-use super::models::{Uses, beside, beside_two, bounded, join, spawn, words};
+use super::models::{Uses, beside, beside_two, bounded, join, words};
 use crate::arena::pages::bitmap::{self, Bitmap, HintSet, Occupied};
 use crate::arena::pages::memory::{Mapped, Obstacle};
 use crate::arena::pages::runs::{Failures, Runs, Wanted};
@@ -21,7 +22,7 @@ fn loom_tries_a_change_before_a_load_of_another_thread() {
     let seen_by_all = seen.clone();
     loom::model(move || {
         let words = words(2);
-        let thread = spawn(move || {
+        let thread = thread::spawn(move || {
             words[0].load(Ordering::SeqCst);
             words[0].fetch_add(1, Ordering::SeqCst);
             words[1].store(1, Ordering::SeqCst);
@@ -39,15 +40,18 @@ struct Run {
     memory: Uses,
 }
 
-impl Run {
-    /// All bits are set except `free_from..free_to`, so that the models stay small.
-    fn new(free_from: usize, free_to: usize) -> Arc<Self> {
-        let run = Arc::new(Self { bits: Bitmap::new(words(BITS / 64)), memory: Uses::default() });
-        run.bits.set(0, free_from);
-        run.bits.set(free_to, BITS - free_to);
-        run
+/// A model in which all bits are set except those of `free`, so that it stays small. In the end, the same number of bits is set.
+fn with_free(free: Range<usize>, model: impl Fn(&Arc<Run>) + Sync + Send + 'static) -> impl Fn() + Sync + Send {
+    move || {
+        let run = Arc::new(Run { bits: Bitmap::new(words(BITS / 64)), memory: Uses::default() });
+        run.bits.set(0, free.start);
+        run.bits.set(free.end, BITS - free.end);
+        model(&run);
+        assert_eq!(run.bits.count(0, BITS), BITS - free.len(), "a bit was lost, or is still owned");
     }
+}
 
+impl Run {
     fn claim_use_release(&self, n: usize, align: usize) -> bool {
         let mut from = 0;
         while let Some(start) = self.bits.find_clear_run(from, n, align, 0) {
@@ -70,58 +74,44 @@ impl Run {
             self.bits.release(start, n);
         }
     }
-
-    fn assert_set(&self, bits: usize) {
-        assert_eq!(self.bits.count(0, BITS), bits, "a bit was lost, or is still owned");
-    }
 }
 
 #[test]
 fn a_run_across_a_word_border_has_one_owner() {
-    bounded(4, || {
-        let run = Run::new(63, 65);
-        beside(&run, |other| _ = other.claim_use_release(2, 1), || run.claim_exactly(63, 2));
-        run.assert_set(BITS - 2);
-    });
+    let model = |run: &Arc<Run>| beside(run, |other| _ = other.claim_use_release(2, 1), || run.claim_exactly(63, 2));
+    bounded(4, with_free(63..65, model));
 }
 
 #[test]
 fn three_threads_that_want_the_same_run_own_it_in_turn() {
-    bounded(2, || {
-        let run = Run::new(63, 65);
+    let model = |run: &Arc<Run>| {
         let claim_any = |other: &Run| _ = other.claim_use_release(2, 1);
-        beside_two(&run, claim_any, |other| other.claim_exactly(63, 2), || run.claim_use_release(1, 1));
-        run.assert_set(BITS - 2);
-    });
+        beside_two(run, claim_any, |other| other.claim_exactly(63, 2), || run.claim_use_release(1, 1));
+    };
+    bounded(2, with_free(63..65, model));
 }
 
 #[test]
 fn a_claim_that_fails_releases_only_the_bits_that_it_set() {
-    bounded(4, || {
-        let run = Run::new(62, 66);
-        // The second thread's bit is in the way of the first thread, which must not free it for the third.
-        beside_two(&run, |a| a.claim_exactly(62, 4), |b| b.claim_exactly(65, 1), || run.claim_exactly(65, 1));
-        run.assert_set(BITS - 4);
-    });
+    // The second thread's bit is in the way of the first thread, which must not free it for the third.
+    let model = |run: &Arc<Run>| {
+        beside_two(run, |a| a.claim_exactly(62, 4), |b| b.claim_exactly(65, 1), || run.claim_exactly(65, 1));
+    };
+    bounded(4, with_free(62..66, model));
 }
 
 #[test]
 fn two_claims_succeed_if_there_is_room_for_two() {
-    loom::model(|| {
-        let run = Run::new(60, 64);
-        beside(&run, |other| assert!(other.claim_use_release(2, 2)), || assert!(run.claim_use_release(2, 2)));
-        run.assert_set(BITS - 4);
-    });
+    let claim = |run: &Run| assert!(run.claim_use_release(2, 2));
+    loom::model(with_free(60..64, move |run| beside(run, claim, || claim(run))));
 }
 
 #[test]
 fn bits_that_two_threads_set_are_counted_once() {
     loom::model(|| {
-        let run = Run::new(63, 65);
-        let other = run.clone();
-        let thread = loom::thread::spawn(move || other.bits.set(63, 2));
-        let turned = run.bits.set(63, 2) + thread.join().expect("a thread of the model");
-        assert_eq!(turned, 2);
+        let bits = Bitmap::new(words(BITS / 64));
+        let thread = thread::spawn(move || bits.set(63, 2));
+        assert_eq!(bits.set(63, 2) + thread.join().expect("a thread of the model"), 2);
     });
 }
 
@@ -133,45 +123,34 @@ fn full_zone(len: usize) -> Arc<Runs> {
 }
 
 /// A run that is freed while another thread searches is noted, so that the next search finds it.
-fn a_freed_run_is_found(interruptions: usize, from: usize, parts: &'static [(usize, usize)]) {
-    bounded(interruptions, move || {
-        let runs = full_zone(BITS / 64);
-        let search = |runs: &Runs| {
-            if let Some(start) = runs.claim_noted(from, Wanted::anywhere(15)) {
-                runs.release(start, 15);
-            }
-        };
-        let freed = parts.iter().map(|&(start, n)| {
-            let runs = runs.clone();
-            spawn(move || runs.release(start, n))
-        });
-        let freed: Vec<_> = freed.collect();
-        search(&runs);
-        join(freed);
-        let first = parts.iter().map(|&(start, _)| start.max(from)).min();
-        let found = runs.claim_noted(from, Wanted::anywhere(15));
-        assert_eq!(found, first, "a free run was lost");
-        found.inspect(|&start| runs.release(start, 15));
-        let lowest = parts.iter().map(|&(start, _)| start).min();
-        assert_eq!(runs.claim_noted(0, Wanted::anywhere(15)), lowest, "its hint was lost");
-    });
-}
-
 #[test]
 fn a_run_that_is_freed_while_another_thread_passes_over_it_is_found_afterwards() {
-    a_freed_run_is_found(4, 0, &[(0, 16)]);
-    a_freed_run_is_found(4, 0, &[(64, 16)]);
-}
-
-#[test]
-fn a_search_that_begins_within_a_freed_run_finds_the_rest_of_it() {
-    a_freed_run_is_found(4, 64, &[(64, 16)]);
-    a_freed_run_is_found(4, 65, &[(64, 16)]);
-}
-
-#[test]
-fn a_run_that_two_threads_freed_in_parts_while_a_third_passed_over_it_is_found_afterwards() {
-    a_freed_run_is_found(2, 0, &[(64, 4), (68, 12)]);
+    // The interruptions, where the search begins (maybe within the run), and the parts in which one thread or two free the run.
+    let cases: [(usize, usize, &'static [(usize, usize)]); 5] = [
+        (4, 0, &[(0, 16)]),
+        (4, 0, &[(64, 16)]),
+        (4, 64, &[(64, 16)]),
+        (4, 65, &[(64, 16)]),
+        (2, 0, &[(64, 4), (68, 12)]),
+    ];
+    for (interruptions, from, parts) in cases {
+        bounded(interruptions, move || {
+            let runs = full_zone(BITS / 64);
+            let freed = parts.iter().map(|&(start, n)| {
+                let runs = runs.clone();
+                thread::spawn(move || runs.release(start, n))
+            });
+            let freed: Vec<_> = freed.collect();
+            runs.claim_noted(from, Wanted::anywhere(15)).inspect(|&start| runs.release(start, 15));
+            join(freed);
+            let first = parts.iter().map(|&(start, _)| start.max(from)).min();
+            let found = runs.claim_noted(from, Wanted::anywhere(15));
+            assert_eq!(found, first, "a free run was lost");
+            found.inspect(|&start| runs.release(start, 15));
+            let lowest = parts.iter().map(|&(start, _)| start).min();
+            assert_eq!(runs.claim_noted(0, Wanted::anywhere(15)), lowest, "its hint was lost");
+        });
+    }
 }
 
 /// Each thread frees two words of the run.
@@ -248,26 +227,21 @@ impl Places {
         }
     }
 
-    fn assert_found(&self, place: usize) {
+    /// The indices with hints, as a search finds them one after the other.
+    fn search(&self) -> impl Iterator<Item = usize> {
         let mut from = 0;
-        while let Some(found) = self.hints.first(from) {
-            if found == INDICES[place] {
-                return;
-            }
-            from = found + 1;
-        }
-        panic!("the hint to {} was lost", INDICES[place]);
+        std::iter::from_fn(move || self.hints.first(from).inspect(|found| from = found + 1))
     }
-}
 
-/// Each pair of places, `filled` and `cleared`.
-fn pairs() -> impl Iterator<Item = (usize, usize)> {
-    (0..INDICES.len()).flat_map(|filled| (0..INDICES.len()).map(move |cleared| (filled, cleared)))
+    fn assert_found(&self, place: usize) {
+        assert!(self.search().any(|found| found == INDICES[place]), "the hint to {} was lost", INDICES[place]);
+    }
 }
 
 #[test]
 fn a_hint_that_is_set_while_another_thread_clears_one_is_not_lost() {
-    for (filled, cleared) in pairs() {
+    const N: usize = INDICES.len();
+    for (filled, cleared) in (0..N * N).map(|pair| (pair / N, pair % N)) {
         bounded(4, move || {
             let places = Places::new(&[cleared]);
             beside(&places, move |other| other.fill(filled), || places.clear(cleared));
@@ -293,13 +267,8 @@ fn a_hint_that_is_set_while_two_threads_clear_hints_is_not_lost() {
 fn a_search_finds_the_hints_that_stay_while_another_thread_clears_others() {
     bounded(3, || {
         let places = Places::new(&[0, 1, 2, 4]);
-        let mut found = Vec::new();
-        let search = || {
-            while let Some(index) = places.hints.first(found.last().map_or(0, |last| last + 1)) {
-                found.push(index);
-            }
-        };
-        beside(&places, |other| [0, 2].into_iter().for_each(|place| other.clear(place)), search);
+        let clear = |other: &Places| [0, 2].into_iter().for_each(|place| other.clear(place));
+        let mut found: Vec<_> = beside(&places, clear, || places.search().collect());
         found.retain(|index| ![INDICES[0], INDICES[2]].contains(index));
         assert_eq!(found, [INDICES[1], INDICES[4]], "a hint that no thread cleared was not found");
     });
@@ -325,7 +294,7 @@ fn a_word_that_is_claimed_while_its_last_page_is_freed_counts_as_used() {
         let occupied = Occupied { bits: Bitmap::new(words(BITS / 64)), words: HintSet::new(words_of_hints, BITS / 64) };
         occupied.bits.try_claim(64, 1).expect("all is free");
         occupied.set(64, 1);
-        let thread = spawn(move || {
+        let thread = thread::spawn(move || {
             occupied.bits.release(64, 1);
             occupied.cleared(64, 1);
         });

@@ -11,9 +11,7 @@ use crate::sync::{AtomicU64, Ordering};
 /// The process generation in the models.
 const PROCESS: u64 = 7;
 
-fn class() -> Class {
-    Class::of(1, 1)
-}
+const CLASS: Class = Class::of(1, 1);
 
 /// Two caches, and the memory of the blocks that they cache.
 struct Threads {
@@ -24,20 +22,23 @@ struct Threads {
     gone: AtomicU64,
 }
 
-impl Threads {
-    /// Makes the first cache owned, with block 1 in it.
-    fn new() -> Arc<Self> {
-        let threads = Self {
+/// Runs a model with two caches. This thread owns the first one, with block 1 in it.
+fn with_threads(interruptions: usize, model: impl Fn(&Arc<Threads>, &Cache) + Sync + Send + 'static) {
+    bounded(interruptions, move || {
+        let threads = Arc::new(Threads {
             caches: [Cache::new(), Cache::new()],
             claiming: Claiming(AtomicU64::new(0)),
             memory: Uses::default(),
             gone: AtomicU64::new(0),
-        };
-        assert!(threads.caches[0].try_acquire());
-        threads.put(&threads.caches[0], 1);
-        Arc::new(threads)
-    }
+        });
+        let cache = &threads.caches[0];
+        assert!(cache.try_acquire());
+        threads.put(cache, 1);
+        model(&threads, cache);
+    });
+}
 
+impl Threads {
     fn use_for_good(&self, block: usize) {
         self.memory.write(block..block + 1);
         self.gone.fetch_add(1, Ordering::Relaxed);
@@ -46,20 +47,20 @@ impl Threads {
     /// Frees a block as the cache's owner. If the owner can't use the cache, the block is gone for good.
     fn put(&self, cache: &Cache, block: usize) {
         self.memory.write(block..block + 1);
-        if !cache.enter().is_some_and(|cache| cache.push(class(), block as u64)) {
+        if !cache.enter().is_some_and(|cache| cache.push(CLASS, block as u64)) {
             self.use_for_good(block);
         }
     }
 
     /// Takes a block as the cache's owner.
     fn take(&self, cache: &Cache) -> Option<usize> {
-        let block = cache.enter()?.pop(class())? as usize;
+        let block = cache.enter()?.pop(CLASS)? as usize;
         self.memory.write(block..block + 1);
         Some(block)
     }
 
     fn empty(&self, cache: &Cache) {
-        cache.take_first(class(), 0).for_each(|block| self.use_for_good(block));
+        cache.take_first(CLASS, 0).for_each(|block| self.use_for_good(block));
     }
 
     /// Takes the blocks that idle threads cache, as another thread.
@@ -90,10 +91,8 @@ impl Threads {
 
 #[test]
 fn a_cached_block_goes_to_its_thread_or_to_a_claimant() {
-    bounded(4, || {
-        let threads = Threads::new();
-        let cache = &threads.caches[0];
-        beside(&threads, Threads::claim_all, || {
+    with_threads(4, |threads, cache| {
+        beside(threads, Threads::claim_all, || {
             threads.take(cache).into_iter().for_each(|block| threads.put(cache, block));
             threads.put(cache, 2);
         });
@@ -103,10 +102,8 @@ fn a_cached_block_goes_to_its_thread_or_to_a_claimant() {
 
 #[test]
 fn a_cached_block_goes_to_one_of_two_claimants_or_to_its_thread() {
-    bounded(2, || {
-        let threads = Threads::new();
-        let cache = &threads.caches[0];
-        beside_two(&threads, Threads::claim_all, Threads::claim_all, || {
+    with_threads(2, |threads, cache| {
+        beside_two(threads, Threads::claim_all, Threads::claim_all, || {
             threads.put(cache, 2);
             threads.take(cache).into_iter().for_each(|block| threads.use_for_good(block));
         });
@@ -117,8 +114,7 @@ fn a_cached_block_goes_to_one_of_two_claimants_or_to_its_thread() {
 /// Without a fence, a claimant empties only its own cache, and no other thread's.
 #[test]
 fn without_a_fence_a_claimant_empties_only_its_own_cache() {
-    bounded(4, || {
-        let threads = Threads::new();
+    with_threads(4, |threads, cache| {
         let claimant = |other: &Threads| {
             let own = &other.caches[1];
             assert!(own.try_acquire());
@@ -131,8 +127,7 @@ fn without_a_fence_a_claimant_empties_only_its_own_cache() {
             assert_eq!(other.gone.load(Ordering::Relaxed), 1);
             other.exit(own);
         };
-        let cache = &threads.caches[0];
-        let block = beside(&threads, claimant, || threads.take(cache));
+        let block = beside(threads, claimant, || threads.take(cache));
         let gone = threads.gone.load(Ordering::Relaxed);
         block.into_iter().for_each(|block| threads.put(cache, block));
         threads.assert_none_lost(gone + 1);
@@ -142,15 +137,14 @@ fn without_a_fence_a_claimant_empties_only_its_own_cache() {
 /// A thread exits while another begins, which may acquire its cache. A third thread claims the cache.
 #[test]
 fn exiting_thread_cache_is_adopted() {
-    bounded(2, || {
-        let threads = Threads::new();
+    with_threads(2, |threads, cache| {
         let begins = |next: &Threads| {
             let cache = next.begin().expect("as many caches as threads");
             next.put(cache, 2);
             next.take(cache).into_iter().for_each(|block| next.put(cache, block));
             next.exit(cache);
         };
-        beside_two(&threads, Threads::claim_all, begins, || threads.exit(&threads.caches[0]));
+        beside_two(threads, Threads::claim_all, begins, || threads.exit(cache));
         threads.assert_none_lost(2);
     });
 }
@@ -158,16 +152,14 @@ fn exiting_thread_cache_is_adopted() {
 /// The exiting thread takes nothing out, as if a signal had interrupted it in its cache.
 #[test]
 fn blocks_left_in_a_cache_belong_to_its_next_owner() {
-    bounded(4, || {
-        let threads = Threads::new();
+    with_threads(4, |threads, cache| {
         let begins = |next: &Threads| {
             if next.caches[0].try_acquire() {
                 assert_eq!(next.take(&next.caches[0]), Some(1), "the block that was left is gone");
                 next.use_for_good(1);
             }
         };
-        let cache = &threads.caches[0];
-        beside(&threads, begins, || {
+        beside(threads, begins, || {
             threads.put(cache, threads.take(cache).expect("nobody claims"));
             cache.release(|_| (), || (), Cache::disown);
         });
@@ -178,20 +170,18 @@ fn blocks_left_in_a_cache_belong_to_its_next_owner() {
 /// A signal handler may interrupt an exiting thread before it has forgotten its cache.
 #[test]
 fn no_thread_acquires_a_cache_before_its_exiting_owner_forgot_it() {
-    bounded(4, || {
-        let threads = Threads::new();
+    with_threads(4, |threads, cache| {
         let begins = |next: &Threads| {
             if next.caches[0].try_acquire() {
                 next.put(&next.caches[0], 2);
                 next.take(&next.caches[0]);
             }
         };
-        let cache = &threads.caches[0];
         let handler = || {
             assert!(!cache.try_acquire(), "another thread could have it");
             threads.put(cache, threads.take(cache).expect("nobody emptied it"));
         };
-        beside(&threads, begins, || cache.release(|_| (), handler, Cache::disown));
+        beside(threads, begins, || cache.release(|_| (), handler, Cache::disown));
     });
 }
 
@@ -232,10 +222,8 @@ impl Threads {
 /// The owner frees a run and asks for it again, while other threads want the cached run.
 #[test]
 fn a_cached_run_goes_to_one_thread() {
-    bounded(4, || {
-        let threads = Threads::new();
-        let cache = &threads.caches[0];
-        beside_two(&threads, Threads::take_run, Threads::take_run, || {
+    with_threads(4, |threads, cache| {
+        beside_two(threads, Threads::take_run, Threads::take_run, || {
             threads.put_run(cache, run(0));
             threads.take_run_again(cache);
         });
@@ -245,10 +233,8 @@ fn a_cached_run_goes_to_one_thread() {
 /// The owner frees one run after the other. Each is cached, displaced, or taken by another thread, and never two of these.
 #[test]
 fn a_displaced_run_goes_to_one_thread() {
-    bounded(4, || {
-        let threads = Threads::new();
-        let cache = &threads.caches[0];
-        beside(&threads, Threads::take_run, || {
+    with_threads(4, |threads, cache| {
+        beside(threads, Threads::take_run, || {
             threads.put_run(cache, run(0));
             threads.put_run(cache, run(1));
             threads.take_run_again(cache);
@@ -258,8 +244,7 @@ fn a_displaced_run_goes_to_one_thread() {
 
 #[test]
 fn a_run_in_the_cache_of_an_exiting_thread_goes_to_one_thread() {
-    bounded(3, || {
-        let threads = Threads::new();
+    with_threads(3, |threads, cache| {
         let begins = |next: &Threads| {
             let cache = &next.caches[0];
             if cache.try_acquire() {
@@ -267,9 +252,9 @@ fn a_run_in_the_cache_of_an_exiting_thread_goes_to_one_thread() {
                 next.take_run_again(cache);
             }
         };
-        beside_two(&threads, Threads::take_run, begins, || {
-            threads.put_run(&threads.caches[0], run(0));
-            threads.exit(&threads.caches[0]);
+        beside_two(threads, Threads::take_run, begins, || {
+            threads.put_run(cache, run(0));
+            threads.exit(cache);
         });
     });
 }

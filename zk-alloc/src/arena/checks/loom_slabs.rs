@@ -20,13 +20,8 @@ const PAGE_BYTES: usize = 4 << 10;
 
 /// A slab of the short class has two words of blocks, and ends with a page without blocks. A slab of the long class has one word. A long
 /// block is as long as two short ones.
-fn short() -> Class {
-    Class::of(1, 1)
-}
-
-fn long() -> Class {
-    Class::of(classes::MAX_BYTES, 1)
-}
+const SHORT: Class = Class::of(1, 1);
+const LONG: Class = Class::of(classes::MAX_BYTES, 1);
 
 /// How many blocks of this class lie in a page.
 fn in_a_page(class: Class) -> usize {
@@ -63,8 +58,8 @@ impl Slabs {
     }
 
     fn write(&self, class: Class, block: usize) {
-        let pieces = class.block_bytes() / short().block_bytes();
-        let first = block / short().block_bytes();
+        let pieces = class.block_bytes() / SHORT.block_bytes();
+        let first = block / SHORT.block_bytes();
         self.memory.write(first..first + pieces);
     }
 
@@ -105,9 +100,9 @@ impl Slabs {
         self.table.put(&self.model.zone, class, blocks.iter().copied());
     }
 
-    /// Takes a block if there is one, and puts it back.
-    fn pass(&self, class: Class) {
-        self.try_take(class, 1).into_iter().for_each(|blocks| self.put(class, &blocks));
+    /// Takes up to `most` blocks if there are any, and puts them back.
+    fn pass(&self, class: Class, most: usize) {
+        self.try_take(class, most).into_iter().for_each(|blocks| self.put(class, &blocks));
     }
 
     fn purge(&self) {
@@ -128,7 +123,7 @@ impl Slabs {
     fn assert_all_retired(&self) {
         assert_eq!(self.alive.load(Ordering::Relaxed), 0);
         assert_eq!(self.table.in_use(), (0, 0), "a slab was not freed");
-        self.assert_none_lost(short());
+        self.assert_none_lost(SHORT);
         assert_eq!(self.table.in_use(), (0, 0));
         self.model.assert_all_purged();
     }
@@ -146,94 +141,69 @@ fn with_slabs(interruptions: usize, room: usize, model: impl Fn(&Arc<Slabs>) + S
 #[test]
 fn a_block_has_one_owner() {
     with_slabs(3, 1, |slabs| {
-        let kept = slabs.take(short(), 1);
-        beside(slabs, |other| other.pass(short()), || slabs.pass(short()));
-        slabs.put(short(), &kept);
+        let kept = slabs.take(SHORT, 1);
+        beside(slabs, |other| other.pass(SHORT, 1), || slabs.pass(SHORT, 1));
+        slabs.put(SHORT, &kept);
     });
 }
 
 #[test]
 fn two_threads_that_take_several_blocks_at_once_get_different_ones() {
     with_slabs(2, 1, |slabs| {
-        let kept = slabs.take(short(), 63);
-        let pass_two = |slabs: &Slabs| slabs.put(short(), &slabs.take(short(), 2));
+        let kept = slabs.take(SHORT, 63);
+        let pass_two = |slabs: &Slabs| slabs.put(SHORT, &slabs.take(SHORT, 2));
         beside(slabs, pass_two, || pass_two(slabs));
-        slabs.put(short(), &kept);
+        slabs.put(SHORT, &kept);
     });
 }
 
 #[test]
 fn a_block_that_one_thread_takes_and_another_puts_back_serves_a_third() {
     with_slabs(2, 1, |slabs| {
-        let (first, second) = (slabs.take(short(), 1), slabs.take(short(), 1));
-        beside_two(slabs, move |a| a.put(short(), &first), |b| b.pass(short()), || slabs.put(short(), &second));
+        let (first, second) = (slabs.take(SHORT, 1), slabs.take(SHORT, 1));
+        beside_two(slabs, move |a| a.put(SHORT, &first), |b| b.pass(SHORT, 1), || slabs.put(SHORT, &second));
     });
 }
 
-/// Each thread puts back the last block of one word. One of them retires the slab. If they get in each other's way, one tries again.
+/// Each thread puts back the last block of one word: one block is in the slab's first word, the other in its last. One of the threads retires the
+/// slab. If they get in each other's way, one tries again. If the slab is reused, the other may take words that look the same.
 #[test]
-fn a_slab_is_retired_once_if_two_threads_put_its_last_blocks_back() {
-    with_slabs(3, 1, |slabs| {
-        let blocks = [slabs.take(short(), 64), slabs.take(short(), 1)].concat();
-        let (first, last) = (blocks[0], blocks[64]);
-        slabs.put(short(), &blocks[1..64]);
-        beside(slabs, move |other| other.put(short(), &[first]), || slabs.put(short(), &[last]));
-    });
+fn a_slab_whose_last_blocks_two_threads_put_back_is_retired_once_even_if_it_is_reused() {
+    for (interruptions, reused_for) in [(3, None), (5, Some(LONG)), (3, Some(SHORT))] {
+        with_slabs(interruptions, 1, move |slabs| {
+            let blocks = [slabs.take(SHORT, 64), slabs.take(SHORT, 1)].concat();
+            let (first, last) = (blocks[0], blocks[64]);
+            slabs.put(SHORT, &blocks[1..64]);
+            let own = || {
+                slabs.put(SHORT, &[last]);
+                reused_for.into_iter().for_each(|class| slabs.pass(class, 1));
+            };
+            beside(slabs, move |other| other.put(SHORT, &[first]), own);
+        });
+    }
 }
 
 #[test]
 fn a_block_that_is_taken_while_another_thread_retires_the_slab_keeps_the_slab() {
     with_slabs(2, 2, |slabs| {
-        let last = slabs.take(short(), 1);
-        beside(slabs, |other| other.put(short(), &other.take(short(), 1)), || slabs.put(short(), &last));
+        let last = slabs.take(SHORT, 1);
+        beside(slabs, |other| other.put(SHORT, &other.take(SHORT, 1)), || slabs.put(SHORT, &last));
     });
 }
 
 /// One thread follows a hint to a slab that becomes a slab of the other class.
-fn becomes_another_class(interruptions: usize, from: fn() -> Class, to: fn() -> Class) {
-    with_slabs(interruptions, 1, move |slabs| {
-        let last = slabs.take(from(), 1);
-        let own = || {
-            slabs.put(from(), &last);
-            slabs.pass(to());
-        };
-        beside(slabs, move |other| other.pass(from()), own);
-    });
-}
-
 #[test]
-fn a_stale_hint_to_a_slab_of_a_longer_class_does_no_harm() {
-    becomes_another_class(3, short, long);
-}
-
-#[test]
-fn a_stale_hint_to_a_slab_of_a_shorter_class_does_no_harm() {
-    becomes_another_class(3, long, short);
-}
-
-/// A thread checks whether it can retire a slab. By then the slab has another class, and the thread takes words that look the same.
-fn retiring_becomes_another_class(interruptions: usize, from: fn() -> Class, to: fn() -> Class) {
-    with_slabs(interruptions, 1, move |slabs| {
-        let blocks = slabs.take(from(), 64).into_iter().chain(slabs.take(from(), 1)).collect::<Vec<_>>();
-        // One block is in the slab's first word, the other in its last. Each completes its word.
-        let (first, last) = (blocks[0], blocks[64]);
-        slabs.put(from(), &blocks[1..64]);
-        let own = || {
-            slabs.put(from(), &[last]);
-            slabs.pass(to());
-        };
-        beside(slabs, move |other| other.put(from(), &[first]), own);
-    });
-}
-
-#[test]
-fn retiring_a_slab_that_was_reused_for_a_larger_class_loses_no_block() {
-    retiring_becomes_another_class(5, short, long);
-}
-
-#[test]
-fn retiring_a_slab_that_was_reused_for_the_same_class_loses_no_block() {
-    retiring_becomes_another_class(3, short, short);
+fn a_stale_hint_to_a_slab_of_another_class_does_no_harm() {
+    for (from, to) in [(SHORT, LONG), (LONG, SHORT)] {
+        with_slabs(3, 1, move |slabs| {
+            let last = slabs.take(from, 1);
+            let own = || {
+                slabs.put(from, &last);
+                slabs.pass(to, 1);
+            };
+            beside(slabs, move |other| other.pass(from, 1), own);
+        });
+    }
 }
 
 /// One word holds all blocks of the slab. A thread fills it, and checks whether it can retire the slab. Meanwhile, another thread may take a
@@ -241,12 +211,12 @@ fn retiring_a_slab_that_was_reused_for_the_same_class_loses_no_block() {
 #[test]
 fn retiring_a_slab_that_was_reused_for_a_smaller_class_loses_no_block() {
     with_slabs(3, 1, |slabs| {
-        let last = slabs.take(long(), 1);
+        let last = slabs.take(LONG, 1);
         let own = || {
-            slabs.pass(long());
-            slabs.pass(short());
+            slabs.pass(LONG, 1);
+            slabs.pass(SHORT, 1);
         };
-        beside(slabs, move |other| other.put(long(), &last), own);
+        beside(slabs, move |other| other.put(LONG, &last), own);
     });
 }
 
@@ -254,16 +224,16 @@ fn retiring_a_slab_that_was_reused_for_a_smaller_class_loses_no_block() {
 #[test]
 fn retiring_spares_a_slab_that_was_reused_for_a_smaller_class_and_has_a_live_block() {
     with_slabs(3, 1, |slabs| {
-        let last = slabs.take(long(), 1);
+        let last = slabs.take(LONG, 1);
         let own = || {
-            slabs.pass(long());
-            if let Ok(first) = slabs.try_take(short(), 64) {
-                let second = slabs.try_take(short(), 1);
-                slabs.put(short(), &first);
-                second.into_iter().for_each(|block| slabs.put(short(), &block));
+            slabs.pass(LONG, 1);
+            if let Ok(first) = slabs.try_take(SHORT, 64) {
+                let second = slabs.try_take(SHORT, 1);
+                slabs.put(SHORT, &first);
+                second.into_iter().for_each(|block| slabs.put(SHORT, &block));
             }
         };
-        beside(slabs, move |other| other.put(long(), &last), own);
+        beside(slabs, move |other| other.put(LONG, &last), own);
     });
 }
 
@@ -271,40 +241,40 @@ fn retiring_spares_a_slab_that_was_reused_for_a_smaller_class_and_has_a_live_blo
 #[test]
 fn a_block_that_is_put_back_while_other_threads_clear_the_hint_is_not_lost() {
     with_slabs(2, 1, |slabs| {
-        let mut kept = [slabs.take(short(), 64), slabs.take(short(), 64)].concat();
-        let most = short().blocks();
-        slabs.put(short(), &kept.split_off(most - 1));
+        let mut kept = [slabs.take(SHORT, 64), slabs.take(SHORT, 64)].concat();
+        let most = SHORT.blocks();
+        slabs.put(SHORT, &kept.split_off(most - 1));
         let last = kept.split_off(most - 2);
-        beside_two(slabs, |a| a.pass(short()), |b| b.pass(short()), || slabs.put(short(), &last));
-        slabs.assert_none_lost(short());
-        slabs.put(short(), &kept);
+        beside_two(slabs, |a| a.pass(SHORT, 1), |b| b.pass(SHORT, 1), || slabs.put(SHORT, &last));
+        slabs.assert_none_lost(SHORT);
+        slabs.put(SHORT, &kept);
     });
 }
 
 #[test]
 fn no_page_that_a_block_in_use_touches_is_purged_and_no_block_is_lost() {
     with_slabs(3, 1, |slabs| {
-        let blocks = slabs.take(short(), in_a_page(short()) + 2);
-        let (kept, free) = blocks.split_at(in_a_page(short()) + 1);
+        let blocks = slabs.take(SHORT, in_a_page(SHORT) + 2);
+        let (kept, free) = blocks.split_at(in_a_page(SHORT) + 1);
         // The second page has a block in use and free blocks. One thread takes a free block while the other purges.
-        slabs.put(short(), free);
-        beside(slabs, Slabs::purge, || slabs.pass(short()));
-        slabs.put(short(), &kept[in_a_page(short())..]);
+        slabs.put(SHORT, free);
+        beside(slabs, Slabs::purge, || slabs.pass(SHORT, 1));
+        slabs.put(SHORT, &kept[in_a_page(SHORT)..]);
         slabs.purge();
         assert_eq!(slabs.model.accounted_bytes(), PAGE_BYTES, "the second page was free");
         assert_eq!(slabs.model.bytes_in_memory(), PAGE_BYTES);
-        slabs.put(short(), &kept[..in_a_page(short())]);
+        slabs.put(SHORT, &kept[..in_a_page(SHORT)]);
     });
 }
 
 #[test]
 fn a_page_that_is_purged_while_its_blocks_come_and_go_is_accounted_as_long_as_it_is_resident() {
     with_slabs(2, 1, |slabs| {
-        let blocks = slabs.take(short(), in_a_page(short()) + 1);
-        let (kept, last) = blocks.split_at(in_a_page(short()));
-        beside_two(slabs, Slabs::purge, |b| b.pass(short()), || slabs.put(short(), last));
+        let blocks = slabs.take(SHORT, in_a_page(SHORT) + 1);
+        let (kept, last) = blocks.split_at(in_a_page(SHORT));
+        beside_two(slabs, Slabs::purge, |b| b.pass(SHORT, 1), || slabs.put(SHORT, last));
         assert_eq!(slabs.model.accounted_bytes(), slabs.model.bytes_in_memory());
-        slabs.put(short(), kept);
+        slabs.put(SHORT, kept);
     });
 }
 
@@ -313,11 +283,11 @@ fn a_page_that_is_purged_while_its_blocks_come_and_go_is_accounted_as_long_as_it
 fn the_page_behind_the_last_block_is_taken_off_the_account_once() {
     with_slabs(3, 1, |slabs| {
         slabs.make_resident();
-        let kept = slabs.take(short(), 1);
+        let kept = slabs.take(SHORT, 1);
         beside(slabs, Slabs::purge, || slabs.purge());
         assert_eq!(slabs.model.accounted_bytes(), PAGE_BYTES);
         assert_eq!(slabs.model.bytes_in_memory(), PAGE_BYTES);
-        slabs.put(short(), &kept);
+        slabs.put(SHORT, &kept);
     });
 }
 
@@ -326,8 +296,8 @@ fn the_page_behind_the_last_block_is_taken_off_the_account_once() {
 fn a_slab_that_is_retired_while_it_is_purged_is_accounted_once() {
     with_slabs(3, 1, |slabs| {
         slabs.make_resident();
-        let last = slabs.take(short(), 1);
-        beside(slabs, Slabs::purge, || slabs.put(short(), &last));
+        let last = slabs.take(SHORT, 1);
+        beside(slabs, Slabs::purge, || slabs.put(SHORT, &last));
         // A slab returns to its zone with the pages that the purge left. The zone accounts by its own pages, and touches none.
         assert!(slabs.model.accounted_bytes() >= slabs.model.bytes_in_memory());
     });
@@ -338,8 +308,8 @@ fn a_slab_that_is_retired_while_it_is_purged_is_accounted_once() {
 fn a_slab_that_is_retired_while_two_threads_purge_it_is_accounted_once() {
     with_slabs(2, 1, |slabs| {
         slabs.make_resident();
-        let last = slabs.take(short(), 1);
-        beside_two(slabs, Slabs::purge, Slabs::purge, || slabs.put(short(), &last));
+        let last = slabs.take(SHORT, 1);
+        beside_two(slabs, Slabs::purge, Slabs::purge, || slabs.put(SHORT, &last));
         assert!(slabs.model.accounted_bytes() >= slabs.model.bytes_in_memory());
     });
 }
@@ -347,13 +317,13 @@ fn a_slab_that_is_retired_while_two_threads_purge_it_is_accounted_once() {
 #[test]
 fn a_page_that_becomes_free_during_a_purge_is_purged_by_the_next() {
     with_slabs(2, 1, |slabs| {
-        let mut kept = slabs.take(short(), 2 * in_a_page(short()) + 1);
-        slabs.put(short(), &kept.split_off(2 * in_a_page(short())));
-        let second_page = kept.split_off(in_a_page(short()));
-        beside(slabs, Slabs::purge, || slabs.put(short(), &second_page));
+        let mut kept = slabs.take(SHORT, 2 * in_a_page(SHORT) + 1);
+        slabs.put(SHORT, &kept.split_off(2 * in_a_page(SHORT)));
+        let second_page = kept.split_off(in_a_page(SHORT));
+        beside(slabs, Slabs::purge, || slabs.put(SHORT, &second_page));
         slabs.purge();
         assert_eq!(slabs.model.accounted_bytes(), PAGE_BYTES, "a free page is never purged");
-        slabs.put(short(), &kept);
+        slabs.put(SHORT, &kept);
     });
 }
 
@@ -361,17 +331,17 @@ fn a_page_that_becomes_free_during_a_purge_is_purged_by_the_next() {
 #[test]
 fn a_purge_that_follows_a_stale_hint_spares_the_blocks_of_another_class() {
     with_slabs(3, 1, |slabs| {
-        let last = slabs.take(short(), 1);
+        let last = slabs.take(SHORT, 1);
         let second_page = beside(slabs, Slabs::purge, || {
-            slabs.put(short(), &last);
-            let mut blocks = slabs.try_take(long(), in_a_page(long()) + 1).unwrap_or_default();
-            let second_page = blocks.split_off(in_a_page(long()).min(blocks.len()));
+            slabs.put(SHORT, &last);
+            let mut blocks = slabs.try_take(LONG, in_a_page(LONG) + 1).unwrap_or_default();
+            let second_page = blocks.split_off(in_a_page(LONG).min(blocks.len()));
             if !blocks.is_empty() {
-                slabs.put(long(), &blocks);
+                slabs.put(LONG, &blocks);
             }
             second_page
         });
-        slabs.put(long(), &second_page);
+        slabs.put(LONG, &second_page);
     });
 }
 
@@ -379,14 +349,12 @@ fn a_purge_that_follows_a_stale_hint_spares_the_blocks_of_another_class() {
 #[test]
 fn memory_beyond_the_cap_is_neither_accounted_nor_left_resident() {
     with_slabs(2, 1, |slabs| {
-        let kept = slabs.take(long(), in_a_page(long()));
+        let kept = slabs.take(LONG, in_a_page(LONG));
         accounts::set_max(accounts::resident_bytes() + PAGE_BYTES);
-        let want = |slabs: &Slabs| {
-            slabs.try_take(long(), in_a_page(long())).into_iter().for_each(|blocks| slabs.put(long(), &blocks));
-        };
+        let want = |slabs: &Slabs| slabs.pass(LONG, in_a_page(LONG));
         beside(slabs, want, || want(slabs));
         assert_eq!(slabs.model.accounted_bytes(), slabs.model.bytes_in_memory());
         accounts::set_max(usize::MAX);
-        slabs.put(long(), &kept);
+        slabs.put(LONG, &kept);
     });
 }

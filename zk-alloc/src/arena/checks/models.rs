@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use loom::cell::UnsafeCell;
@@ -28,18 +29,12 @@ pub(super) fn bounded(interruptions: usize, model: impl Fn() + Sync + Send + 'st
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(interruptions));
     builder.max_branches = builder.max_branches.max(10_000);
-    let runs = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let counted = runs.clone();
+    let runs: &'static AtomicUsize = Box::leak(Box::default());
     builder.check(move || {
-        counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        runs.fetch_add(1, Ordering::Relaxed);
         model();
     });
-    let runs = runs.load(std::sync::atomic::Ordering::Relaxed);
-    println!("{runs} interleavings");
-}
-
-pub(super) fn spawn(run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-    thread::spawn(run)
+    println!("{} interleavings", runs.load(Ordering::Relaxed));
 }
 
 pub(super) fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
@@ -53,7 +48,7 @@ pub(super) fn beside<T: Send + Sync + 'static, R>(
     own: impl FnOnce() -> R,
 ) -> R {
     let its = shared.clone();
-    let thread = spawn(move || other(&its));
+    let thread = thread::spawn(move || other(&its));
     let result = own();
     join([thread]);
     result
@@ -66,11 +61,7 @@ pub(super) fn beside_two<T: Send + Sync + 'static, R>(
     other: impl FnOnce(&T) + Send + 'static,
     own: impl FnOnce() -> R,
 ) -> R {
-    let (a, b) = (shared.clone(), shared.clone());
-    let threads = [spawn(move || one(&a)), spawn(move || other(&b))];
-    let result = own();
-    join(threads);
-    result
+    beside(shared, one, || beside(shared, other, own))
 }
 
 /// `len` words of 64 bits, all of them zero.
@@ -91,9 +82,7 @@ impl Uses {
     /// Writes to parts of memory, which belong to the caller.
     pub(super) fn write(&self, pieces: Range<usize>) {
         for piece in pieces {
-            let mut cells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let cell = cells.entry(piece).or_insert_with(|| Arc::new(UnsafeCell::new(0))).clone();
-            drop(cells);
+            let cell = self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(piece).or_default().clone();
             // SAFETY: loom checks that nobody else uses the cell.
             cell.with_mut(|value| unsafe { *value += 1 });
         }
@@ -143,16 +132,12 @@ impl Memory {
         unsafe { os::discard(self.base.as_ptr(), PAGES * self.page_bytes).expect("memory of this model") };
         accounts::set_max(usize::MAX);
         let resident_bytes = accounts::resident_bytes();
-        let [used, resident, dirty, moved, edges, forbidden, ready] = [(); 7].map(|()| words(1));
         let claims = words((PAGES * self.page_bytes).div_ceil(os::HUGE_PAGE_BYTES));
-        let taken = Bitmap::new(used);
-        taken.try_claim(free, PAGES - free).expect("an empty bitmap");
+        let bits = [(); 5].map(|()| Bitmap::new(words(1)));
+        bits[0].try_claim(free, PAGES - free).expect("an empty bitmap");
+        let block_bits = [(); 2].map(|()| Bitmap::new(words(1)));
         // SAFETY: a reservation that outlives the model, used by one run of it at a time, and fresh bitmaps.
-        let zone = unsafe {
-            let bits = [used, resident, dirty, moved, edges].map(|words| Bitmap::new(words));
-            Zone::new(self.base, spec, bits, [forbidden, ready].map(|words| Bitmap::new(words)), claims)
-        };
-        let zone = zone.expect("memory for tables");
+        let zone = unsafe { Zone::new(self.base, spec, bits, block_bits, claims) }.expect("memory for tables");
         zone.assume_committed();
         Model { zone, free, resident_bytes }
     }

@@ -81,9 +81,7 @@ fn step(bitmap: Bitmap<'_>, bits: &mut [bool], op: Op) {
             }
             Err(taken) => assert!(if start + n > BITS { taken == BITS } else { taken < start + n && bits[taken] }),
         },
-        Op::Release(which, n) => {
-            released(bits, which, n).into_iter().for_each(|(start, n)| bitmap.release(start, n));
-        }
+        Op::Release(which, n) => released(bits, which, n).into_iter().for_each(|(start, n)| bitmap.release(start, n)),
         Op::Set(start, n) => {
             let clear = bits[start..start + n].iter().filter(|&&bit| !bit).count();
             assert_eq!(bitmap.set(start, n), clear);
@@ -143,9 +141,7 @@ fn zone_step(zone: &Runs, bits: &mut [bool], op: Op) {
                 bits[start..start + n].fill(true);
             }
         }
-        Op::Release(which, n) => {
-            released(bits, which, n).into_iter().for_each(|(start, n)| zone.release(start, n));
-        }
+        Op::Release(which, n) => released(bits, which, n).into_iter().for_each(|(start, n)| zone.release(start, n)),
         Op::Set(..) | Op::Clear(..) | Op::Look(..) => unreachable!("not among a zone's operations"),
     }
 }

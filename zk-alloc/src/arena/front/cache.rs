@@ -8,13 +8,12 @@
 )]
 
 use std::cell::Cell;
-use std::iter::Sum;
 #[cfg(not(all(loom, thread_blocks)))]
 use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
-use std::ops::Deref;
+use std::ops::{Add, Deref};
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 use crate::classes::{self, Class};
 #[cfg(thread_blocks)]
@@ -62,10 +61,7 @@ impl Run {
 }
 
 /// The most runs that a thread caches; a power of two.
-#[cfg(not(loom))]
-const RUNS: usize = 4;
-#[cfg(loom)]
-const RUNS: usize = 1;
+const RUNS: usize = if cfg!(loom) { 1 } else { 4 };
 
 /// How many runs a thread caches.
 #[inline(always)]
@@ -79,6 +75,7 @@ const LAST: usize = 3;
 
 /// The cache of one thread. All zeroes is a cache that never had an owner.
 #[repr(C, align(128))]
+#[cfg_attr(loom, derive(Default))]
 pub(crate) struct Cache {
     /// 1 while the cache has an owner.
     owned: AtomicU8,
@@ -105,7 +102,7 @@ pub(crate) struct Cache {
     /// Bytes of blocks that the owner freed. Other threads may have allocated them.
     returned_bytes: AtomicU64,
     /// The number of this cache among all caches.
-    index: AtomicU64,
+    pub(super) index: AtomicUsize,
     /// How many requests `block_allocations` counts too many (see [`Cache::tick_within`]).
     jumped_allocations: AtomicU64,
     /// The cache that the claimant of this one claimed before it. Only the claimant uses it.
@@ -145,12 +142,11 @@ impl Totals {
     }
 }
 
-impl Sum for Totals {
-    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), |sum, one| Self {
-            allocations: sum.allocations + one.allocations,
-            bytes: sum.bytes + one.bytes,
-        })
+impl Add for Totals {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { allocations: self.allocations + other.allocations, bytes: self.bytes + other.bytes }
     }
 }
 
@@ -170,25 +166,7 @@ impl Cache {
     /// A cache of a model, which has no owner yet, but room for blocks.
     #[cfg(loom)]
     pub(crate) fn new() -> Self {
-        let blocks: Box<Blocks> = Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
-        Self {
-            owned: AtomicU8::new(0),
-            owner_flag: AtomicU8::new(0),
-            remote_claim: AtomicU64::new(0),
-            counts: std::array::from_fn(|_| AtomicU8::new(0)),
-            batch_sizes: std::array::from_fn(|_| AtomicU8::new(0)),
-            blocks: AtomicPtr::new(Box::into_raw(blocks)),
-            runs: std::array::from_fn(|_| AtomicU64::new(0)),
-            next_run: AtomicU8::new(0),
-            run_allocations: AtomicU64::new(0),
-            run_bytes: AtomicU64::new(0),
-            block_allocations: AtomicU64::new(0),
-            block_bytes: AtomicU64::new(0),
-            returned_bytes: AtomicU64::new(0),
-            index: AtomicU64::new(0),
-            jumped_allocations: AtomicU64::new(0),
-            claimed_before: AtomicPtr::new(std::ptr::null_mut()),
-        }
+        Self { blocks: AtomicPtr::new(Box::into_raw(Box::default())), ..Self::default() }
     }
 
     /// Makes the calling thread the owner; `false` if another thread is.
@@ -207,15 +185,6 @@ impl Cache {
     /// whether the cache has an owner. The two must not miss each other.
     pub(crate) fn disown(&self) {
         self.owned.store(0, Ordering::SeqCst);
-    }
-
-    #[cfg(not(loom))]
-    pub(crate) fn set_index(&self, index: usize) {
-        self.index.store(index as u64, Ordering::Relaxed);
-    }
-
-    pub(crate) fn index(&self) -> usize {
-        self.index.load(Ordering::Relaxed) as usize
     }
 
     /// Releases the cache of an exiting owner: calls `empty` with it, then `forget`, and only then `give_up`, after which another thread may
@@ -352,11 +321,6 @@ impl Cache {
         self.counts.iter().any(|count| count.load(Ordering::Relaxed) > 0)
     }
 
-    #[cfg(not(loom))]
-    pub(crate) fn is_empty(&self) -> bool {
-        !self.has_blocks() && self.cached_run_bytes() == 0
-    }
-
     pub(crate) fn holds(&self, class: Class) -> bool {
         self.count(class).load(Ordering::Relaxed) > 0
     }
@@ -402,11 +366,6 @@ impl Cache {
     pub(crate) fn run_handed_out(&self, bytes: usize) {
         add(&self.run_allocations, 1);
         add(&self.run_bytes, bytes as u64);
-    }
-
-    /// The requests of the cache's owner.
-    pub(crate) fn thread_totals(&self) -> Totals {
-        [self.block_totals(), self.run_totals()].into_iter().sum()
     }
 
     pub(crate) fn run_totals(&self) -> Totals {
@@ -484,23 +443,13 @@ impl Cache {
 /// A thread's cache, and whether the thread may use it. The type has no `Drop`, so that an access costs no check and no registration.
 pub(crate) struct Local {
     pub(crate) cache: Cell<Option<&'static Cache>>,
-    pub(crate) state: Cell<CacheState>,
+    /// Whether the thread acquires no cache: it is acquiring one (which only a signal handler that interrupted it sees), it has one, or it is
+    /// exiting and released its cache. Otherwise it has no cache yet, or all were taken.
+    pub(crate) acquires_none: Cell<bool>,
     /// Requests since the thread last found all caches taken.
     pub(crate) waited: Cell<u16>,
     /// Requests that no cache counts: the thread had no cache, or could not enter it.
     pub(crate) past_cache: Cell<Totals>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum CacheState {
-    /// The thread has no cache yet, or all were taken. Zero, because a thread begins with a zeroed [`Local`].
-    Without = 0,
-    /// The thread is acquiring a cache. Only a signal handler that interrupted it sees this state.
-    Joining,
-    Joined,
-    /// The thread is exiting, and released its cache.
-    Left,
 }
 
 #[cfg(not(thread_blocks))]
@@ -604,25 +553,21 @@ pub(crate) fn count_run(bytes: usize) -> bool {
 #[cold]
 pub(crate) fn count_past_cache(bytes: usize) {
     if let Some(local) = local() {
-        let Totals { allocations, bytes: before } = local.past_cache.get();
-        local.past_cache.set(Totals { allocations: allocations + 1, bytes: before + bytes as u64 });
+        local.past_cache.set(local.past_cache.get() + Totals { allocations: 1, bytes: bytes as u64 });
     }
 }
 
 /// The requests of this thread.
 pub(crate) fn thread_totals() -> Totals {
     let Some(local) = local() else { return Totals::default() };
-    let cached = local.cache.get().map(Cache::thread_totals);
-    cached.into_iter().chain([local.past_cache.get()]).sum()
+    let cached = local.cache.get().map(|cache| cache.block_totals() + cache.run_totals());
+    local.past_cache.get() + cached.unwrap_or_default()
 }
 
 /// Caches a run for this thread. Returns the run that it displaces, or `run` itself if the thread can't use its cache.
 #[inline(always)]
 pub(crate) fn put_run(run: Run) -> Option<Run> {
-    match enter() {
-        Some(cache) => cache.put_run(run),
-        None => Some(run),
-    }
+    enter().map_or(Some(run), |cache| cache.put_run(run))
 }
 
 #[cfg(all(test, not(loom)))]

@@ -49,26 +49,28 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::{arena, classes, os, tuning};
 #[cfg(any(feature = "c-api", all(test, not(loom))))]
 pub(crate) use cache::enter;
+use cache::local;
 pub(crate) use cache::{
     Cache, Entered, Run, Totals, alloc, block_at, count_past_cache, count_run, is_joined, put, put_run, take,
     take_run_if, thread_totals,
 };
-use cache::{CacheState, local};
 #[cfg(all(test, not(loom)))]
 pub(crate) use registry::VISITS;
+/// How many caches [`claim_all`] visits.
+pub(crate) use registry::count as visited;
 
 /// As [`cache::enter`], but first finds a cache for a thread that has none.
 #[cold]
 pub(crate) fn join_and_enter() -> Option<Entered<'static>> {
     let local = local()?;
-    if local.state.get() == CacheState::Without {
+    if !local.acquires_none.get() {
         let waited = local.waited.get();
         local.waited.set((waited + 1) % tuning::cache_retry_interval() as u16);
         if waited == 0 {
-            local.state.set(CacheState::Joining);
+            local.acquires_none.set(true);
             let found = find();
             local.cache.set(found);
-            local.state.set(if found.is_some() { CacheState::Joined } else { CacheState::Without });
+            local.acquires_none.set(found.is_some());
         }
     }
     let cache = local.cache.get()?;
@@ -92,7 +94,7 @@ fn find() -> Option<&'static Cache> {
 fn give_up(cache: &Cache) {
     add_to_former(cache);
     registry::leave_out(cache);
-    let index = cache.index();
+    let index = cache.index.load(Ordering::Relaxed);
     cache.disown();
     registry::mark_vacant(index);
 }
@@ -108,7 +110,7 @@ pub(crate) unsafe fn leave(cache: *mut c_void, empty: impl FnOnce(&Cache)) {
     if let Some(local) = local() {
         let forget = || {
             local.cache.set(None);
-            local.state.set(CacheState::Left);
+            local.acquires_none.set(true);
         };
         cache.release(empty, forget, give_up);
     }
@@ -129,11 +131,6 @@ pub(crate) fn claim_all(empty: impl FnMut(&'static Cache)) {
 /// As [`claim_all`], for up to `most` caches, which are the next ones in turn.
 pub(crate) fn claim_some(most: usize, empty: impl FnMut(&'static Cache)) {
     claim(registry::some(most), empty);
-}
-
-/// How many caches [`claim_all`] visits.
-pub(crate) fn visited() -> usize {
-    registry::count()
 }
 
 fn claim(caches: impl Iterator<Item = &'static Cache>, empty: impl FnMut(&'static Cache)) {
@@ -327,15 +324,14 @@ pub(crate) fn count_returned_past_cache(bytes: usize) {
 
 /// The sums now. Approximate while threads allocate.
 pub(crate) fn sums() -> Sums {
-    let mut attempts = 0;
-    loop {
+    for _ in 1..ATTEMPTS {
         let ended = ENDED.load(Ordering::SeqCst);
         let sums = walk();
-        attempts += 1;
-        if BEGUN.load(Ordering::SeqCst) == ended || attempts == ATTEMPTS {
+        if BEGUN.load(Ordering::SeqCst) == ended {
             return sums;
         }
     }
+    walk()
 }
 
 fn walk() -> Sums {
@@ -351,8 +347,8 @@ fn walk() -> Sums {
         returned_bytes,
     };
     registry::all().fold(former, |sums, cache| Sums {
-        runs: [sums.runs, cache.run_totals()].into_iter().sum(),
-        blocks: [sums.blocks, cache.block_totals()].into_iter().sum(),
+        runs: sums.runs + cache.run_totals(),
+        blocks: sums.blocks + cache.block_totals(),
         returned_bytes,
     })
 }

@@ -20,7 +20,7 @@ const CHUNK: usize = 512;
 const WORDS: usize = bitmap::words_for(THREADS);
 
 static FIRST: [Cache; CHUNK] = [const { Cache::new() }; CHUNK];
-static MORE: [MappedOnce<[Cache; CHUNK]>; THREADS / CHUNK - 1] = [const { MappedOnce::new() }; _];
+static MORE: [MappedOnce<[Cache; CHUNK]>; THREADS / CHUNK - 1] = [const { MappedOnce::new() }; THREADS / CHUNK - 1];
 // SAFETY: atomics, for which zero is a value.
 unsafe impl AllZero for [Cache; CHUNK] {}
 
@@ -52,7 +52,7 @@ fn has_memory(index: usize) -> bool {
 pub(crate) fn acquire() -> Option<&'static Cache> {
     let index = acquire_former().or_else(acquire_new)?;
     let cache = at(index);
-    cache.set_index(index);
+    cache.index.store(index, Ordering::Relaxed);
     // Only the owner changes the mark. The last owner left it set if the cache was not empty.
     if VISITED.first(index) != Some(index) {
         VISITED.set(index);
@@ -94,8 +94,8 @@ fn acquire_new() -> Option<usize> {
 
 /// Excludes the caller's cache from walks, if it is empty. Nothing is put into the cache any more.
 pub(crate) fn leave_out(cache: &Cache) {
-    if cache.is_empty() {
-        VISITED.clear(cache.index());
+    if !cache.has_blocks() && cache.cached_run_bytes() == 0 {
+        VISITED.clear(cache.index.load(Ordering::Relaxed));
         VISITED_COUNT.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -19,11 +19,6 @@ use crate::{gate, tuning};
 /// Room for the blocks that a thread fetches at once.
 const BATCH: usize = 32;
 
-/// The most blocks of `bytes` that a thread fetches at once if its cache holds at most `capacity`.
-fn max_fetch(bytes: usize, capacity: usize) -> usize {
-    (tuning::fetch_bytes() / bytes).clamp(1, tuning::fetch_blocks().clamp(1, BATCH)).min(capacity / 2)
-}
-
 /// Why an address in the arena can't be freed.
 #[cfg(feature = "c-api")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +83,9 @@ impl SizeClasses {
     #[cold]
     fn fetch(&self, zone: &Zone, class: Class, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         let mut found = [0; BATCH];
-        let most = max_fetch(class.block_bytes(), class.capacity());
+        // The most blocks that a thread fetches at once.
+        let most = (tuning::fetch_bytes() / class.block_bytes()).clamp(1, tuning::fetch_blocks().clamp(1, BATCH));
+        let most = most.min(class.capacity() / 2);
         if let Some(cache) = front::join_and_enter() {
             // The cache may hold blocks nevertheless: this request came here to tick, or another thread had claimed the cache at the first
             // attempt, or a signal handler filled it in between.

@@ -222,7 +222,7 @@ impl SlabTable {
     /// Writes the addresses of the blocks to `found`, and returns how many.
     fn list(&self, class: Class, blocks: Blocks, found: &mut [usize]) -> usize {
         let first = self.base + blocks.unit * UNIT_BYTES + blocks.word * WORD_BITS * class.block_bytes();
-        let bits = (0..WORD_BITS).filter(|bit| blocks.mask >> bit & 1 == 1);
+        let bits = each_bit(blocks.mask);
         bits.zip(found).map(|(bit, place)| *place = first + bit * class.block_bytes()).count()
     }
 
@@ -239,19 +239,13 @@ impl SlabTable {
                     check_freed_once(last.mask & one.mask, class, || address);
                     last.mask |= one.mask;
                 }
-                last => {
-                    if let Some(blocks) = last.replace(one) {
-                        self.give(zone, blocks);
-                    }
-                }
+                last => last.replace(one).into_iter().for_each(|blocks| self.give(zone, blocks)),
             }
         }
         let bytes = count * class.block_bytes();
         self.taken_bytes.fetch_sub(bytes, atomic::Ordering::Relaxed);
         zone.counters().released(bytes);
-        if let Some(blocks) = last {
-            self.give(zone, blocks);
-        }
+        last.into_iter().for_each(|blocks| self.give(zone, blocks));
     }
 
     /// Bytes of blocks that are not free.

@@ -5,9 +5,7 @@
 //! never hands it out twice.
 #![allow(unsafe_code, reason = "lays atomics over zeroed memory")]
 
-use crate::os::Errno;
-#[cfg(not(loom))]
-use crate::os::{self, HUGE_PAGE_BYTES, Mapping};
+use crate::os::{self, Errno, Mapping};
 use crate::sync::{AtomicU64, Ordering};
 
 pub(crate) const WORD_BITS: usize = u64::BITS as usize;
@@ -57,7 +55,7 @@ impl<'a> Bitmap<'a> {
     pub(crate) fn release(self, start: usize, n: usize) {
         for (word, mask) in masks(start, n) {
             // SeqCst, which includes Release. One thread frees a run, then finds its hint set. Another thread clears that hint, then finds
-            // nothing free. The two must not miss each other (see `FreeRunIndex`).
+            // nothing free. The two must not miss each other (see `Runs`).
             let before = self.words[word].fetch_and(!mask, Ordering::SeqCst);
             debug_assert_eq!(before & mask, mask, "released a bit that nobody owned");
         }
@@ -118,7 +116,7 @@ impl<'a> Bitmap<'a> {
         let mut at = from;
         loop {
             at = self.next_clear_within(at, self.len())?;
-            at = align_up(at + skew, align) - skew;
+            at = ((at + skew + align - 1) & !(align - 1)) - skew;
             if at.checked_add(n).is_none_or(|end| end > self.len()) {
                 return None;
             }
@@ -343,13 +341,6 @@ fn words_of(start: usize, n: usize) -> impl Iterator<Item = (usize, u64)> {
     masks(first, (start + n).div_ceil(WORD_BITS) - first)
 }
 
-// Rounding.
-
-/// Rounds up to a multiple of `align`, a power of two.
-pub(crate) const fn align_up(n: usize, align: usize) -> usize {
-    (n + (align - 1)) & !(align - 1)
-}
-
 // Hints: a set of indices at which a search should look. A few loads find the lowest index, however large the set is.
 //
 // A hint says that something *may* be there, and a thread that follows it has to check. A superfluous hint only costs a check. Memory without a
@@ -459,82 +450,65 @@ impl HintSet {
     }
 
     /// Whether the set is empty.
-    #[cfg(not(loom))]
     pub(crate) fn is_empty(self) -> bool {
         (0..self.words_at(LEVELS - 1)).all(|word| self.word(LEVELS - 1, word).load(Ordering::SeqCst) == 0)
     }
 
     /// The lowest index at or above `from`.
     pub(crate) fn first(self, from: usize) -> Option<usize> {
-        let mut at = from;
-        for depth in 0..LEVELS {
-            if let Some(found) = self.first_at(depth, at) {
-                return self.descend(depth, found);
-            }
-            // The word has no more indices. The search goes up until a later word has a bit, and then down again.
-            at = at / WORD_BITS + 1;
-        }
-        // The highest level has no summary.
-        (at..self.words_at(LEVELS - 1)).find_map(|word| {
-            let found = self.first_at(LEVELS - 1, word * WORD_BITS)?;
-            self.descend(LEVELS - 1, found)
-        })
+        self.nearest::<true>(from)
     }
 
     /// The highest index below `end`.
     pub(crate) fn last(self, end: usize) -> Option<usize> {
-        let mut end = end;
+        self.nearest::<false>(end.checked_sub(1)?)
+    }
+
+    /// The nearest index to `from`, at or above it if `UP`, otherwise at or below it.
+    fn nearest<const UP: bool>(self, from: usize) -> Option<usize> {
+        let mut at = from;
         for depth in 0..LEVELS {
-            if let Some(found) = self.last_at(depth, end) {
-                return self.descend_to_last(depth, found);
+            if let Some(found) = self.nearest_at::<UP>(depth, at) {
+                return self.descend::<UP>(depth, found);
             }
-            // The word has no index below `end`. One level up, the search continues below the bit of this word.
-            end = end.checked_sub(1)? / WORD_BITS;
+            // The word has no such index. The search goes up the levels until another word in its direction has a bit, and then down again.
+            at = if UP { at / WORD_BITS + 1 } else { (at / WORD_BITS).checked_sub(1)? };
         }
         // The highest level has no summary.
-        (0..end).rev().find_map(|word| {
-            let found = self.last_at(LEVELS - 1, (word + 1) * WORD_BITS)?;
-            self.descend_to_last(LEVELS - 1, found)
-        })
+        let in_word = |word| {
+            let found = self.nearest_at::<UP>(LEVELS - 1, first_bit::<UP>(word))?;
+            self.descend::<UP>(LEVELS - 1, found)
+        };
+        if UP { (at..self.words_at(LEVELS - 1)).find_map(in_word) } else { (0..=at).rev().find_map(in_word) }
     }
 
-    /// The highest set bit below `end`, within the word that holds the bit before `end`.
-    fn last_at(self, depth: usize, end: usize) -> Option<usize> {
-        let word = end.checked_sub(1)? / WORD_BITS;
-        let bits = self.word(depth, word).load(Ordering::SeqCst) & low_bits(end - word * WORD_BITS);
-        (bits != 0).then(|| word * WORD_BITS + bits.ilog2() as usize)
-    }
-
-    /// The highest index under bit `index` of level `depth`. If another thread removed it, the next index before it.
-    fn descend_to_last(self, depth: usize, mut index: usize) -> Option<usize> {
-        for below in (0..depth).rev() {
-            match self.last_at(below, (index + 1) * WORD_BITS) {
-                Some(found) => index = found,
-                None => return self.last(index * WORD_BITS.pow(below as u32 + 1)),
-            }
-        }
-        Some(index)
-    }
-
-    /// The lowest set bit at or above `from`, within the word of `from`.
-    fn first_at(self, depth: usize, from: usize) -> Option<usize> {
-        if from / WORD_BITS >= self.words_at(depth) {
+    /// The nearest set bit to `from` in the direction of the search, within the word of `from`.
+    fn nearest_at<const UP: bool>(self, depth: usize, from: usize) -> Option<usize> {
+        let (word, bit) = (from / WORD_BITS, from % WORD_BITS);
+        if word >= self.words_at(depth) {
             return None;
         }
-        let bits = self.word(depth, from / WORD_BITS).load(Ordering::SeqCst) & (u64::MAX << (from % WORD_BITS));
-        (bits != 0).then(|| from / WORD_BITS * WORD_BITS + bits.trailing_zeros() as usize)
+        let mask = if UP { u64::MAX << bit } else { low_bits(bit + 1) };
+        let bits = self.word(depth, word).load(Ordering::SeqCst) & mask;
+        (bits != 0).then(|| word * WORD_BITS + if UP { bits.trailing_zeros() as usize } else { highest(bits) })
     }
 
-    /// The lowest index under bit `index` of level `depth`. If another thread removed it, the next index after it.
-    fn descend(self, depth: usize, mut index: usize) -> Option<usize> {
+    /// The first index of the search under bit `index` of level `depth`. If another thread removed it, the next one.
+    fn descend<const UP: bool>(self, depth: usize, mut index: usize) -> Option<usize> {
         for below in (0..depth).rev() {
-            match self.first_at(below, index * WORD_BITS) {
-                Some(found) => index = found,
-                None => return self.first((index + 1) * WORD_BITS.pow(below as u32 + 1)),
-            }
+            let Some(found) = self.nearest_at::<UP>(below, first_bit::<UP>(index)) else {
+                let span = WORD_BITS.pow(below as u32 + 1);
+                return if UP { self.first((index + 1) * span) } else { self.last(index * span) };
+            };
+            index = found;
         }
         Some(index)
     }
+}
+
+/// The bit of a word at which a search begins.
+const fn first_bit<const UP: bool>(word: usize) -> usize {
+    if UP { word * WORD_BITS } else { word * WORD_BITS + WORD_BITS - 1 }
 }
 
 /// Several sets of the same length, in one table.
@@ -596,7 +570,6 @@ impl<T: Zeroed> Table<T> {
     ///
     /// # Errors
     /// The system's error, if it grants no memory.
-    #[cfg(not(loom))]
     pub(crate) fn new(len: usize) -> Result<Self, Errno> {
         Self::over(len, os::map_zeroed)
     }
@@ -605,14 +578,13 @@ impl<T: Zeroed> Table<T> {
     ///
     /// # Errors
     /// The system's error, if it grants no address space.
-    #[cfg(not(loom))]
     pub(crate) fn reserve(len: usize) -> Result<Self, Errno> {
         Self::over(len, os::reserve)
     }
 
     #[cfg(not(loom))]
     fn over(len: usize, map: fn(usize) -> Result<Mapping, Errno>) -> Result<Self, Errno> {
-        let mapping = map(align_up((len * size_of::<T>()).max(1), HUGE_PAGE_BYTES))?.for_table();
+        let mapping = map((len * size_of::<T>()).max(1).next_multiple_of(os::HUGE_PAGE_BYTES))?.for_table();
         // SAFETY: the mapping is long enough, aligned to a page, and accessed through nothing else. It is zeroed, or no entry is read before it
         // is committed, and then the entry is zero. It is unmapped when the table is dropped. That happens only if `Arena::build` fails, before
         // any other thread can access the table.
@@ -628,20 +600,14 @@ impl<T: Zeroed> Table<T> {
     pub(crate) fn commit(&self, from: usize, to: usize) -> Result<(), Errno> {
         let page = os::page_bytes();
         let start = from * size_of::<T>() / page * page;
-        let end = align_up(to * size_of::<T>(), page).min(self.mapping.len());
+        let end = (to * size_of::<T>()).next_multiple_of(page).min(self.mapping.len());
         // SAFETY: within the reservation.
         unsafe { os::commit(self.mapping.start().add(start).as_ptr(), end - start) }
     }
 
     #[cfg(loom)]
-    pub(crate) fn new(len: usize) -> Result<Self, Errno> {
-        let entries: Vec<T> = (0..len).map(|_| T::zero()).collect();
-        Ok(Self { entries: Box::leak(entries.into_boxed_slice()) })
-    }
-
-    #[cfg(loom)]
-    pub(crate) fn reserve(len: usize) -> Result<Self, Errno> {
-        Self::new(len)
+    fn over(len: usize, _map: fn(usize) -> Result<Mapping, Errno>) -> Result<Self, Errno> {
+        Ok(Self { entries: Box::leak((0..len).map(|_| T::zero()).collect()) })
     }
 
     #[cfg(loom)]
@@ -660,7 +626,7 @@ impl<T: Zeroed> Table<T> {
 #[cfg(loom)]
 impl<T: Zeroed> Drop for Table<T> {
     fn drop(&mut self) {
-        // SAFETY: leaked by `new`, and dropped together with the structure that held the table.
+        // SAFETY: leaked by `over`, and dropped together with the structure that held the table.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(self.entries).cast_mut()) });
     }
 }

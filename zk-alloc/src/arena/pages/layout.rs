@@ -60,10 +60,7 @@ pub(crate) fn run_kind(size: usize, align: usize) -> RunKind {
 
 /// The shortest run that may stay in a zone when it shrinks, in bytes.
 pub(crate) fn min_bytes(runs: RunKind) -> usize {
-    match runs {
-        RunKind::Huge => tuning::crosses_min_bytes(),
-        RunKind::Aligned | RunKind::Mid => classes::MAX_BYTES / 2,
-    }
+    if runs == RunKind::Huge { tuning::crosses_min_bytes() } else { classes::MAX_BYTES / 2 }
 }
 
 /// Whether a run of this many bytes is long.
@@ -190,10 +187,7 @@ pub(crate) fn first_bytes(threads: usize) -> usize {
 /// `first_bytes` until the first phase has shown the peak, and never grows. If it grew with the peak, it would take over memory of long runs
 /// that lay there before.
 pub(crate) fn kept_from(run_use: RunUse, first_bytes: usize) -> usize {
-    match run_use {
-        RunUse::Slab | RunUse::ShortRun => 0,
-        RunUse::LongRun => after(accounts::former_peak_live_bytes(), first_bytes),
-    }
+    if run_use == RunUse::LongRun { after(accounts::former_peak_live_bytes(), first_bytes) } else { 0 }
 }
 
 fn after(former_peak: Option<usize>, first_bytes: usize) -> usize {

@@ -80,12 +80,15 @@ impl Allowance {
     }
 }
 
+/// A call of the kernel on a range of memory.
+type Call = unsafe fn(*mut u8, usize) -> Result<(), Errno>;
+
 /// Which pages are resident, and which are dirty.
 pub(crate) struct Residency {
     base: NonNull<u8>,
     /// The binary logarithm of a page's bytes.
     page_shift: u32,
-    resident: Bitmap<'static>,
+    pub(crate) resident: Bitmap<'static>,
     dirty: Bitmap<'static>,
     lazy_zero_bytes: usize,
     /// How densely zeroed memory was used so far.
@@ -140,10 +143,6 @@ impl Residency {
         unsafe { os::count_resident(self.address(start).as_ptr(), self.bytes(len)) }
     }
 
-    pub(crate) fn resident_bits(&self) -> Bitmap<'static> {
-        self.resident
-    }
-
     /// Accounts for those of the caller's pages that are not resident yet. Returns their bytes. If they would exceed the limit, accounts for
     /// nothing and returns `None`.
     pub(crate) fn account(&self, start: usize, len: usize, limit: Limit) -> Option<usize> {
@@ -190,13 +189,24 @@ impl Residency {
     }
 
     /// Has the kernel prefault those of some pages that are not in memory. Contents stay as they are, so the pages may have any owner.
-    pub(crate) fn prefault(&self, start: usize, len: usize) {
-        let (at, bytes) = (self.address(start), self.bytes(len));
-        self.counters.system_call();
+    pub(crate) fn prefault(&self, pages: Range<usize>) {
         // SAFETY: committed pages of this zone.
-        if let Err(refused) = unsafe { os::prefault(at.as_ptr(), bytes) } {
-            self.counters.refused(refused, "prefault", bytes);
-        }
+        let _ = unsafe { self.call(pages, "prefault", os::prefault) };
+    }
+
+    /// Has the kernel do something with pages. Counts the call, and a refusal to do `what`.
+    ///
+    /// # Errors
+    /// The system's.
+    ///
+    /// # Safety
+    /// As for `call`, with these pages.
+    pub(crate) unsafe fn call(&self, pages: Range<usize>, what: &str, call: Call) -> Result<(), Errno> {
+        let (at, bytes) = (self.address(pages.start), self.bytes(pages.len()));
+        self.counters.system_call();
+        // SAFETY: the caller's.
+        let result = unsafe { call(at.as_ptr(), bytes) };
+        result.inspect_err(|&refused| self.counters.refused(refused, what, bytes))
     }
 
     /// Purges pages. Returns the bytes purged, or 0 if the kernel refuses.
@@ -238,15 +248,12 @@ impl Residency {
     /// # Safety
     /// As for [`purge`](Self::purge).
     pub(crate) unsafe fn advise_gone(&self, start: usize, len: usize, how: Purge) -> bool {
-        self.counters.system_call();
-        let (at, bytes) = (self.address(start).as_ptr(), self.bytes(len));
-        let result = match how {
-            // SAFETY: the caller's.
-            Purge::Now => unsafe { os::discard(at, bytes) },
-            // SAFETY: the caller's.
-            Purge::Lazily => unsafe { os::purge_lazily(at, bytes) },
+        let purge: Call = match how {
+            Purge::Now => os::discard,
+            Purge::Lazily => os::purge_lazily,
         };
-        result.inspect_err(|&refused| self.counters.refused(refused, "purge memory", bytes)).is_ok()
+        // SAFETY: the caller's.
+        unsafe { self.call(start..start + len, "purge memory", purge) }.is_ok()
     }
 
     /// Clears the dirty part of the first `bytes` of the run at page `start`, which the caller owns and accounts for.
@@ -315,9 +322,7 @@ impl HugePages {
                 advise(residency, committed.start..border, os::forbid_huge);
                 advise(residency, border..committed.end, os::advise_huge);
             }
-            HugeAdvice::Forbid => {
-                advise(residency, committed, os::forbid_huge);
-            }
+            HugeAdvice::Forbid => _ = advise(residency, committed, os::forbid_huge),
             HugeAdvice::Leave => {}
         }
     }
@@ -345,7 +350,7 @@ impl HugePages {
     }
 
     /// Forbids huge pages in the blocks that `pages` covers only in part. The caller owns these pages, and is about to purge them.
-    pub(crate) fn forbid_around(&self, residency: &Residency, pages: Range<usize>, committed: usize) {
+    pub(crate) fn forbid_around(&self, residency: &Residency, pages: Range<usize>) {
         if self.advice != HugeAdvice::Ask {
             return;
         }
@@ -356,7 +361,7 @@ impl HugePages {
         for index in ends.into_iter().flatten().filter(|&index| !is_filled(index)) {
             let is_needed = self.are_asked(residency.bytes(index * block)) && !self.forbidden.has(index);
             if is_needed && self.forbidden_blocks.load(Ordering::Relaxed) < tuning::max_forbidden() {
-                let all = index * block..committed.min((index + 1) * block);
+                let all = index * block..(index + 1) * block;
                 // The bit is set after the call. `allow` skips a block whose bit is clear, so it does not allow this one at the same time.
                 // The counter grows before the bit is set. So a child that is forked in between counts one too many, and its counter never
                 // drops below zero.
@@ -369,7 +374,7 @@ impl HugePages {
     }
 
     /// Allows a huge page again in each block around these pages, if the zone accounts for the whole block.
-    pub(crate) fn allow(&self, residency: &Residency, pages: Range<usize>, committed: usize) {
+    pub(crate) fn allow(&self, residency: &Residency, pages: Range<usize>) {
         if !self.is_any_forbidden() {
             return;
         }
@@ -377,21 +382,21 @@ impl HugePages {
         let (first, end) = (pages.start / block, pages.end.div_ceil(block));
         for (index, len) in self.forbidden.set_runs(first, end - first) {
             if residency.resident(index * block, len * block) == len * block {
-                self.allow_accounted(residency, index, len, committed);
+                self.allow_accounted(residency, index, len);
             } else {
                 (index..index + len)
                     .filter(|&index| residency.resident(index * block, block) == block)
-                    .for_each(|index| self.allow_accounted(residency, index, 1, committed));
+                    .for_each(|index| self.allow_accounted(residency, index, 1));
             }
         }
     }
 
     /// Allows huge pages again in blocks whose pages are all accounted.
-    fn allow_accounted(&self, residency: &Residency, index: usize, len: usize, committed: usize) {
+    fn allow_accounted(&self, residency: &Residency, index: usize, len: usize) {
         let block = residency.pages(HUGE_PAGE_BYTES);
         // The bit is cleared after the call. A thread that wants to forbid the block in between finds the bit set, and does nothing: the
         // block may become huge this once.
-        if advise(residency, index * block..committed.min((index + len) * block), os::advise_huge) {
+        if advise(residency, index * block..(index + len) * block, os::advise_huge) {
             self.forbidden_blocks.fetch_sub(self.forbidden.clear(index, len), Ordering::Relaxed);
         }
     }
@@ -411,15 +416,9 @@ impl HugePages {
 }
 
 /// Gives the kernel advice on pages; `false` if it refuses.
-fn advise(residency: &Residency, pages: Range<usize>, advise: unsafe fn(*mut u8, usize) -> Result<(), Errno>) -> bool {
-    if pages.is_empty() {
-        return true;
-    }
-    let (at, len) = (residency.address(pages.start), residency.bytes(pages.len()));
-    residency.counters.system_call();
-    // SAFETY: committed memory of the zone; its contents stay.
-    let result = unsafe { advise(at.as_ptr(), len) };
-    result.inspect_err(|&refused| residency.counters.refused(refused, "advise on huge pages for", len)).is_ok()
+fn advise(residency: &Residency, pages: Range<usize>, advise: Call) -> bool {
+    // SAFETY: committed memory of the zone, which commits whole blocks; its contents stay.
+    pages.is_empty() || unsafe { residency.call(pages, "advise on huge pages for", advise) }.is_ok()
 }
 
 // How densely memory is used.
@@ -521,9 +520,9 @@ impl Mapped {
         self.ready.has(block)
     }
 
-    /// The ready blocks, as ranges.
-    pub(crate) fn ready(&self) -> impl Iterator<Item = Range<usize>> {
-        self.ready.set_runs(0, self.end()).map(|(start, len)| start..start + len)
+    /// The ready blocks, as runs: `(start, length)`.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.ready.set_runs(0, self.end())
     }
 
     /// Whether a block is foreign, or was passed over.

@@ -29,17 +29,12 @@ fn max_edges() -> isize {
 /// neighbouring pages do so at once, the bit of the edge between them may be wrong for a while. Then the count is off by one mapping.
 pub(crate) struct Moved {
     /// The pages that lie in moved mappings.
-    pages: Bitmap<'static>,
+    pub(crate) pages: Bitmap<'static>,
     /// The pages at which such a mapping begins, or behind which one ended.
-    edges: Bitmap<'static>,
+    pub(crate) edges: Bitmap<'static>,
 }
 
 impl Moved {
-    /// A zone without moved mappings.
-    pub(crate) fn new(pages: Bitmap<'static>, edges: Bitmap<'static>) -> Self {
-        Self { pages, edges }
-    }
-
     /// Notes that pages were moved to the caller's run. `inner` are the edges between the mappings that they came from, counted from the start
     /// of the run.
     pub(crate) fn moved_here(&self, start: usize, n: usize, inner: impl Iterator<Item = usize>) {

@@ -2,15 +2,28 @@
 
 use std::hash::{Hash, Hasher};
 
-use crate::arena::pages::bitmap::{Bitmap, HintSet, HintSets, Occupied, WORD_BITS};
+use crate::arena::pages::bitmap::{Bitmap, HintSets, Occupied, WORD_BITS};
 use crate::os::Errno;
 use crate::sync::{AtomicU64, Ordering};
 use crate::tuning;
 
-/// See the module's documentation.
+/// The pages of a zone, and an index of the free page runs by length.
+///
+/// A free run is a maximal run of clear bits in the bitmap of used pages. For each class of lengths, a [hint set](crate::arena::pages::bitmap)
+/// names the words of the bitmap in which such a free run may begin. A search visits only free runs that are long enough. Three operations make
+/// free runs, and note them: freeing a run, claiming a part of a free run, and giving up a claim. A search that finds no free run of a class in
+/// a word clears the hint, then checks once more.
+///
+/// A search takes a bounded number of steps, however many free runs there are: it visits a bounded number of free runs and superfluous hints of
+/// each class.
 pub(crate) struct Runs {
-    used: Bitmap<'static>,
-    index: FreeRunIndex,
+    pub(crate) used: Bitmap<'static>,
+    sets: HintSets<{ CLASSES + 1 }>,
+    /// The classes whose sets may have a hint. Usually most of them have none. The models search all classes.
+    hinted: [AtomicU64; CLASSES.div_ceil(WORD_BITS)],
+    /// Set in the models of zones and slabs, which do not index free runs: a search also finds runs without the index. The models of the bitmap
+    /// index them.
+    is_off: bool,
     failures: Failures,
 }
 
@@ -20,19 +33,16 @@ impl Runs {
     /// # Errors
     /// The system's error, if it grants no memory.
     pub(crate) fn new(used: Bitmap<'static>) -> Result<Self, Errno> {
-        Ok(Self { used, index: FreeRunIndex::new(used)?, failures: Failures::new() })
-    }
-
-    /// As [`new`](Self::new), but free runs are not indexed.
-    #[cfg(loom)]
-    pub(crate) fn without_index(used: Bitmap<'static>) -> Result<Self, Errno> {
-        let mut runs = Self::new(used)?;
-        runs.index.is_off = true;
+        let sets = HintSets::new(used.len() / WORD_BITS)?;
+        let hinted = std::array::from_fn(|_| AtomicU64::new(0));
+        let runs = Self { used, sets, hinted, is_off: false, failures: Failures::new() };
+        runs.note(0, used.len());
         Ok(runs)
     }
 
-    pub(crate) fn used(&self) -> Bitmap<'static> {
-        self.used
+    /// As [`new`](Self::new), but free runs are not indexed.
+    pub(crate) fn without_index(used: Bitmap<'static>) -> Result<Self, Errno> {
+        Ok(Self { is_off: true, ..Self::new(used)? })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -61,19 +71,18 @@ impl Runs {
     fn claim_anywhere(&self, from: usize, wanted: Wanted) -> Option<usize> {
         let Wanted { n, align, skew } = wanted;
         let scan = |from| self.used.find_clear_run(from, n, align, skew);
-        #[cfg(loom)]
-        if self.index.is_off {
+        if self.is_off() {
             return self.claim_found(from, n, scan);
         }
         self.failures.search(from, wanted, || {
-            self.claim_found(from, n, |from| self.index.lowest(from, wanted, usize::MAX))
+            self.claim_found(from, n, |from| self.lowest(from, wanted, usize::MAX))
                 .or_else(|| self.claim_found(from, n, scan))
         })
     }
 
     /// As [`claim_first_fit`](Self::claim_first_fit), but searches only the indexed free runs.
     pub(crate) fn claim_noted(&self, from: usize, wanted: Wanted) -> Option<usize> {
-        self.claim_found(from, wanted.n, |from| self.index.lowest(from, wanted, tuning::max_probes_per_bin()))
+        self.claim_found(from, wanted.n, |from| self.lowest(from, wanted, tuning::max_probes_per_bin()))
     }
 
     /// Claims the run that `search` finds, and searches again if another thread was faster.
@@ -98,7 +107,7 @@ impl Runs {
         let place_in = |start: usize, end: usize| {
             resident.set_runs(start, end - start).find_map(|(start, len)| wanted.place_in(start, start + len))
         };
-        let start = self.index.shortest(from, wanted, tuning::max_resident_probes(), beyond, place_in)?;
+        let start = self.shortest(from, wanted, tuning::max_resident_probes(), beyond, place_in)?;
         self.try_claim(start, wanted.n).then_some(start)
     }
 
@@ -109,14 +118,14 @@ impl Runs {
         }
         match self.used.try_claim(start, n) {
             Ok(()) => {
-                self.index.used(start, n);
-                self.index.claimed(start, n);
+                self.note_used(start, n);
+                self.note_rest(start, n);
                 true
             }
             Err(taken) => {
                 // Another thread may have seen the bits of the failed claim, and treated these pages as used. So they are noted once more.
                 let end = (taken + 1).next_multiple_of(WORD_BITS).min(start + n);
-                self.index.used(taken.min(self.len() - 1), 1);
+                self.note_used(taken.min(self.len() - 1), 1);
                 self.note_freed(start, end - start);
                 false
             }
@@ -131,13 +140,235 @@ impl Runs {
         }
     }
 
-    fn note_freed(&self, start: usize, n: usize) {
-        let longest = self.index.freed(start, n);
-        #[cfg(loom)]
-        if self.index.is_off {
-            return;
+    // The index of free runs.
+
+    const fn is_off(&self) -> bool {
+        cfg!(loom) && self.is_off
+    }
+
+    /// The words of the bitmap that have used pages. The models scan the bitmap itself instead. [`Occupied`] has a model of its own.
+    fn occupied(&self) -> Occupied<'static> {
+        Occupied { bits: self.used, words: self.sets.set(OCCUPIED) }
+    }
+
+    fn note(&self, start: usize, end: usize) {
+        let class = class_of(end - start);
+        self.sets.set(class).set(start / WORD_BITS);
+        self.note_class(class);
+    }
+
+    fn note_class(&self, class: usize) {
+        let (word, mask) = (&self.hinted[class / WORD_BITS], 1 << (class % WORD_BITS));
+        if !cfg!(loom) && word.load(Ordering::SeqCst) & mask == 0 {
+            word.fetch_or(mask, Ordering::SeqCst);
         }
-        self.failures.freed(longest);
+    }
+
+    /// The classes from `class` on that may have a hint.
+    fn classes_from(&self, mut class: usize) -> impl Iterator<Item = usize> {
+        std::iter::from_fn(move || {
+            let hinted = || Bitmap::new(&self.hinted).next_set(class, CLASSES);
+            let found = if cfg!(loom) { (class < CLASSES).then_some(class) } else { hinted() }?;
+            class = found + 1;
+            Some(found)
+        })
+    }
+
+    /// Clears the mark of a class of which a search found no hint. As for each hint, it checks once more afterwards.
+    fn found_none(&self, class: usize) {
+        let set = self.sets.set(class);
+        if !cfg!(loom) && set.is_empty() {
+            self.hinted[class / WORD_BITS].fetch_and(!(1 << (class % WORD_BITS)), Ordering::SeqCst);
+            if !set.is_empty() {
+                self.note_class(class);
+            }
+        }
+    }
+
+    /// Notes the free runs in `[start, start + n)`, of which some bits became clear, or were set for an instant.
+    fn note_freed(&self, start: usize, n: usize) {
+        if !cfg!(loom) {
+            self.occupied().cleared(start, n);
+        }
+        let longest = self.note_within(start, n);
+        if !self.is_off() {
+            self.failures.freed(longest);
+        }
+    }
+
+    /// Notes the free runs in `[start, start + n)`. Returns the length of the longest.
+    fn note_within(&self, start: usize, n: usize) -> usize {
+        if self.is_off() {
+            return 0;
+        }
+        let (mut at, last) = (start, start + n);
+        let mut longest = 0;
+        while let Some(clear) = self.used.next_clear_within(at, last) {
+            // In the models, a free run that begins further below is in the last class already.
+            let lowest = clear.saturating_sub(reach(0));
+            let begin = if clear == at { self.begin_of(lowest, clear) } else { clear };
+            let end = self.end_of(clear, reach(0));
+            if begin > lowest || lowest == 0 {
+                self.note(begin, end);
+            }
+            longest = longest.max(end - begin);
+            at = end + 1;
+        }
+        longest
+    }
+
+    /// The start of the free run around a clear page, at least `lowest`.
+    fn begin_of(&self, lowest: usize, clear: usize) -> usize {
+        if cfg!(loom) { self.used.end_of_set(lowest, clear) } else { self.occupied().end_of_set(clear) }
+    }
+
+    /// The end of the free run around a clear page, at most `reach` pages on.
+    fn end_of(&self, clear: usize, reach: usize) -> usize {
+        let last = self.used.len().min(clear.saturating_add(reach));
+        let set = if cfg!(loom) { self.used.next_set(clear, last) } else { self.occupied().next_set(clear, last) };
+        set.unwrap_or(last)
+    }
+
+    /// Notes that the bits of `[start, start + n)` were set.
+    fn note_used(&self, start: usize, n: usize) {
+        if !cfg!(loom) {
+            self.occupied().set(start, n);
+        }
+    }
+
+    /// Notes what is left of a free run on both sides of `[start, start + n)`, which was claimed.
+    fn note_rest(&self, start: usize, n: usize) {
+        if start > 0 {
+            self.note_within(start - 1, 1);
+        }
+        if start + n < self.used.len() {
+            self.note_within(start + n, 1);
+        }
+    }
+
+    /// The free runs that begin in a word, with their ends. A free run is measured up to `reach` pages.
+    fn in_word(&self, word: usize, reach: usize) -> impl Iterator<Item = (usize, usize)> {
+        let mut begins = self.used.begins_of_clear(word);
+        std::iter::from_fn(move || {
+            let bit = (begins != 0).then(|| begins.trailing_zeros() as usize)?;
+            begins &= begins - 1;
+            let start = word * WORD_BITS + bit;
+            Some((start, self.end_of(start, reach)))
+        })
+        .filter(|&(start, end)| start < end)
+    }
+
+    /// The lowest free run of a class that begins in `from..until`. Clears at most `hints` superfluous hints, and subtracts their number from
+    /// it.
+    fn first(
+        &self,
+        class: usize,
+        from: usize,
+        until: usize,
+        reach: usize,
+        hints: &mut usize,
+    ) -> Option<(usize, usize)> {
+        let set = self.sets.set(class);
+        let mut word = from / WORD_BITS;
+        loop {
+            let Some(hinted) = set.first(word) else {
+                self.found_none(class);
+                return None;
+            };
+            word = hinted;
+            if word * WORD_BITS >= until {
+                return None;
+            }
+            let is_of_class = |&(start, end): &(usize, usize)| class_of(end - start) == class;
+            let mut is_hinted = false;
+            for run in self.in_word(word, reach).filter(is_of_class) {
+                is_hinted = true;
+                if (from..until).contains(&run.0) {
+                    return Some(run);
+                }
+            }
+            if !is_hinted {
+                *hints = hints.checked_sub(1)?;
+                set.clear(word);
+                // A free run may have been noted before the hint was cleared. Or the thread that noted it measured a longer run, and noted only
+                // that class.
+                #[cfg(not(loom))]
+                self.in_word(word, reach).for_each(|(start, end)| self.note(start, end));
+                #[cfg(loom)]
+                if self.in_word(word, reach).any(|run| is_of_class(&run)) {
+                    set.set(word);
+                }
+            }
+            word += 1;
+        }
+    }
+
+    /// The part of a free run from `from` on, if the run begins there or below.
+    fn across(&self, from: usize, reach: usize) -> Option<(usize, usize)> {
+        (from > 0).then(|| (from, self.end_of(from, reach))).filter(|&(start, end)| start < end)
+    }
+
+    /// The lowest place for a request at or above `from`, among some free runs of each class. Clears at most `max_hints` superfluous hints of
+    /// each class.
+    fn lowest(&self, from: usize, wanted: Wanted, max_hints: usize) -> Option<usize> {
+        if self.is_off() {
+            return None;
+        }
+        let reach = reach(wanted.n + wanted.align);
+        if let Some(place) = self.across(from, reach).and_then(|(start, end)| wanted.place_in(start, end)) {
+            return Some(place);
+        }
+        let mut lowest = usize::MAX;
+        for class in self.classes_from(class_of(wanted.n)) {
+            let mut at = from;
+            let mut hints = max_hints;
+            // How many free runs may be too short before the search takes a longer one.
+            let probes = if class < COARSE { tuning::max_probes_per_bin() } else { tuning::max_long_probes_per_bin() };
+            for _ in 0..probes {
+                let Some((start, end)) = self.first(class, at, lowest, reach, &mut hints) else { break };
+                if let Some(place) = wanted.place_in(start, end) {
+                    lowest = lowest.min(place);
+                    break;
+                }
+                at = start + 1;
+            }
+        }
+        (lowest != usize::MAX).then_some(lowest)
+    }
+
+    /// Visits up to `max_visits` free runs at or above `from`, the short ones first, until `place_in` finds a place in one. The part of a free
+    /// run that begins below `from` comes last. `place_in` gets up to [`PROBED_PAGES`] of a free run (more if the request needs more), and
+    /// `beyond` more.
+    fn shortest(
+        &self,
+        from: usize,
+        wanted: Wanted,
+        max_visits: usize,
+        beyond: usize,
+        place_in: impl Fn(usize, usize) -> Option<usize>,
+    ) -> Option<usize> {
+        if self.is_off() {
+            return None;
+        }
+        let reach = reach(wanted.n + wanted.align);
+        let probed = PROBED_PAGES.max(wanted.n + wanted.align) + beyond;
+        let place_in = |start: usize, end: usize| place_in(start, end.min(start + probed));
+        let mut left = max_visits;
+        'search: for class in self.classes_from(class_of(wanted.n)) {
+            let mut at = from;
+            let mut hints = tuning::max_probes_per_bin();
+            while let Some((start, end)) = self.first(class, at, usize::MAX, reach, &mut hints) {
+                if left == 0 {
+                    break 'search;
+                }
+                if let Some(place) = place_in(start, end) {
+                    return Some(place);
+                }
+                left -= 1;
+                at = start + 1;
+            }
+        }
+        self.across(from, reach).and_then(|(start, end)| place_in(start, end))
     }
 }
 
@@ -271,297 +502,6 @@ impl Wanted {
 
 /// The number of the set of words with set bits. The sets before it belong to the classes.
 const OCCUPIED: usize = CLASSES;
-
-/// An index of the free page runs of a zone by length.
-///
-/// A free run is a maximal run of clear bits in the bitmap of used pages. For each class of lengths, a [hint set](crate::arena::pages::bitmap)
-/// names the words of the bitmap in which such a free run may begin. A search visits only free runs that are long enough. Three operations make
-/// free runs, and note them: freeing a run, claiming a part of a free run, and giving up a claim. A search that finds no free run of a class in
-/// a word clears the hint, then checks once more.
-///
-/// A search takes a bounded number of steps, however many free runs there are: it visits a bounded number of free runs and superfluous hints of
-/// each class.
-pub(crate) struct FreeRunIndex {
-    used: Bitmap<'static>,
-    sets: HintSets<{ CLASSES + 1 }>,
-    /// The classes whose sets may have a hint. Usually most of them have none.
-    #[cfg(not(loom))]
-    hinted: [AtomicU64; CLASSES.div_ceil(WORD_BITS)],
-    /// Set in the models of zones and slabs, which do not index free runs: a search also finds runs without the index. The models of the bitmap
-    /// index them.
-    #[cfg(loom)]
-    pub(crate) is_off: bool,
-}
-
-impl FreeRunIndex {
-    /// The index of a zone whose pages are all free.
-    ///
-    /// # Errors
-    /// The system's error, if it grants no memory.
-    pub(crate) fn new(used: Bitmap<'static>) -> Result<Self, Errno> {
-        let sets = HintSets::new(used.len() / WORD_BITS)?;
-        let index = Self {
-            used,
-            sets,
-            #[cfg(not(loom))]
-            hinted: [const { AtomicU64::new(0) }; _],
-            #[cfg(loom)]
-            is_off: false,
-        };
-        index.note(0, used.len());
-        Ok(index)
-    }
-
-    fn set(&self, class: usize) -> HintSet {
-        self.sets.set(class)
-    }
-
-    /// The words of the bitmap that have used pages. The models scan the bitmap itself instead. [`Occupied`] has a model of its own.
-    fn occupied(&self) -> Occupied<'static> {
-        Occupied { bits: self.used, words: self.sets.set(OCCUPIED) }
-    }
-
-    fn note(&self, start: usize, end: usize) {
-        let class = class_of(end - start);
-        self.set(class).set(start / WORD_BITS);
-        #[cfg(not(loom))]
-        self.note_class(class);
-    }
-
-    #[cfg(not(loom))]
-    fn note_class(&self, class: usize) {
-        let (word, mask) = (&self.hinted[class / WORD_BITS], 1 << (class % WORD_BITS));
-        if word.load(Ordering::SeqCst) & mask == 0 {
-            word.fetch_or(mask, Ordering::SeqCst);
-        }
-    }
-
-    /// The classes from `class` on that may have a hint.
-    #[cfg(not(loom))]
-    fn classes_from(&self, mut class: usize) -> impl Iterator<Item = usize> {
-        std::iter::from_fn(move || {
-            while let Some(word) = self.hinted.get(class / WORD_BITS) {
-                let bits = word.load(Ordering::SeqCst) & (u64::MAX << (class % WORD_BITS));
-                if bits != 0 {
-                    let found = class / WORD_BITS * WORD_BITS + bits.trailing_zeros() as usize;
-                    class = found + 1;
-                    return Some(found);
-                }
-                class = (class / WORD_BITS + 1) * WORD_BITS;
-            }
-            None
-        })
-    }
-
-    #[cfg(loom)]
-    fn classes_from(&self, class: usize) -> impl Iterator<Item = usize> {
-        class..CLASSES
-    }
-
-    /// Clears the mark of a class of which a search found no hint. As for each hint, it checks once more afterwards.
-    #[cfg(not(loom))]
-    fn found_none(&self, class: usize) {
-        let set = self.set(class);
-        if set.is_empty() {
-            self.hinted[class / WORD_BITS].fetch_and(!(1 << (class % WORD_BITS)), Ordering::SeqCst);
-            if !set.is_empty() {
-                self.note_class(class);
-            }
-        }
-    }
-
-    /// Notes the free runs in `[start, start + n)`, of which some bits became clear, or were set for an instant. Returns the length of the
-    /// longest.
-    pub(crate) fn freed(&self, start: usize, n: usize) -> usize {
-        #[cfg(loom)]
-        if self.is_off {
-            return 0;
-        }
-        if !cfg!(loom) {
-            self.occupied().cleared(start, n);
-        }
-        self.note_within(start, n)
-    }
-
-    /// Notes the free runs in `[start, start + n)`. Returns the length of the longest.
-    fn note_within(&self, start: usize, n: usize) -> usize {
-        let (mut at, last) = (start, start + n);
-        let mut longest = 0;
-        while let Some(clear) = self.used.next_clear_within(at, last) {
-            // In the models, a free run that begins further below is in the last class already.
-            let lowest = clear.saturating_sub(reach(0));
-            let begin = if clear == at { self.begin_of(lowest, clear) } else { clear };
-            let end = self.end_of(clear, reach(0));
-            if begin > lowest || lowest == 0 {
-                self.note(begin, end);
-            }
-            longest = longest.max(end - begin);
-            at = end + 1;
-        }
-        longest
-    }
-
-    /// The start of the free run around a clear page, at least `lowest`.
-    fn begin_of(&self, lowest: usize, clear: usize) -> usize {
-        if cfg!(loom) { self.used.end_of_set(lowest, clear) } else { self.occupied().end_of_set(clear) }
-    }
-
-    /// The end of the free run around a clear page, at most `reach` pages on.
-    fn end_of(&self, clear: usize, reach: usize) -> usize {
-        let last = self.used.len().min(clear.saturating_add(reach));
-        let set = if cfg!(loom) { self.used.next_set(clear, last) } else { self.occupied().next_set(clear, last) };
-        set.unwrap_or(last)
-    }
-
-    /// Notes that the bits of `[start, start + n)` were set.
-    pub(crate) fn used(&self, start: usize, n: usize) {
-        if !cfg!(loom) {
-            self.occupied().set(start, n);
-        }
-    }
-
-    /// Notes what is left of a free run on both sides of `[start, start + n)`, which was claimed.
-    pub(crate) fn claimed(&self, start: usize, n: usize) {
-        #[cfg(loom)]
-        if self.is_off {
-            return;
-        }
-        if start > 0 {
-            self.note_within(start - 1, 1);
-        }
-        if start + n < self.used.len() {
-            self.note_within(start + n, 1);
-        }
-    }
-
-    /// The free runs that begin in a word, with their ends. A free run is measured up to `reach` pages.
-    fn in_word(&self, word: usize, reach: usize) -> impl Iterator<Item = (usize, usize)> {
-        let mut begins = self.used.begins_of_clear(word);
-        std::iter::from_fn(move || {
-            let bit = (begins != 0).then(|| begins.trailing_zeros() as usize)?;
-            begins &= begins - 1;
-            let start = word * WORD_BITS + bit;
-            Some((start, self.end_of(start, reach)))
-        })
-        .filter(|&(start, end)| start < end)
-    }
-
-    /// The lowest free run of a class that begins in `from..until`. Clears at most `hints` superfluous hints, and subtracts their number from
-    /// it.
-    fn first(
-        &self,
-        class: usize,
-        from: usize,
-        until: usize,
-        reach: usize,
-        hints: &mut usize,
-    ) -> Option<(usize, usize)> {
-        let set = self.set(class);
-        let mut word = from / WORD_BITS;
-        loop {
-            let Some(hinted) = set.first(word) else {
-                #[cfg(not(loom))]
-                self.found_none(class);
-                return None;
-            };
-            word = hinted;
-            if word * WORD_BITS >= until {
-                return None;
-            }
-            let is_of_class = |&(start, end): &(usize, usize)| class_of(end - start) == class;
-            let mut is_hinted = false;
-            for run in self.in_word(word, reach).filter(is_of_class) {
-                is_hinted = true;
-                if (from..until).contains(&run.0) {
-                    return Some(run);
-                }
-            }
-            if !is_hinted {
-                *hints = hints.checked_sub(1)?;
-                set.clear(word);
-                // A free run may have been noted before the hint was cleared. Or the thread that noted it measured a longer run, and noted only
-                // that class.
-                #[cfg(not(loom))]
-                self.in_word(word, reach).for_each(|(start, end)| self.note(start, end));
-                #[cfg(loom)]
-                if self.in_word(word, reach).any(|run| is_of_class(&run)) {
-                    set.set(word);
-                }
-            }
-            word += 1;
-        }
-    }
-
-    /// The part of a free run from `from` on, if the run begins there or below.
-    fn across(&self, from: usize, reach: usize) -> Option<(usize, usize)> {
-        (from > 0).then(|| (from, self.end_of(from, reach))).filter(|&(start, end)| start < end)
-    }
-
-    /// The lowest place for a request at or above `from`, among some free runs of each class. Clears at most `max_hints` superfluous hints of
-    /// each class.
-    fn lowest(&self, from: usize, wanted: Wanted, max_hints: usize) -> Option<usize> {
-        #[cfg(loom)]
-        if self.is_off {
-            return None;
-        }
-        let reach = reach(wanted.n + wanted.align);
-        if let Some(place) = self.across(from, reach).and_then(|(start, end)| wanted.place_in(start, end)) {
-            return Some(place);
-        }
-        let mut lowest = usize::MAX;
-        for class in self.classes_from(class_of(wanted.n)) {
-            let mut at = from;
-            let mut hints = max_hints;
-            // How many free runs may be too short before the search takes a longer one.
-            let probes = if class < COARSE { tuning::max_probes_per_bin() } else { tuning::max_long_probes_per_bin() };
-            for _ in 0..probes {
-                let Some((start, end)) = self.first(class, at, lowest, reach, &mut hints) else { break };
-                if let Some(place) = wanted.place_in(start, end) {
-                    lowest = lowest.min(place);
-                    break;
-                }
-                at = start + 1;
-            }
-        }
-        (lowest != usize::MAX).then_some(lowest)
-    }
-
-    /// Visits up to `max_visits` free runs at or above `from`, the short ones first, until `place_in` finds a place in one. The part of a free
-    /// run that begins below `from` comes last. `place_in` gets up to [`PROBED_PAGES`] of a free run (more if the request needs more), and
-    /// `beyond` more.
-    pub(crate) fn shortest(
-        &self,
-        from: usize,
-        wanted: Wanted,
-        max_visits: usize,
-        beyond: usize,
-        place_in: impl Fn(usize, usize) -> Option<usize>,
-    ) -> Option<usize> {
-        #[cfg(loom)]
-        if self.is_off {
-            return None;
-        }
-        let reach = reach(wanted.n + wanted.align);
-        let probed = PROBED_PAGES.max(wanted.n + wanted.align) + beyond;
-        let place_in = |start: usize, end: usize| place_in(start, end.min(start + probed));
-        let mut left = max_visits;
-        'search: for class in self.classes_from(class_of(wanted.n)) {
-            let mut at = from;
-            let mut hints = tuning::max_probes_per_bin();
-            while let Some((start, end)) = self.first(class, at, usize::MAX, reach, &mut hints) {
-                if left == 0 {
-                    break 'search;
-                }
-                if let Some(place) = place_in(start, end) {
-                    return Some(place);
-                }
-                left -= 1;
-                at = start + 1;
-            }
-        }
-        self.across(from, reach).and_then(|(start, end)| place_in(start, end))
-    }
-}
 
 #[cfg(all(test, not(loom)))]
 mod tests {

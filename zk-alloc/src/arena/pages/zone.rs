@@ -4,15 +4,12 @@
 //! A page is *used* (the thread that set its bit owns it) or free. It is *committed* (readable and writable) if the zone has [`Mapped`] its
 //! block. [`Residency`] has the state of the memory behind each page. A run is used from before its address is returned until after the address
 //! was freed. That is the invariant of the crate.
-#![allow(
-    unsafe_code,
-    reason = "hands out memory, commits, prefaults and purges it, and has the kernel withhold it from a child"
-)]
+#![allow(unsafe_code, reason = "hands out memory, commits it, prefaults it, purges it, and withholds it from a child")]
 
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use crate::accounts::{self, Limit, ZoneCounters};
 use crate::arena::front::{self, Run};
@@ -89,17 +86,14 @@ impl Zone {
         debug_assert!(page_bytes.is_power_of_two() && base.addr().get() % page_bytes == 0);
         let [used, resident, dirty, moved, edges] = bits;
         let residency = Residency::new(base, &spec, resident, dirty);
-        #[cfg(not(loom))]
-        let runs = Runs::new(used)?;
-        #[cfg(loom)]
-        let runs = Runs::without_index(used)?;
+        let runs = if cfg!(loom) { Runs::without_index(used) } else { Runs::new(used) }?;
         let [forbidden, ready] = block_bits;
         Ok(Self {
             base,
             runs,
             residency,
             mapped: Mapped::new(ready, claims),
-            moved: Moved::new(moved, edges),
+            moved: Moved { pages: moved, edges },
             huge: HugePages::new(&spec, forbidden),
             #[cfg(feature = "c-api")]
             lengths: Lengths::new(used.len())?,
@@ -268,13 +262,12 @@ impl Zone {
 
     /// Claims a run that is free and resident, in the shortest free run that it fits.
     fn claim_resident(&self, run_use: RunUse, wanted: Wanted) -> Option<usize> {
-        let free_bytes = accounts::resident_bytes().saturating_sub(accounts::used_bytes());
-        if free_bytes < self.bytes(wanted.n) {
+        if accounts::free_bytes() < self.bytes(wanted.n) {
             return None;
         }
         // If the small-object region has shrunk, the memory of the first phase's long runs begins where the region ended before.
         let (from, beyond) = (self.first_of(RunUse::LongRun), self.pages(self.spec.small_region_bytes));
-        let start = self.runs.claim_resident(from, self.residency.resident_bits(), wanted, beyond)?;
+        let start = self.runs.claim_resident(from, self.residency.resident, wanted, beyond)?;
         if self.first_behind_kept(run_use, start, wanted.n).is_some() {
             self.runs.release(start, wanted.n);
             return None;
@@ -315,18 +308,12 @@ impl Zone {
             return;
         }
         let stays = pages.saturating_sub(self.pages(beyond_reuse));
-        let resident = if layout::is_long_run(beyond_reuse) && !gate::is_any_phase_open() {
-            self.residency.resident(start + stays, pages - stays)
-        } else {
-            0
-        };
+        let is_beyond = layout::is_long_run(beyond_reuse) && !gate::is_any_phase_open();
+        let resident = if is_beyond { self.residency.resident(start + stays, pages - stays) } else { 0 };
         if resident == 0 {
-            self.runs.release(start, pages);
-            return;
+            return self.runs.release(start, pages);
         }
-        if stays > 0 {
-            self.runs.release(start, stays);
-        }
+        self.runs.release(start, stays);
         match purge(start + stays, pages - stays) {
             // The kernel refuses, as it does for locked memory. It would refuse again at each free.
             0 => accounts::keep_for_reuse(beyond_reuse),
@@ -350,7 +337,7 @@ impl Zone {
             self.runs.release(start, pages);
             return Err(Shortage::OverBudget);
         };
-        self.allow_huge(start..start + pages);
+        self.huge.allow(&self.residency, start..start + pages);
         gate::tick();
         Ok(fresh)
     }
@@ -441,7 +428,7 @@ impl Zone {
     fn commit_or_move(&self, mut start: usize, run_use: RunUse, wanted: Wanted) -> Result<usize, Shortage> {
         let (pages, mut probes) = (wanted.n, 0);
         loop {
-            let behind = match self.commit(start, pages) {
+            match self.commit(start, pages) {
                 Ok(()) => return Ok(start),
                 Err(Obstacle::Refused) => {
                     self.runs.release(start, pages);
@@ -450,15 +437,13 @@ impl Zone {
                 Err(Obstacle::Taken { behind, passed }) => {
                     self.give_up(start, pages);
                     probes += usize::from(!passed.is_empty());
-                    behind
+                    if probes > tuning::max_foreign_probes() {
+                        return Err(Shortage::Full);
+                    }
+                    // Each step leads further up, so the loop ends.
+                    start = self.first_fit(run_use, behind * self.block_pages(), wanted).ok_or(Shortage::Full)?;
                 }
-            };
-            if probes > tuning::max_foreign_probes() {
-                return Err(Shortage::Full);
             }
-            // Each step leads further up, so the loop ends.
-            let from = behind * self.block_pages();
-            start = self.first_fit(run_use, from, wanted).ok_or(Shortage::Full)?;
         }
     }
 
@@ -497,7 +482,7 @@ impl Zone {
     /// Claims the free pages of foreign blocks for good. Other threads that own pages there at this moment [give them up](Self::give_up)
     /// themselves.
     fn take_out(&self, blocks: Range<usize>) {
-        let (used, block) = (self.runs.used(), self.block_pages());
+        let (used, block) = (self.runs.used, self.block_pages());
         let mut first = blocks.start;
         while first < blocks.end {
             // Blocks that are ready, or that another thread is mapping, are not foreign.
@@ -528,10 +513,7 @@ impl Zone {
     /// Bytes for which the kernel has pages; `None` if it does not tell.
     pub(crate) fn kernel_bytes(&self) -> Option<usize> {
         let block = self.block_pages();
-        self.mapped
-            .ready()
-            .map(|blocks| self.residency.bytes_in_memory(blocks.start * block, blocks.len() * block))
-            .sum()
+        self.mapped.ready().map(|(start, len)| self.residency.bytes_in_memory(start * block, len * block)).sum()
     }
 
     /// Bytes of address space in which other mappings lie, as far as the zone found them.
@@ -577,8 +559,7 @@ impl Zone {
     /// Prefaults the blocks (places of huge pages) that the caller's run begins and ends in. Those between them are left to the threads
     /// that touch them.
     fn prefault_edges(&self, start: usize, pages: usize) {
-        let (last, end) = (start + pages - 1, start + pages);
-        let block = self.pages(HUGE_PAGE_BYTES);
+        let (last, end, block) = (start + pages - 1, start + pages, self.block_pages());
         self.prefault_around(start, start..end);
         if last / block > start / block {
             self.prefault_around(last, start..end);
@@ -591,19 +572,16 @@ impl Zone {
         if self.residency.resident(start, pages) == pages || !self.faults_huge_page(start) {
             return true;
         }
-        let is_accounted = self.residency.account(start, pages, limit).is_some();
-        if is_accounted {
-            self.prefault_around(start, start..start + pages);
-        }
-        is_accounted
+        let accounted = self.residency.account(start, pages, limit);
+        accounted.inspect(|_| self.prefault_around(start, start..start + pages)).is_some()
     }
 
     /// Prefaults the block that holds a page of the caller's run. Does nothing if the first touch would not fault in the whole block, or if the
     /// zone accounts for all of it already.
     fn prefault_around(&self, page: usize, run: Range<usize>) {
-        let block = self.pages(HUGE_PAGE_BYTES);
+        let block = self.block_pages();
         let from = page / block * block;
-        let until = (from + block).min(self.mapped_end());
+        let until = from + block;
         if self.faults_huge_page(from) && self.residency.resident(from, until - from) < until - from {
             self.prefault_block(from..until, run.start.max(from)..run.end.min(until));
         }
@@ -636,11 +614,11 @@ impl Zone {
                 self.runs.release(page, 1);
             }
         }
-        self.allow_huge(own.clone());
+        self.huge.allow(&self.residency, own.clone());
         // The zone prefaults explicitly, although the first touch would fault in a huge page. The kernel may have no huge page, or may have
         // split this one before: then accounted memory would be missing. The rest is freed only afterwards, so that no other thread purges it
         // first.
-        self.residency.prefault(paged.start, paged.len());
+        self.residency.prefault(paged.clone());
         self.runs.release(paged.start, own.start - paged.start);
         self.runs.release(own.end, paged.end - own.end);
         // The huge page also made memory resident for which the cap has no room.
@@ -650,9 +628,9 @@ impl Zone {
         }
     }
 
-    /// Accounts for `bytes` of the zone's free memory for later requests, and has `prefault` fault it in. Returns how many bytes were
+    /// Accounts for `bytes` of the zone's free memory for later requests, and prefaults it on `threads` threads. Returns how many bytes were
     /// accounted: 0 if the zone or the cap has no room for them.
-    pub(crate) fn populate(&self, run_use: RunUse, bytes: usize, prefault: impl FnOnce(Populate<'_>)) -> usize {
+    pub(crate) fn populate(&self, run_use: RunUse, bytes: usize, threads: usize) -> usize {
         let pages = self.pages(bytes.min(self.capacity_bytes()));
         let wanted = Wanted::anywhere(pages);
         let Some(start) = self.first_fit(run_use, self.first_of(run_use), wanted) else { return 0 };
@@ -660,7 +638,8 @@ impl Zone {
         if self.make_usable(start, pages, Limit::Cap).is_err() {
             return 0;
         }
-        prefault(Populate { zone: self, start, pages });
+        // A refusal is counted, and warned of once.
+        let _ = Populate { zone: self, start, pages }.on_threads(threads);
         self.runs.release(start, pages);
         self.bytes(pages)
     }
@@ -672,20 +651,10 @@ impl Zone {
         self.huge.are_asked(self.bytes(page)) && !self.huge.is_forbidden(&self.residency, page)
     }
 
-    /// See [`HugePages::allow`].
-    fn allow_huge(&self, pages: Range<usize>) {
-        self.huge.allow(&self.residency, pages, self.mapped_end());
-    }
-
-    /// See [`HugePages::forbid_around`].
-    fn forbid_huge_around(&self, pages: Range<usize>) {
-        self.huge.forbid_around(&self.residency, pages, self.mapped_end());
-    }
-
     /// Forbids huge pages in the blocks that these pages of the caller's slab cover only in part. The caller is about to purge the pages.
     pub(crate) fn forbid_huge_at(&self, at: *mut u8, bytes: usize) {
         let start = self.page_at(at.addr());
-        self.forbid_huge_around(start..start + self.pages(bytes));
+        self.huge.forbid_around(&self.residency, start..start + self.pages(bytes));
     }
 
     // Changing the length of a run, in place or elsewhere.
@@ -756,18 +725,14 @@ impl Zone {
         }
         let room = pages.checked_mul(room)?.checked_next_power_of_two()?;
         let start = self.claim_free(RunUse::of_run(bytes), Wanted { n: pages, align: room, skew: 0 })?;
-        let is_mappable = self.may_map_to(start + pages);
-        if !is_mappable {
-            self.runs.release(start, pages);
+        // Addresses are not scarce if all pages up to the end of the run are mapped, or if the process's limits (`RLIMIT_AS`, `RLIMIT_DATA`,
+        // `vm.overcommit_memory=2`) leave room for `tuning::address_headroom_factor` times the missing bytes.
+        let missing = self.bytes((start + pages).saturating_sub(self.mapped_end()));
+        if missing == 0 || missing.checked_mul(tuning::address_headroom_factor()).is_some_and(os::may_map_sparsely) {
+            return Some(start);
         }
-        is_mappable.then_some(start)
-    }
-
-    /// Whether all pages up to this one are mapped, or the process's limits leave room for [`tuning::address_headroom_factor`] times the missing bytes
-    /// (`RLIMIT_AS`, `RLIMIT_DATA`, `vm.overcommit_memory=2`).
-    fn may_map_to(&self, pages: usize) -> bool {
-        let missing = self.bytes(pages.saturating_sub(self.mapped_end()));
-        missing == 0 || missing.checked_mul(tuning::address_headroom_factor()).is_some_and(os::may_map_sparsely)
+        self.runs.release(start, pages);
+        None
     }
 
     /// Changes the length of a run in place; `false` if it can't grow there. Shrinking never fails.
@@ -803,7 +768,7 @@ impl Zone {
     /// As for [`release`](Self::release); the kernel has taken all pages of the run.
     pub(crate) unsafe fn release_moved(&self, at: NonNull<u8>, bytes: usize) {
         let (start, pages) = (self.index(at), self.pages(bytes));
-        self.forbid_huge_around(start..start + pages);
+        self.huge.forbid_around(&self.residency, start..start + pages);
         self.residency.moved_away(start, pages);
         if self.moved.is_better_renewed(start, pages) {
             // The pages are gone, so a fresh mapping costs only the call.
@@ -841,31 +806,31 @@ impl Zone {
     /// Purges free memory, from the top address down, until the allowance is spent or no free memory is resident. Returns how many bytes were
     /// purged. A trim that has read as many words as it may stops there, and the next trim continues from there.
     pub(crate) fn trim(&self, allowance: &mut Allowance, how: Purge) -> usize {
-        let resident = self.residency.resident_bits();
+        let resident = self.residency.resident;
         let top = self.mapped_end();
         let begun = take_place(&self.trimmed_to, top);
-        let (mut gone, mut end, mut lowest) = (0, begun.unwrap_or(top), 0);
-        let mut is_around = begun.is_none();
-        while !allowance.is_spent() {
-            let from = end.saturating_sub(allowance.words.saturating_mul(WORD_BITS)).max(lowest);
-            let found = resident.last_run_without(self.runs.used(), from, end, self.pages(allowance.bytes));
-            if let Some((start, len)) = found {
-                let went = self.trim_run(start, len, how);
-                allowance.spend(went, 1, (end - start) / WORD_BITS);
-                (gone, end) = (gone + went, start);
-                continue;
+        let mut gone = 0;
+        // First what lies below the place where the last trim stopped, then the rest.
+        for Range { start: lowest, mut end } in [0..begun, begun..top] {
+            while end > lowest && !allowance.is_spent() {
+                let from = end.saturating_sub(allowance.words.saturating_mul(WORD_BITS)).max(lowest);
+                let found = resident.last_run_without(self.runs.used, from, end, self.pages(allowance.bytes));
+                if let Some((start, len)) = found {
+                    let went = self.trim_run(start, len, how);
+                    allowance.spend(went, 1, (end - start) / WORD_BITS);
+                    (gone, end) = (gone + went, start);
+                    continue;
+                }
+                allowance.spend(0, 0, (end - from) / WORD_BITS + 1);
+                if from > lowest {
+                    // All words that this trim may read are read, so it ends.
+                    self.trimmed_to.store(from, Ordering::Relaxed);
+                }
+                end = from;
             }
-            allowance.spend(0, 0, (end - from) / WORD_BITS + 1);
-            if from > lowest {
-                self.trimmed_to.store(from, Ordering::Relaxed);
-                break;
-            }
-            if is_around {
-                break;
-            }
-            (end, lowest, is_around) = (top, begun.unwrap_or(0), true);
         }
-        if how == Purge::Now {
+        // Hardly any process moves pages. Without the check, each such request would search the zone for nothing.
+        if how == Purge::Now && moved::is_any_moved() {
             self.renew_purged(allowance);
         }
         gone
@@ -877,7 +842,7 @@ impl Zone {
         let end = self.mapped_end();
         let begun = self.asked_to.swap(0, Ordering::Relaxed).min(end);
         let mut untouched = 0;
-        for (start, len) in self.residency.resident_bits().set_runs(begun, end - begun) {
+        for (start, len) in self.residency.resident.set_runs(begun, end - begun) {
             if *left == 0 {
                 self.asked_to.store(start, Ordering::Relaxed);
                 break;
@@ -896,18 +861,14 @@ impl Zone {
     /// Replaces mappings that moves left behind and whose free pages are all purged, with a bounded number of system calls. The next call
     /// continues below.
     fn renew_purged(&self, allowance: &mut Allowance) {
-        // Hardly any process moves pages. Without this check, each such request would search the zone for nothing.
-        if !moved::is_any_moved() {
-            return;
-        }
         let top = self.mapped_end();
-        let mut end = take_place(&self.renewed_to, top).unwrap_or(top);
+        let mut end = take_place(&self.renewed_to, top);
         for _ in 0..tuning::renewed_at_once() {
             if allowance.is_spent() {
                 break;
             }
             let from = end.saturating_sub(allowance.words.saturating_mul(WORD_BITS));
-            let Some((start, len)) = self.moved.last_free(self.runs.used(), from..end) else {
+            let Some((start, len)) = self.moved.last_free(self.runs.used, from..end) else {
                 allowance.spend(0, 0, (end - from) / WORD_BITS + 1);
                 end = from;
                 break;
@@ -957,7 +918,7 @@ impl Zone {
     /// As for [`Residency::purge`].
     unsafe fn purge_and_free(&self, start: usize, pages: usize, how: Purge) -> usize {
         if how == Purge::Now && self.moved.is_better_renewed(start, pages) {
-            self.forbid_huge_around(start..start + pages);
+            self.huge.forbid_around(&self.residency, start..start + pages);
             // SAFETY: the caller's.
             match unsafe { self.renew(start, pages) } {
                 Ok(()) => {
@@ -1001,7 +962,7 @@ impl Zone {
     /// As for [`Residency::purge`].
     unsafe fn purge(&self, start: usize, pages: usize, how: Purge) -> usize {
         if how == Purge::Now {
-            self.forbid_huge_around(start..start + pages);
+            self.huge.forbid_around(&self.residency, start..start + pages);
         }
         // SAFETY: the caller's.
         unsafe { self.residency.purge(start, pages, how) }
@@ -1019,7 +980,7 @@ impl Zone {
         for page in (start..start + pages).filter(is_unaccounted) {
             if self.runs.try_claim(page, 1) {
                 if is_unaccounted(&page) {
-                    self.forbid_huge_around(page..page + 1);
+                    self.huge.forbid_around(&self.residency, page..page + 1);
                     // SAFETY: this thread owns the page since the claim above. It was free before, and is committed, as the caller's
                     // memory is. If the kernel refuses, it stays as it is.
                     let _ = unsafe { os::discard(self.address(page).as_ptr(), self.spec.page_bytes) };
@@ -1032,9 +993,9 @@ impl Zone {
     }
 }
 
-/// Takes the page below which a search continues; `None` if the search begins at `top`.
-fn take_place(place: &AtomicUsize, top: usize) -> Option<usize> {
-    Some(place.swap(0, Ordering::Relaxed)).filter(|&page| page > 0 && page < top)
+/// Takes the page below which a search continues: `top`, or the page at which the last one stopped.
+fn take_place(place: &AtomicUsize, top: usize) -> usize {
+    Some(place.swap(0, Ordering::Relaxed)).filter(|&page| page > 0 && page < top).unwrap_or(top)
 }
 
 /// Withholding free memory from a forked child.
@@ -1042,9 +1003,9 @@ fn take_place(place: &AtomicUsize, top: usize) -> Option<usize> {
 impl Zone {
     /// Calls `visit` with each run of free resident pages that has at least `min_bytes`, from the top address down.
     pub(crate) fn free_runs(&self, min_bytes: usize, mut visit: impl FnMut(Range<usize>)) {
-        let resident = self.residency.resident_bits();
+        let resident = self.residency.resident;
         let mut end = self.mapped_end();
-        while let Some((start, len)) = resident.last_run_without(self.runs.used(), 0, end, usize::MAX) {
+        while let Some((start, len)) = resident.last_run_without(self.runs.used, 0, end, usize::MAX) {
             end = start;
             let run = self.without_split_blocks(start..start + len);
             if self.bytes(run.len()) >= min_bytes.max(1) {
@@ -1058,7 +1019,7 @@ impl Zone {
         if !self.huge.are_asked(self.bytes(run.start)) {
             return run;
         }
-        let block = self.pages(HUGE_PAGE_BYTES);
+        let block = self.block_pages();
         let start = run.start.next_multiple_of(block);
         start..(run.end / block * block).max(start)
     }
@@ -1102,21 +1063,16 @@ impl Zone {
     /// # Safety
     /// The caller owns the range, and nobody needs its contents.
     pub(crate) unsafe fn stop_withholding(&self, at: NonNull<u8>, bytes: usize, is_in_child: bool) {
-        let (start, pages) = (self.index(at), self.pages(bytes));
-        self.counters().system_call();
+        let (start, pages, what) = (self.index(at), self.pages(bytes), "let children inherit memory");
         // SAFETY: the caller's.
-        let kept = unsafe { os::keep_on_fork(at.as_ptr(), bytes) };
-        match kept {
+        match unsafe { self.residency.call(start..start + pages, what, os::keep_on_fork) } {
             // If another thread was about to withhold the range at the fork, the child may have inherited some of it.
             // SAFETY: the caller's; it is committed, as it was free and resident.
             Ok(()) if is_in_child => _ = unsafe { self.purge_and_free(start, pages, Purge::Now) },
             Ok(()) => self.runs.release(start, pages),
-            Err(refused) => {
-                self.counters().refused(refused, "let children inherit memory", bytes);
-                // The range stays used for good, because a child would not inherit its contents.
-                // SAFETY: as above.
-                unsafe { self.purge(start, pages, Purge::Now) };
-            }
+            // The range stays used for good, because a child would not inherit its contents.
+            // SAFETY: as above.
+            Err(_) => _ = unsafe { self.purge(start, pages, Purge::Now) },
         }
     }
 }
@@ -1142,27 +1098,17 @@ impl<'a> Populate<'a> {
     /// # Errors
     /// The system's error for one of the parts. Other parts may be resident then.
     pub(crate) fn on_threads(&self, threads: usize) -> Result<(), Errno> {
-        let refused = Mutex::new(None);
+        let refused = OnceLock::new();
+        let (end, share) = (self.start + self.pages, self.pages.div_ceil(threads.max(1)));
         helpers::in_parallel(threads, &|part| {
-            if let Err(error) = self.part(part, threads) {
-                *refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            let from = end.min(self.start + part * share);
+            let pages = from..end.min(from + share);
+            if !pages.is_empty() {
+                // SAFETY: committed pages, which only the creator of this value knows of.
+                let populated = unsafe { self.zone.residency.call(pages, "prefault", os::populate) };
+                populated.unwrap_or_else(|error| _ = refused.set(error));
             }
         });
-        refused.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
-    }
-
-    /// Prefaults one of `parts` equal parts.
-    fn part(&self, index: usize, parts: usize) -> Result<(), Errno> {
-        let share = self.pages.div_ceil(parts.max(1));
-        let from = self.pages.min(index * share);
-        let len = share.min(self.pages - from);
-        if len == 0 {
-            return Ok(());
-        }
-        let (at, bytes) = (self.zone.address(self.start + from), self.zone.bytes(len));
-        self.zone.counters().system_call();
-        // SAFETY: committed pages, which only the creator of this value knows of.
-        let populated = unsafe { os::populate(at.as_ptr(), bytes) };
-        populated.inspect_err(|&refused| self.zone.counters().refused(refused, "prefault", bytes))
+        refused.into_inner().map_or(Ok(()), Err)
     }
 }

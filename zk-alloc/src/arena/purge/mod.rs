@@ -79,7 +79,7 @@ fn ask_for_untouched(arena: &Arena) -> bool {
 /// bytes purged. If nothing could be purged, notes that.
 fn purge_for(arena: &Arena, request_bytes: usize, limit_bytes: usize) -> usize {
     let surplus = resident_bytes().saturating_sub(limit_bytes);
-    let gone = trim_within(arena, &mut Allowance::of_request(request_bytes, surplus), Purge::Now);
+    let gone = trim_within(arena, &mut Allowance::of_request(request_bytes, surplus));
     if gone == 0 && surplus > 0 {
         accounts::nothing_left_to_purge();
     }
@@ -105,27 +105,27 @@ fn empty_large_caches(arena: &Arena, request_bytes: usize) -> bool {
 
 /// Purges free memory until at most `keep_bytes` are resident, or no free memory is resident. Returns the bytes purged.
 pub(crate) fn trim(arena: &Arena, keep_bytes: usize, how: Purge) -> usize {
+    let surplus = || Allowance::unlimited(resident_bytes().saturating_sub(keep_bytes));
     if how == Purge::Lazily {
         // Lazily purged memory stays accounted, so the resident size does not tell when to stop.
         arena.size_classes.empty_caches(arena.slab_zone(), false);
         arena.release_cached();
-        return trim_zones(arena, &mut Allowance::unlimited(resident_bytes().saturating_sub(keep_bytes)), how);
+        return trim_zones(arena, &mut surplus(), how);
     }
-    let surplus = || Allowance::unlimited(resident_bytes().saturating_sub(keep_bytes));
     arena.release_cached();
     let mut gone = trim_zones(arena, &mut surplus(), Purge::Now);
     if surplus().bytes > 0 {
         arena.size_classes.empty_caches(arena.slab_zone(), keep_bytes == 0);
-        gone += trim_within(arena, &mut surplus(), Purge::Now);
+        gone += trim_within(arena, &mut surplus());
     }
     gone
 }
 
 /// Purges free runs, then free pages of slabs. The latter may free whole slabs, so then it purges free runs again.
-fn trim_within(arena: &Arena, allowance: &mut Allowance, how: Purge) -> usize {
-    let runs = trim_zones(arena, allowance, how);
+fn trim_within(arena: &Arena, allowance: &mut Allowance) -> usize {
+    let runs = trim_zones(arena, allowance, Purge::Now);
     let pages = arena.size_classes.slabs.purge(arena.slab_zone(), allowance);
-    runs + pages + if pages > 0 { trim_zones(arena, allowance, how) } else { 0 }
+    runs + pages + if pages > 0 { trim_zones(arena, allowance, Purge::Now) } else { 0 }
 }
 
 fn trim_zones(arena: &Arena, allowance: &mut Allowance, how: Purge) -> usize {
@@ -209,17 +209,13 @@ fn is_watching() -> bool {
 
 /// Purges free memory if a control group is short of memory. Call it while no phase is open. It does not wait for other threads.
 pub(crate) fn relieve() {
-    if !is_watching() {
-        return;
-    }
-    let Some(arena) = get() else { return };
-    let free_bytes = resident_bytes().saturating_sub(accounts::used_bytes());
+    let Some(arena) = get().filter(|_| is_watching()) else { return };
     let (now, next) = (os::monotonic_ns(), NEXT_NS.load(Ordering::Relaxed));
-    if free_bytes == 0 || now < next {
-        return;
-    }
     let after = now + tuning::watch_ms() as u64 * 1_000_000;
-    if NEXT_NS.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+    if accounts::free_bytes() == 0
+        || now < next
+        || NEXT_NS.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_err()
+    {
         return;
     }
     let missing_bytes = os::missing_memory(tuning::spare_part(), tuning::stall_percent());
@@ -227,10 +223,7 @@ pub(crate) fn relieve() {
         return;
     }
     let gone_bytes = trim(arena, resident_bytes().saturating_sub(missing_bytes), Purge::Now);
-    if gone_bytes == 0 {
-        return;
-    }
-    if PURGES.fetch_add(1, Ordering::Relaxed) == 0 {
+    if gone_bytes > 0 && PURGES.fetch_add(1, Ordering::Relaxed) == 0 {
         os::warn(format_args!(
             "the control group is short of memory: purged {gone_bytes} bytes of free memory; from now on this is only counted in stats()"
         ));

@@ -205,12 +205,8 @@ const STAT_BYTES: usize = 4096;
 
 /// Visits the groups of one controller that limit this process: its own group, and all groups above it up to the root.
 fn visit_groups(groups: &str, controller: &str, room: &mut [u8], mut visit: impl FnMut(Group<'_>)) {
-    for line in groups.lines() {
-        // "0::/path" is v2, "N:memory:/path" is v1.
-        let mut fields = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
-            continue;
-        };
+    // "0::/path" is v2, "N:memory:/path" is v1.
+    for (controllers, path) in groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':')) {
         let (root, is_v2) = match controllers {
             "" => ("/sys/fs/cgroup", true),
             list if list.split(',').any(|name| name == controller) => match controller {
@@ -222,10 +218,8 @@ fn visit_groups(groups: &str, controller: &str, room: &mut [u8], mut visit: impl
         let mut path = path.trim_end_matches('/');
         loop {
             visit(Group { root, path, is_v2, room: &mut *room });
-            match path.rsplit_once('/') {
-                Some((parent, _)) => path = parent.trim_end_matches('/'),
-                None => break,
-            }
+            let Some((parent, _)) = path.rsplit_once('/') else { break };
+            path = parent.trim_end_matches('/');
         }
     }
 }

@@ -24,9 +24,6 @@ impl From<rustix::io::Errno> for Errno {
     }
 }
 
-/// Whether the platform has pages that no access may touch.
-pub(super) const HAS_GUARDS: bool = true;
-
 /// The clock of [`coarse_ns`](super::coarse_ns).
 pub(super) const COARSE_CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC_COARSE;
 
@@ -107,9 +104,6 @@ pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
     Ok(unsafe { rustix::mm::mprotect(at.cast(), len, MprotectFlags::READ | MprotectFlags::WRITE) }?)
 }
 
-/// Whether an [`AddressRange`](super::AddressRange) reserves its range.
-pub(super) const IS_RESERVED: bool = false;
-
 /// Maps readable, writable, zeroed memory at an address where nothing is mapped.
 ///
 /// # Errors
@@ -140,7 +134,7 @@ fn map_at(at: *mut u8, len: usize, protection: ProtFlags) -> Result<(), Errno> {
     if found.cast() == at {
         return Ok(());
     }
-    // Linux before 4.17 treats the address as a hint.
+    // Linux before 4.17 and gVisor treat the address as a hint.
     // SAFETY: mapped above, and not handed out.
     let _ = unsafe { munmap(found, len) };
     Err(rustix::io::Errno::EXIST.into())
@@ -222,19 +216,14 @@ advices! {
     keep_on_fork: LinuxKeepOnFork;
 }
 
-/// Makes the C library return free memory of its heap to the system.
-#[cfg(target_env = "gnu")]
+/// Makes the C library return free memory of its heap to the system. Only glibc can trim its heap.
 pub(crate) fn trim_heap() {
-    unsafe extern "C" {
-        // malloc_trim(3): releases whole pages, and keeps `pad` bytes at the top.
-        safe fn malloc_trim(pad: usize) -> core::ffi::c_int;
+    // SAFETY: malloc_trim(3) releases whole free pages. With this argument, it keeps none of them at the top.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
     }
-    malloc_trim(0);
 }
-
-/// Does nothing: only glibc can trim its heap.
-#[cfg(not(target_env = "gnu"))]
-pub(crate) fn trim_heap() {}
 
 /// Prefaults the range, writable.
 ///
@@ -373,28 +362,16 @@ unsafe fn take_back(from: *mut u8, to: *mut u8, len: usize) {
 /// # Safety
 /// The range belongs to the caller alone, and nobody needs its contents.
 unsafe fn fill_hole(to: *mut u8, len: usize) -> bool {
-    let map = |protection| {
-        // SAFETY: replaces no mapping, in a range that belongs to the caller.
-        unsafe { mmap_anonymous(to.cast(), len, protection, PRIVATE | MapFlags::FIXED_NOREPLACE) }
-    };
-    match map(ProtFlags::READ | ProtFlags::WRITE) {
-        Ok(filled) if filled == to.cast() => true,
-        // Linux before 4.17 and gVisor treat the address as a hint. They map elsewhere if there is no hole.
-        Ok(elsewhere) => {
-            // SAFETY: mapped above, and not handed out.
-            let _ = unsafe { munmap(elsewhere, len) };
-            true
-        }
-        // Part of the range is mapped, or there is no memory. (Where mincore(2) is refused, mremap(2) was refused as well.)
-        Err(_) => {
-            let has_hole = resident_bytes(to, len) == Err(rustix::io::Errno::NOMEM.into());
-            if has_hole {
-                // Try at least to keep other mappings out of the hole.
-                let _ = map(ProtFlags::empty());
-            }
-            !has_hole
-        }
+    if map_at(to, len, ProtFlags::READ | ProtFlags::WRITE).is_ok() {
+        return true;
     }
+    // Part of the range is mapped, or there is no memory. (Where mincore(2) is refused, mremap(2) was refused as well.)
+    let has_hole = resident_bytes(to, len) == Err(rustix::io::Errno::NOMEM.into());
+    if has_hole {
+        // Try at least to keep other mappings out of the hole.
+        let _ = map_at(to, len, ProtFlags::empty());
+    }
+    !has_hole
 }
 
 /// Replaces the mappings in the range with one fresh mapping, which reads as zeroes and has none of their advice. The kernel merges it with its
@@ -423,10 +400,7 @@ pub(crate) unsafe fn renew(at: *mut u8, len: usize) -> Result<(), NotMoved> {
 /// # Safety
 /// None is needed; the platforms share one signature.
 pub(crate) unsafe fn count_resident(at: *const u8, len: usize) -> Option<usize> {
-    if is_in_sandbox() {
-        return None;
-    }
-    resident_bytes(at, len).ok()
+    if is_in_sandbox() { None } else { resident_bytes(at, len).ok() }
 }
 
 /// As [`count_resident`].
