@@ -62,9 +62,7 @@ fn goes_on() {
     });
     // SAFETY: the name ends with a zero, and the library's constructors do nothing.
     assert!(!unsafe { libc::dlopen(c"libm.so.6".as_ptr(), libc::RTLD_NOW) }.is_null());
-    for _ in 0..10 {
-        assert!(foreign_at(None, 100 * MIB).is_some());
-    }
+    assert!((0..10).all(|_| foreign_at(None, 100 * MIB).is_some()));
 }
 
 /// A proof that allocates 300 MiB. Returns the buffers that are alive at its end.
@@ -192,42 +190,26 @@ fn huge_runs_that_grow_make_no_reserved_memory_resident() {
 }
 
 /// A mapping of the program's own, where the kernel puts it or at a fixed place. `None` if something is mapped there.
-fn foreign_at(place: Option<usize>, len: usize) -> Option<*mut u8> {
+fn foreign_at(place: Option<usize>, len: usize) -> Option<&'static mut [u8]> {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let (wish, fixed) = place.map_or((0, 0), |place| (place, libc::MAP_FIXED_NOREPLACE));
     let wish = std::ptr::without_provenance_mut(wish);
     // SAFETY: replaces nothing.
     let at = unsafe { libc::mmap(wish, len, protection, flags | libc::MAP_NORESERVE | fixed, -1, 0) };
-    (at != libc::MAP_FAILED).then(|| at.cast())
+    // SAFETY: zeroes that nothing else uses, and that stay mapped.
+    (at != libc::MAP_FAILED).then(|| unsafe { std::slice::from_raw_parts_mut(at.cast(), len) })
 }
 
 /// As [`foreign_at`], at the first place after `from` where nothing is mapped.
-fn foreign_behind(from: usize, len: usize) -> *mut u8 {
+fn foreign_behind(from: usize, len: usize) -> &'static mut [u8] {
     let places = (0..4096).map(|step| from.next_multiple_of(2 * MIB) + step * 2 * MIB);
     places.filter_map(|place| foreign_at(Some(place), len)).next().expect("a free place")
 }
 
-/// Foreign memory with a pattern at both ends.
-struct Foreign(*mut u8, usize);
-
-impl Foreign {
-    fn new(at: *mut u8, len: usize) -> Self {
-        let new = Self(at, len);
-        // SAFETY: mapped by the test, and used by nobody else.
-        new.ends().into_iter().for_each(|end| unsafe { end.write_bytes(9, 4096) });
-        new
-    }
-
-    /// The first page and the last.
-    fn ends(&self) -> [*mut u8; 2] {
-        [self.0, self.0.wrapping_add(self.1 - 4096)]
-    }
-
-    fn assert_intact(&self) {
-        // SAFETY: as in `new`.
-        let is_intact = |end: *mut u8| unsafe { std::slice::from_raw_parts(end, 4096) }.iter().all(|&byte| byte == 9);
-        assert!(self.ends().into_iter().all(is_intact));
-    }
+/// Whether the first page and the last of each mapping hold the byte 9.
+fn are_intact(foreign: &[&mut [u8]]) -> bool {
+    let ends = foreign.iter().flat_map(|bytes| [&bytes[..4096], &bytes[bytes.len() - 4096..]]);
+    ends.flatten().all(|&byte| byte == 9)
 }
 
 /// Makes the backing allocator return `at`, and frees it through the arena's allocator.
@@ -263,8 +245,11 @@ fn the_arena_goes_on_growing_among_foreign_mappings_and_leaves_them_alone() {
                 foreign.extend((foreign.len()..count).filter_map(|_| foreign_at(None, len)));
             }
             assert_eq!(foreign.len(), count);
-            let highest = foreign.iter().map(|at| at.addr()).max();
-            let foreign: Vec<_> = foreign.into_iter().map(|at| Foreign::new(at, len)).collect();
+            let highest = foreign.iter().map(|bytes| bytes.as_ptr().addr()).max();
+            for bytes in &mut foreign {
+                bytes[..4096].fill(9);
+                bytes[len - 4096..].fill(9);
+            }
             let many: Vec<Vec<u64>> = phase(|| (0..50).map(|_| Vec::with_capacity(100 * WORDS)).collect());
             let small: Vec<_> = phase(|| (0..1000).map(|seed| patterned(100 + seed as usize, seed)).collect());
             let mid: Vec<_> = phase(|| (0..200).map(|seed| patterned(WORDS, seed)).collect());
@@ -274,11 +259,11 @@ fn the_arena_goes_on_growing_among_foreign_mappings_and_leaves_them_alone() {
             }
             let is_behind = mid.iter().map(|words| words.as_ptr().addr()).max() > highest;
             assert!(is_behind || !is_small, "the zone grows after them");
-            foreign.iter().for_each(Foreign::assert_intact);
-            assert_foreign_memory_is_freed_by_its_owner(foreign[before].0);
+            assert!(are_intact(&foreign));
+            assert_foreign_memory_is_freed_by_its_owner(foreign[before].as_mut_ptr());
             drop((own, many, small, mid));
             zk_alloc::release();
-            foreign.iter().for_each(Foreign::assert_intact);
+            assert!(are_intact(&foreign));
         });
     }
 }
@@ -288,7 +273,7 @@ fn the_arena_goes_on_growing_among_foreign_mappings_and_leaves_them_alone() {
 fn the_kernel_maps_nothing_near_the_region_by_itself() {
     alone!();
     let own = phase(|| patterned(WORDS, 1));
-    let theirs = foreign_at(None, MIB).expect("address space").addr();
+    let theirs = foreign_at(None, MIB).expect("address space").as_ptr().addr();
     let own = own.as_ptr().addr();
     assert!(theirs - own > 4 << 40, "{theirs:x} {own:x}");
 }

@@ -18,6 +18,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::panic::catch_unwind;
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use support::process::{Run, handle, in_a_fork, join_thread, limited, start_thread, variable, without_more_memory};
@@ -67,17 +68,10 @@ unsafe impl GlobalAlloc for Installed {
 #[global_allocator]
 static ALLOC: Installed = Installed;
 
-/// Opens a phase before the first request, for the allocator that serves phases.
-fn begin() {
+/// Begins a phase before the first request, or ends it after the last one, if the allocator of this process serves only phases.
+fn if_scoped(begin_or_end: fn()) {
     if !IS_RESIDENT.load(Ordering::Relaxed) {
-        begin_phase();
-    }
-}
-
-/// Ends the phase after the last request.
-fn end() {
-    if !IS_RESIDENT.load(Ordering::Relaxed) {
-        end_phase();
+        begin_or_end();
     }
 }
 
@@ -157,9 +151,9 @@ fn settings_of_the_installed_allocator_are_in_force_from_the_first_request_on() 
 
 /// Makes the first request of this process and some more, and frees them. With `may_be_refused`, each request may be refused.
 fn request(may_be_refused: bool) -> c_int {
-    begin();
+    if_scoped(begin_phase);
     let code = request_between(may_be_refused);
-    end();
+    if_scoped(end_phase);
     code
 }
 
@@ -263,25 +257,21 @@ fn churn(round: u32) {
     }
 }
 
-/// The result of the handler's requests; -1 before.
-static HANDLED: AtomicI32 = AtomicI32::new(-1);
+/// The result of the requests that a handler or another thread makes; -1 before.
+static RESULT: AtomicI32 = AtomicI32::new(-1);
 /// When to interrupt: after this number of turns of a loop, from [`GO`] on.
 static TURNS: AtomicU32 = AtomicU32::new(0);
 static GO: AtomicBool = AtomicBool::new(false);
-/// The result of another thread's requests; -1 before.
-static ENDED: AtomicI32 = AtomicI32::new(-1);
 
 extern "C" fn on_signal(_: c_int) {
-    HANDLED.store(request(false), Ordering::SeqCst);
+    RESULT.store(request(false), Ordering::SeqCst);
 }
 
 extern "C" fn interrupt(target: *mut c_void) -> *mut c_void {
     while !GO.load(Ordering::SeqCst) {
         std::hint::spin_loop();
     }
-    for _ in 0..TURNS.load(Ordering::Relaxed) {
-        std::hint::spin_loop();
-    }
+    (0..TURNS.load(Ordering::Relaxed)).for_each(|_| std::hint::spin_loop());
     // SAFETY: the main thread, which waits for this one.
     unsafe { libc::pthread_kill(target.addr() as libc::pthread_t, libc::SIGUSR1) };
     null_mut()
@@ -299,16 +289,9 @@ fn arrange_interruption(turns: u32) -> Option<libc::pthread_t> {
 fn in_a_handler_that_interrupted_malloc(number: u32) -> c_int {
     let Some(thread) = arrange_interruption(10_000 + number * 1_013 % 40_000) else { return UNPREPARED };
     GO.store(true, Ordering::SeqCst);
-    let mut round = 0;
-    while HANDLED.load(Ordering::SeqCst) < 0 {
-        churn(round);
-        round += 1;
-    }
+    (0..).take_while(|_| RESULT.load(Ordering::SeqCst) < 0).for_each(churn);
     join_thread(thread);
-    match HANDLED.load(Ordering::SeqCst) {
-        FINE => request(false).max(served()),
-        code => code,
-    }
+    RESULT.load(Ordering::SeqCst).max(request(false)).max(served())
 }
 
 fn in_a_handler_that_interrupted_the_first_request(number: u32) -> c_int {
@@ -318,7 +301,7 @@ fn in_a_handler_that_interrupted_the_first_request(number: u32) -> c_int {
     let code = request(false);
     join_thread(thread);
     // The signal was sent: the handler has run, or runs as soon as this thread returns from the kernel.
-    code.max(HANDLED.load(Ordering::SeqCst)).max(served())
+    code.max(RESULT.load(Ordering::SeqCst)).max(served())
 }
 
 extern "C" fn churn_for_ever(_: *mut c_void) -> *mut c_void {
@@ -358,9 +341,7 @@ fn while_the_environment_changes(number: u32) -> c_int {
     if start_thread(set_variables_for_ever, null_mut()).is_none() {
         return UNPREPARED;
     }
-    for _ in 0..number % 10 * 1_000 {
-        std::hint::spin_loop();
-    }
+    (0..number % 10 * 1_000).for_each(|_| std::hint::spin_loop());
     request(false).max(served())
 }
 
@@ -398,7 +379,7 @@ extern "C" fn request_when_told(_: *mut c_void) -> *mut c_void {
     while !GO.load(Ordering::SeqCst) {
         std::hint::spin_loop();
     }
-    ENDED.store(request(true), Ordering::SeqCst);
+    RESULT.store(request(true), Ordering::SeqCst);
     null_mut()
 }
 
@@ -411,15 +392,15 @@ fn in_a_thread_that_finds_no_memory_left(_: u32) -> c_int {
         GO.store(true, Ordering::SeqCst);
         join_thread(thread);
     });
-    code.max(ENDED.load(Ordering::SeqCst)).max(served())
+    code.max(RESULT.load(Ordering::SeqCst)).max(served())
 }
 
 fn while_a_panic_prints_its_backtrace(_: u32) -> c_int {
     let panicked = catch_unwind(|| {
-        begin();
+        if_scoped(begin_phase);
         panic!("on purpose");
     });
-    end();
+    if_scoped(end_phase);
     if panicked.is_ok() { REFUSED } else { request(false).max(served()) }
 }
 
@@ -432,48 +413,44 @@ thread_local! {
 
 impl Drop for AtEnd {
     fn drop(&mut self) {
-        ENDED.store(request(false), Ordering::SeqCst);
+        RESULT.store(request(false), Ordering::SeqCst);
     }
 }
 
 unsafe extern "C" fn destroy(_: *mut c_void) {
-    ENDED.store(request(false), Ordering::SeqCst);
+    RESULT.store(request(false), Ordering::SeqCst);
 }
 
+/// A key whose destructor is [`destroy`], in every other child.
+static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
+
 /// A thread that leaves a value with a destructor: one that Rust runs, or one that the C library runs, which comes last.
-extern "C" fn end_with_destructor(key: *mut c_void) -> *mut c_void {
-    if key.is_null() {
-        AT_END.with(|_| ());
-    } else {
-        let key = (key.addr() - 1) as libc::pthread_key_t;
+extern "C" fn end_with_destructor(_: *mut c_void) -> *mut c_void {
+    if let Some(&key) = KEY.get() {
         // SAFETY: a key of this module, and a value that is not null.
         unsafe { libc::pthread_setspecific(key, std::ptr::without_provenance(1)) };
+    } else {
+        AT_END.with(|_| ());
     }
     null_mut()
 }
 
 /// Runs a thread whose destructor makes a request. Returns the request's result.
-fn run_thread_with_destructor(key: Option<libc::pthread_key_t>) -> c_int {
-    ENDED.store(-1, Ordering::SeqCst);
-    let value = key.map_or(0, |key| key as usize + 1);
-    let Some(thread) = start_thread(end_with_destructor, std::ptr::without_provenance_mut(value)) else {
-        return UNPREPARED;
-    };
+fn run_thread_with_destructor() -> c_int {
+    RESULT.store(-1, Ordering::SeqCst);
+    let Some(thread) = start_thread(end_with_destructor, null_mut()) else { return UNPREPARED };
     join_thread(thread);
-    let code = ENDED.load(Ordering::SeqCst);
+    let code = RESULT.load(Ordering::SeqCst);
     if code < 0 { UNPREPARED } else { code }
 }
 
-/// A key with a destructor, for every other child.
-fn key(number: u32) -> Option<libc::pthread_key_t> {
+fn in_the_destructors_of_threads(number: u32) -> c_int {
     let mut key = 0;
     // SAFETY: a place for the key.
-    (number.is_multiple_of(2) && unsafe { libc::pthread_key_create(&raw mut key, Some(destroy)) } == 0).then_some(key)
-}
-
-fn in_the_destructors_of_threads(number: u32) -> c_int {
-    let key = key(number);
-    if let Some(code) = (0..100).map(|_| run_thread_with_destructor(key)).find(|&code| code != FINE) {
+    if number.is_multiple_of(2) && unsafe { libc::pthread_key_create(&raw mut key, Some(destroy)) } == 0 {
+        _ = KEY.set(key);
+    }
+    if let Some(code) = (0..100).map(|_| run_thread_with_destructor()).find(|&code| code != FINE) {
         return code;
     }
     // Each thread ended before the next began, so the slabs must not add up.
@@ -565,16 +542,14 @@ fn beyond_the_cap() {
     std::hint::black_box(kept);
 }
 
-static CAME_TO: AtomicI32 = AtomicI32::new(-1);
-
 /// The first requests of the process, and later ones.
 fn requests() {
     let code = request(false);
-    begin();
+    if_scoped(begin_phase);
     beyond_the_cap();
     zk_alloc::release();
-    end();
-    CAME_TO.store(code.max(request(false)), Ordering::SeqCst);
+    if_scoped(end_phase);
+    RESULT.store(code.max(request(false)), Ordering::SeqCst);
 }
 
 extern "C" fn thread(_: *mut c_void) -> *mut c_void {
@@ -589,7 +564,7 @@ extern "C" fn handler(_: c_int) {
 extern "C" fn idle_handler(_: c_int) {}
 
 fn outcome(is_done: bool) -> c_int {
-    match CAME_TO.load(Ordering::SeqCst) {
+    match RESULT.load(Ordering::SeqCst) {
         _ if !is_done => UNPREPARED,
         FINE => served(),
         -1 => BROKEN,

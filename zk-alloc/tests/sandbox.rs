@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use support::blocks::MIB;
 use support::process::{in_a_fork, join_thread, limited, start_thread};
 use support::seccomp::{Answer, FIRST_AT, NUMBER_AT, end, error_of, install, load, refuse, skip_if, step};
-use support::{Kept, Numbers, Settings, alone, assert_patterned, child, child_as, is_patterned, patterned};
+use support::{Ended, Kept, Numbers, Settings, alone, assert_patterned, child, child_as, is_patterned, patterned};
 use zk_alloc::{PhaseGuard, Retain, ZkAllocator, phase, release, set_retain, soften, stats};
 
 #[global_allocator]
@@ -27,26 +27,6 @@ static ALLOC: ZkAllocator = ZkAllocator;
 
 /// The time for which `release()` repeatedly takes memory from threads.
 const TIME: Duration = Duration::from_millis(100);
-
-/// Runs the work in two processes in which these calls are refused. In the first, they are refused before the process starts, unless it `needs`
-/// them to start. In the second, they are refused in the middle of the work. The arena treats all errors alike, so each process tries one.
-#[track_caller]
-fn without(calls: &'static [c_long], needs: bool) {
-    for (error, at_start) in [(libc::EPERM, !needs), (libc::ENOSYS, false)] {
-        let prepare = |command: &mut Command| {
-            let before_exec = move || {
-                let is_refused = !at_start || refuse(calls, Answer::Errno(error));
-                if is_refused { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-            };
-            // SAFETY: allocates nothing, and only calls the kernel.
-            unsafe { command.pre_exec(before_exec) };
-        };
-        let begin = || at_start || refuse(calls, Answer::Errno(error));
-        if let Some(ended) = child_as(&[], prepare, || work_without(calls, error, begin)) {
-            ended.assert_passed();
-        }
-    }
-}
 
 /// Threads with full caches are idle while others work, and while `release()` takes memory from all of them.
 fn work_without(calls: &[c_long], error: c_int, begin: impl FnOnce() -> bool) {
@@ -188,43 +168,41 @@ fn forked(is_refused: bool, error: c_int) {
     assert!(stats().resident_bytes < retained + MIB, "free memory was lost at the fork: {}", stats());
 }
 
-mod memory_keeps_its_contents_when_the_kernel_refuses {
-    use super::without;
+/// Calls that are refused together, their name, and whether a process needs them to start.
+const REFUSED: [(&str, &[c_long], bool); 6] = [
+    // No thread knows whether another is using its cache. So no thread may empty another's cache.
+    ("membarrier", &[libc::SYS_membarrier], false),
+    // Memory keeps its contents after a purge, and is not wiped in a forked child.
+    ("madvise", &[libc::SYS_madvise], false),
+    // Growth has to copy.
+    ("mremap", &[libc::SYS_mremap], false),
+    // The arena can't find out whether clearing memory or purging it is cheaper.
+    ("mincore", &[libc::SYS_mincore], false),
+    // The arena can't tell a page that was written to swap from one that was never touched. The loader needs this call to start the process.
+    ("pread64", &[libc::SYS_pread64], true),
+    // No path that allocates needs a thread or a process of its own. Only the test starts threads, at its beginning.
+    ("clone", &[libc::SYS_clone, libc::SYS_clone3], true),
+];
 
-    /// No thread knows whether another is using its cache. So no thread may empty another's cache.
-    #[test]
-    fn membarrier() {
-        without(&[libc::SYS_membarrier], false);
-    }
-
-    /// Memory keeps its contents after a purge, and is not wiped in a forked child.
-    #[test]
-    fn madvise() {
-        without(&[libc::SYS_madvise], false);
-    }
-
-    /// Growth has to copy.
-    #[test]
-    fn mremap() {
-        without(&[libc::SYS_mremap], false);
-    }
-
-    /// The arena can't find out whether clearing memory or purging it is cheaper.
-    #[test]
-    fn mincore() {
-        without(&[libc::SYS_mincore], false);
-    }
-
-    /// The arena can't tell a page that was written to swap from one that was never touched. The loader needs this call to start the process.
-    #[test]
-    fn pread64() {
-        without(&[libc::SYS_pread64], true);
-    }
-
-    /// No path that allocates needs a thread or a process of its own. Only the test starts threads, at its beginning.
-    #[test]
-    fn clone() {
-        without(&[libc::SYS_clone, libc::SYS_clone3], true);
+/// The work runs in two processes for each entry of [`REFUSED`]. In the first, the calls are refused before the process starts, unless it needs
+/// them to start. In the second, they are refused in the middle of the work. The arena treats all errors alike, so each process tries one.
+#[test]
+fn memory_keeps_its_contents_when_calls_are_refused() {
+    for (name, calls, is_needed) in REFUSED {
+        for (error, at_start) in [(libc::EPERM, !is_needed), (libc::ENOSYS, false)] {
+            let prepare = |command: &mut Command| {
+                let before_exec = move || {
+                    let is_refused = !at_start || refuse(calls, Answer::Errno(error));
+                    if is_refused { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+                };
+                // SAFETY: allocates nothing, and only calls the kernel.
+                unsafe { command.pre_exec(before_exec) };
+            };
+            let begin = || at_start || refuse(calls, Answer::Errno(error));
+            // The variable has no effect. A failure prints it.
+            let ended = child_as(&[("REFUSED", name)], prepare, || work_without(calls, error, begin));
+            ended.iter().for_each(Ended::assert_passed);
+        }
     }
 }
 
@@ -282,15 +260,12 @@ fn unless(value: u32) -> libc::sock_filter {
 /// From now on, the kernel allows the calls in [`CALLS`] and `more`, and madvise with `advices`. Any other call kills
 /// the process.
 fn enter_sandbox(more: &[c_long], advices: &[c_int]) {
+    let allow = |value: u32| [unless(value), end(libc::SECCOMP_RET_ALLOW)];
     let mut program = vec![load(NUMBER_AT)];
-    for &call in CALLS.iter().chain(more) {
-        program.extend([unless(call as u32), end(libc::SECCOMP_RET_ALLOW)]);
-    }
+    program.extend(CALLS.iter().chain(more).flat_map(|&call| allow(call as u32)));
     program.extend([unless(libc::SYS_madvise as u32), step(libc::BPF_JMP | libc::BPF_JA, 1, 0, 0)]);
     program.extend([end(libc::SECCOMP_RET_KILL_PROCESS), load(FIRST_AT + 16)]);
-    for &advice in advices {
-        program.extend([unless(advice as u32), end(libc::SECCOMP_RET_ALLOW)]);
-    }
+    program.extend(advices.iter().flat_map(|&advice| allow(advice as u32)));
     program.push(end(libc::SECCOMP_RET_KILL_PROCESS));
     assert!(install(&mut program, 0));
 }
@@ -372,15 +347,11 @@ fn lives(settings: Settings, more: &[c_long], advices: &[c_int]) {
     }
 }
 
+/// With the sandbox setting, the arena needs only the calls of glibc. Without it, the arena makes every call that it may need before `main`. An
+/// operator who records and allows those covers the whole run.
 #[test]
-fn with_the_sandbox_setting_the_arena_survives_with_only_the_calls_of_glibc() {
+fn the_arena_survives_in_sandboxes_that_allow_the_calls_of_glibc_or_those_made_at_the_start() {
     lives(&[("ZK_ALLOC_SANDBOX", "1")], &[], &[libc::MADV_DONTNEED]);
-}
-
-/// Before `main`, the arena makes every call that it may need. An operator who records and allows those covers the
-/// whole run.
-#[test]
-fn the_arena_survives_in_a_sandbox_that_allows_the_calls_made_at_the_start() {
     lives(&[], &MORE, &RECORDED);
 }
 
@@ -405,19 +376,13 @@ fn calls_at_the_start(call: c_long, argument_at: u32, argument: u32) -> bool {
 /// The lists above contain exactly the calls that the arena makes before `main`.
 #[test]
 fn every_call_that_the_arena_may_make_is_made_once_at_the_start() {
-    for advice in RECORDED {
-        // The arena gives this advice only if huge pages may be used.
-        if advice != libc::MADV_HUGEPAGE {
-            assert!(calls_at_the_start(libc::SYS_madvise, FIRST_AT + 16, advice as u32), "advice {advice}");
-        }
+    // The arena gives the advice that is left out only if huge pages may be used.
+    for advice in RECORDED.into_iter().filter(|&advice| advice != libc::MADV_HUGEPAGE) {
+        assert!(calls_at_the_start(libc::SYS_madvise, FIRST_AT + 16, advice as u32), "advice {advice}");
     }
     const PRIVATE_EXPEDITED: u32 = 1 << 3;
     assert!(calls_at_the_start(libc::SYS_membarrier, FIRST_AT, PRIVATE_EXPEDITED));
-    for call in &MORE[1..] {
-        assert!(calls_at_the_start(*call, NUMBER_AT, *call as u32), "call {call}");
-    }
-    assert!(
-        !calls_at_the_start(libc::SYS_madvise, FIRST_AT + 16, libc::MADV_COLLAPSE as u32),
-        "the filter kills a program that does not make the call"
-    );
+    MORE[1..].iter().for_each(|&call| assert!(calls_at_the_start(call, NUMBER_AT, call as u32), "call {call}"));
+    let is_killed = calls_at_the_start(libc::SYS_madvise, FIRST_AT + 16, libc::MADV_COLLAPSE as u32);
+    assert!(!is_killed, "the filter kills a program that does not make the call");
 }

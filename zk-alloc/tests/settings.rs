@@ -92,6 +92,8 @@ fn a_warning_names_an_invalid_value_and_the_default_used_instead() {
 fn valid_values_take_effect_and_misspelt_ones_are_named() {
     let misspelt =
         "zk-alloc: \"ZK_ALLOC_MAX_BYTE\" is set, but there is no such variable; the nearest is ZK_ALLOC_MAX_BYTES\n";
+    let unusable = "zk-alloc: ZK_ALLOC_RELEASE_SIGNAL=\"KILL\" is not the name or number of a signal without another \
+         meaning (such as USR1); using the default, no signal\n";
     for (name, value, stderr, printed) in [
         ("ZK_ALLOC_SLAB_GB", "3", "", "capacity 3221225472 "),
         ("ZK_ALLOC_MIN_BYTES", "64K", "", "threshold 65536 "),
@@ -102,13 +104,7 @@ fn valid_values_take_effect_and_misspelt_ones_are_named() {
         ("ZK_ALLOC_REPORT", "1", "", ""),
         ("ZK_ALLOC", "of", "zk-alloc: ZK_ALLOC=\"of\" is not on or off; using the default, on\n", ""),
         ("ZK_ALLOC_MAX_BYTE", "1G", misspelt, ""),
-        (
-            "ZK_ALLOC_RELEASE_SIGNAL",
-            "KILL",
-            "zk-alloc: ZK_ALLOC_RELEASE_SIGNAL=\"KILL\" is not the name or number of a signal without another meaning \
-             (such as USR1); using the default, no signal\n",
-            "",
-        ),
+        ("ZK_ALLOC_RELEASE_SIGNAL", "KILL", unusable, ""),
     ] {
         let Some(ended) = reported(&[name], value) else { continue };
         assert_eq!(ended.stderr, stderr, "{name}={value}");

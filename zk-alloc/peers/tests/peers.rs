@@ -69,7 +69,7 @@ fn peak<R>(program: impl FnOnce() -> R) -> usize {
 
 fn run(pattern: &str, allocator: Allocator) {
     let pattern = PATTERNS.iter().find(|found| found.name == pattern).expect("a pattern");
-    (pattern.run)(Heap::new(allocator), &Plan { threads: 2, seed: 1, tiny: false });
+    (pattern.run)(Heap(allocator), &Plan { threads: 2, seed: 1, tiny: false });
 }
 
 /// Blocks of 1 to 32 KiB, `bytes` in all, with each power of two equally likely.

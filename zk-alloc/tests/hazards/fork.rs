@@ -15,10 +15,14 @@ use zk_alloc::{Phase, PhaseGuard, phase, release, stats};
 
 const FORKS: u64 = 28;
 
+/// `Err` with this step unless `ok`.
+fn check(ok: bool, step: u8) -> Result<(), u8> {
+    if ok { Ok(()) } else { Err(step) }
+}
+
 /// The child checks and uses its inherited memory. `Err` names the step that failed. It must not panic, because a panic
 /// takes locks that another thread may have held.
 fn child(seed: u64, inherited: Vec<Vec<u64>>, guard: PhaseGuard) -> Result<(), u8> {
-    let check = |ok: bool, step: u8| if ok { Ok(()) } else { Err(step) };
     check(intact(&inherited, seed), 10)?;
     // In the phase that was open at the fork.
     let own = buffers(!seed);
@@ -64,13 +68,8 @@ fn a_child_forked_in_a_phase_allocates_and_frees_inherited_memory() {
         })
     };
     // This thread is nearly always claiming or freeing a page run or a slab.
-    let hammer: Work = Box::new(|| {
-        phase(|| {
-            for words in [5_000, 2_000, 40_000].repeat(100) {
-                drop(black_box(Vec::<u64>::with_capacity(words)));
-            }
-        });
-    });
+    let claim = |words| drop(black_box(Vec::<u64>::with_capacity(words)));
+    let hammer: Work = Box::new(|| phase(|| [5_000, 2_000, 40_000].repeat(100).into_iter().for_each(claim)));
     let before = stats();
     beside([hammer, busy(0), busy(1)], || {
         for seed in 0..FORKS {
@@ -105,16 +104,18 @@ fn proof() -> Vec<Vec<u64>> {
     long.into_iter().chain(short).zip(1..).map(|(bytes, seed)| black_box(vec![seed; bytes / 8])).collect()
 }
 
+/// Whether the words of the first buffer are all 1, those of the second 2, and so on, as [`proof`] makes them.
+fn are_filled(buffers: &[Vec<u64>]) -> bool {
+    buffers.iter().zip(1..).all(|(words, seed)| words.iter().all(|&word| word == seed))
+}
+
 /// The proportional set size of a process: if n processes share a page, it counts one n-th for each.
 fn pss_bytes(process: &str) -> usize {
     kernel_bytes(&format!("{process}/smaps_rollup"), "Pss")
 }
 
-/// A forked child that has run its check, and is stopped.
-struct Child(i32);
-
-/// Forks a child, which runs `check` and stops. Once the parent continues it, it exits with the step of `check` that failed, or 0.
-fn fork_and(check: impl FnOnce() -> Result<(), u8>) -> Child {
+/// Forks a child, which runs `check` and stops. Once [`code_of_stopped`] continues it, it exits with the step of `check` that failed, or 0.
+fn fork_and(check: impl FnOnce() -> Result<(), u8>) -> i32 {
     let child = fork(|| {
         let code = check().err().unwrap_or(0);
         // SAFETY: stops this child.
@@ -123,39 +124,35 @@ fn fork_and(check: impl FnOnce() -> Result<(), u8>) -> Child {
     });
     // SAFETY: a child of this process. The null pointer means that no status is returned.
     unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WUNTRACED) };
-    Child(child)
+    child
 }
 
-impl Child {
-    /// Continues the child, and returns its exit code.
-    fn code(self) -> i32 {
-        // SAFETY: a child of this process.
-        unsafe { libc::kill(self.0, libc::SIGCONT) };
-        code_of(self.0)
-    }
+/// Continues a child from [`fork_and`], and returns its exit code.
+fn code_of_stopped(child: i32) -> i32 {
+    // SAFETY: a child of this process.
+    unsafe { libc::kill(child, libc::SIGCONT) };
+    code_of(child)
 }
 
 /// Runs in a child, and checks its resident size and its memory. Unless `depth` is 0, the child forks another that does the same.
 fn account_of_child(depth: u32, live: &[Vec<u64>], parent_bytes: usize) -> Result<(), u8> {
-    let check = |ok: bool, step: u8| if ok { Ok(()) } else { Err(step) };
-    let is_live_intact = || live.iter().zip(1..).all(|(words, seed)| words.iter().all(|&word| word == seed));
     let resident = stats().resident_bytes;
     check(resident + RETAINED_MIB * MIB / 2 < parent_bytes, 20)?;
-    check(is_live_intact(), 21)?;
+    check(are_filled(live), 21)?;
     let zeroed = phase(|| black_box(vec![0u64; 8 * MIB]));
     check(zeroed.iter().all(|&word| word == 0), 22)?;
     drop(zeroed);
     let own = phase(proof);
-    check(own.iter().zip(1..).all(|(words, seed)| words.iter().all(|&word| word == seed)), 23)?;
+    check(are_filled(&own), 23)?;
     drop(own);
     let warm = stats().resident_bytes;
-    check(warm >= parent_bytes / 2 && is_live_intact(), 24)?;
+    check(warm >= parent_bytes / 2 && are_filled(live), 24)?;
     if depth > 0 {
-        check(fork_and(|| account_of_child(depth - 1, live, warm)).code() == 0, 25)?;
+        check(code_of_stopped(fork_and(|| account_of_child(depth - 1, live, warm))) == 0, 25)?;
         check(stats().resident_bytes >= warm, 26)?;
     }
     release();
-    check(stats().resident_bytes < parent_bytes / 4 && is_live_intact(), 27)
+    check(stats().resident_bytes < parent_bytes / 4 && are_filled(live), 27)
 }
 
 /// If the child inherited free memory, the fork would copy its page tables, and the parent's next proof would copy its pages.
@@ -169,22 +166,19 @@ fn a_child_inherits_no_free_memory_and_its_parent_stays_warm() {
     assert!(resident > 216 * MIB, "{resident} bytes retained");
     for _ in 0..3 {
         let resident = stats().resident_bytes;
-        let child = fork_and(|| {
-            let own = stats().resident_bytes;
-            if own + 200 * MIB < resident { Ok(()) } else { Err(20) }
-        });
+        let child = fork_and(|| check(stats().resident_bytes + 200 * MIB < resident, 20));
         assert_eq!(stats().resident_bytes, resident, "the fork changed the parent's resident size");
-        let both = pss_bytes("self") + pss_bytes(&child.0.to_string());
+        let both = pss_bytes("self") + pss_bytes(&child.to_string());
         assert!(both < alone + alone / 10, "{both} bytes in parent and child, {alone} in the parent alone");
         let phase = Phase::new();
         drop(proof());
         let report = phase.report();
         assert!(report.minor_faults < 2_000, "{report:?}");
-        assert_eq!(child.code(), 0);
+        assert_eq!(code_of_stopped(child), 0);
         assert!(maps::count() < mapped + 10, "{} mappings, {mapped} before", maps::count());
     }
-    assert_eq!(fork_and(|| account_of_child(2, &live, resident)).code(), 0);
-    assert!(live.iter().zip(1..).all(|(words, seed)| words.iter().all(|&word| word == seed)));
+    assert_eq!(code_of_stopped(fork_and(|| account_of_child(2, &live, resident))), 0);
+    assert!(are_filled(&live));
 }
 
 /// A buffer that a thread has written, and that no thread frees during a fork.
@@ -210,9 +204,8 @@ fn a_child_finds_what_other_threads_wrote_during_the_fork() {
         Box::new(move || {
             rounds[id].fetch_add(1, Ordering::SeqCst);
             if !is_forking.load(Ordering::SeqCst) {
-                for slot in &PUBLISHED_BY_THREADS[id] {
-                    slot.at.store(std::ptr::null_mut(), Ordering::Release);
-                }
+                let slots = &PUBLISHED_BY_THREADS[id];
+                slots.iter().for_each(|slot| slot.at.store(std::ptr::null_mut(), Ordering::Release));
                 kept.clear();
             }
             let words = 1_000 + numbers.below(if kept.len() % 16 == 0 { 400_000 } else { 20_000 });
@@ -226,17 +219,15 @@ fn a_child_finds_what_other_threads_wrote_during_the_fork() {
             }
         })
     };
-    let check = || {
+    let find = || {
         for (slot, value) in PUBLISHED_BY_THREADS.iter().flat_map(|slots| slots.iter().zip(1u64..)) {
             let (at, words) = (slot.at.load(Ordering::Acquire), slot.words.load(Ordering::Relaxed));
             // SAFETY: a buffer that its thread keeps.
             let written = if at.is_null() { &[][..] } else { unsafe { std::slice::from_raw_parts(at, words) } };
-            if written.iter().any(|&word| word != value) {
-                return Err(30);
-            }
+            check(written.iter().all(|&word| word == value), 30)?;
         }
         let own = black_box(vec![7u64; 3 * MIB]);
-        if own.iter().all(|&word| word == 7) { Ok(()) } else { Err(31) }
+        check(own.iter().all(|&word| word == 7), 31)
     };
     drop(proof());
     beside((0..3).map(write), || {
@@ -246,7 +237,7 @@ fn a_child_finds_what_other_threads_wrote_during_the_fork() {
             while rounds.iter().zip(&until).any(|(round, &until)| round.load(Ordering::SeqCst) < until) {
                 thread::yield_now();
             }
-            assert_eq!(fork_and(check).code(), 0);
+            assert_eq!(code_of_stopped(fork_and(find)), 0);
             is_forking.store(false, Ordering::SeqCst);
             thread::yield_now();
         }

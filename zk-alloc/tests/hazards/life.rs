@@ -10,14 +10,14 @@ use std::sync::{LazyLock, Mutex};
 use std::thread;
 
 use crate::support::process::handle;
-use crate::support::{THRESHOLDS, alone, child, in_its_own_process};
+use crate::support::{THRESHOLDS, alone, child};
 use crate::{buffers, intact};
 use zk_alloc::{PhaseGuard, phase, stats};
 
 /// With the first setting, the arena serves all requests; with the second, it serves the larger ones.
 const MIN_BYTES: [(&str, &str); 2] = [("ZK_ALLOC_MIN_BYTES", "0"), ("ZK_ALLOC_MIN_BYTES", "1024")];
 
-/// Set in a process that opens phases before `main`.
+/// Set in a process that opens phases before `main`, and uses buffers of the main thread at exit. Tests run on other threads.
 const IS_EARLY: &str = "ZK_ALLOC_TEST_EARLY";
 /// Buffers that were made before `main`, in a phase and outside of one.
 static BEFORE_MAIN: Mutex<Vec<Vec<Vec<u64>>>> = Mutex::new(Vec::new());
@@ -31,15 +31,13 @@ extern "C" fn before_main() {
     let inside = phase(|| buffers(2));
     EARLY_ARENA_ALLOCATIONS.store(stats().arena_allocations, Ordering::Relaxed);
     *BEFORE_MAIN.lock().unwrap() = vec![outside, inside, phase(|| phase(|| buffers(3)))];
-    if std::env::var_os(AT_EXIT).is_some() {
-        // SAFETY: a function that may be called at exit.
-        assert_eq!(unsafe { libc::atexit(at_exit) }, 0);
-        LAST.with_borrow_mut(|last| *last = Some(Last(Vec::new())));
-        phase(|| {
-            *LEFT.lock().unwrap() = buffers(5);
-            LAST.with_borrow_mut(|last| last.as_mut().unwrap().0 = buffers(9));
-        });
-    }
+    // SAFETY: a function that may be called at exit.
+    assert_eq!(unsafe { libc::atexit(at_exit) }, 0);
+    LAST.with_borrow_mut(|last| *last = Some(Last(Vec::new())));
+    phase(|| {
+        *LEFT.lock().unwrap() = buffers(5);
+        LAST.with_borrow_mut(|last| last.as_mut().unwrap().0 = buffers(9));
+    });
 }
 
 // SAFETY: the loader calls the functions that are listed here, and they have this type.
@@ -48,23 +46,23 @@ extern "C" fn before_main() {
 static INIT: extern "C" fn() = before_main;
 
 /// A constructor may open the first phase of the process, before `main` and the runtime have run. Its buffers stay
-/// valid like any others.
+/// valid like any others. After `main`, the destructors of the main thread's locals run, and then the handlers of `atexit`. They open phases,
+/// and free memory of earlier ones.
 #[test]
-fn buffers_made_before_main_live_through_the_phases_after_it() {
+fn buffers_made_before_main_live_through_the_phases_after_it_and_at_exit() {
     let check = || {
         assert!(EARLY_ARENA_ALLOCATIONS.load(Ordering::Relaxed) >= 4, "{}", stats());
-        for round in 0..5 {
-            phase(|| assert!(intact(&buffers(round), round)));
-        }
+        (0..5).for_each(|round| phase(|| assert!(intact(&buffers(round), round))));
         let mut early = BEFORE_MAIN.lock().unwrap();
         early.iter().zip(1..).for_each(|(buffers, seed)| assert!(intact(buffers, seed), "buffers {seed}"));
-        for words in early.iter_mut().flatten() {
-            phase(|| words.extend_from_within(..));
-        }
+        early.iter_mut().flatten().for_each(|words| phase(|| words.extend_from_within(..)));
         phase(|| early.clear());
     };
     for min_bytes in MIN_BYTES {
-        in_its_own_process(&[min_bytes, (IS_EARLY, "1")], check);
+        if let Some(ended) = child(&[min_bytes, (IS_EARLY, "1")], check) {
+            ended.assert_passed();
+            assert_eq!(ended.stderr, "thread local: intact\nat exit: intact\n", "{ended:?}");
+        }
     }
 }
 
@@ -74,9 +72,7 @@ static LAZY: LazyLock<Vec<Vec<u64>>> = LazyLock::new(|| buffers(4));
 #[test]
 fn a_static_filled_in_one_phase_serves_all_that_follow() {
     alone!(each THRESHOLDS);
-    for round in 0..10 {
-        phase(|| assert!(intact(&buffers(round), round) && intact(&LAZY, 4)));
-    }
+    (0..10).for_each(|round| phase(|| assert!(intact(&buffers(round), round) && intact(&LAZY, 4))));
     assert!(thread::spawn(|| phase(|| intact(&LAZY, 4))).join().unwrap());
     assert!(stats().arena_allocations >= 4 * 11, "{}", stats());
 }
@@ -85,10 +81,6 @@ fn say(line: &str) {
     // SAFETY: valid for its length.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
-
-/// Set in a process whose main thread makes buffers that it uses at exit. They are made before `main`, because tests run on
-/// other threads.
-const AT_EXIT: &str = "ZK_ALLOC_TEST_AT_EXIT";
 
 /// Buffers that a phase left for the end of the process.
 static LEFT: Mutex<Vec<Vec<u64>>> = Mutex::new(Vec::new());
@@ -116,19 +108,6 @@ impl Drop for Last {
 
 thread_local! {
     static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
-}
-
-/// After `main`, the destructors of the main thread's locals run, and then the handlers of `atexit`. They open phases,
-/// and free memory of earlier ones.
-#[test]
-fn handlers_and_destructors_at_exit_use_phases() {
-    for min_bytes in MIN_BYTES {
-        let settings = [min_bytes, (IS_EARLY, "1"), (AT_EXIT, "1")];
-        if let Some(ended) = child(&settings, || phase(|| assert!(intact(&buffers(11), 11)))) {
-            ended.assert_passed();
-            assert_eq!(ended.stderr, "thread local: intact\nat exit: intact\n", "{ended:?}");
-        }
-    }
 }
 
 /// A buffer that lies in a slab.
@@ -276,13 +255,11 @@ mod keys {
 
     /// The time in nanoseconds to allocate and free 64 bytes: the median of many rounds.
     fn pair_ns() -> f64 {
-        let mut rounds: Vec<_> = (0..201)
-            .map(|_| {
-                let began = Instant::now();
-                (0..2_000).for_each(|_| drop(black_box(Box::new([0u8; 64]))));
-                began.elapsed().as_nanos() as f64 / 2_000.0
-            })
-            .collect();
+        let mut rounds = [(); 201].map(|()| {
+            let began = Instant::now();
+            (0..2_000).for_each(|_| drop(black_box(Box::new([0u8; 64]))));
+            began.elapsed().as_nanos() as f64 / 2_000.0
+        });
         rounds.sort_by(f64::total_cmp);
         rounds[rounds.len() / 2]
     }

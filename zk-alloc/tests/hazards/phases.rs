@@ -135,16 +135,7 @@ fn a_vector_keeps_its_contents_across_phases_and_threads() {
             match (round + seed as usize) % 4 {
                 0 => phase(|| push(vector, seed, more)),
                 1 => push(vector, seed, more),
-                2 => phase(|| {
-                    let moved = std::mem::take(vector);
-                    *vector = thread::spawn(move || {
-                        let mut moved = moved;
-                        push(&mut moved, seed, more);
-                        moved
-                    })
-                    .join()
-                    .unwrap();
-                }),
+                2 => phase(|| thread::scope(|scope| scope.spawn(|| push(vector, seed, more)).join().unwrap())),
                 _ => {
                     vector.truncate(vector.len() * 3 / 5);
                     if round.is_multiple_of(2) { phase(|| vector.shrink_to_fit()) } else { vector.shrink_to_fit() }

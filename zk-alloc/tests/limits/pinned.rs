@@ -12,16 +12,20 @@ use crate::support::blocks::MIB;
 use crate::support::maps::map_of;
 use crate::support::process::{Work, beside, code_of, first_failure, give_up_root, in_a_fork, limited};
 use crate::support::{
-    Numbers, alone, assert_patterned, child, is_patterned, locked_bytes, patterned, rss_bytes, with_one_warning,
+    Ended, Numbers, alone, assert_patterned, is_patterned, locked_bytes, patterned, rss_bytes, with_one_warning,
+    without_warnings,
 };
 use zk_alloc::{NotPinned, PhaseGuard, Pinned, Retain, phase, pinned, purge_lazily, release, set_retain, stats};
 
 const WORDS: usize = MIB / 8;
 
 /// A range that no driver has registered. The kernel would purge its pages if the arena asked for it.
+fn try_unregistered(bytes: usize) -> Result<Pinned, NotPinned<Infallible>> {
+    Pinned::new(bytes, |_, _| Ok(()), |_, _| Ok::<(), Infallible>(()))
+}
+
 fn unregistered(bytes: usize) -> Pinned {
-    let fine = |_: *mut u8, _: usize| Ok::<(), Infallible>(());
-    Pinned::new(bytes, fine, fine).expect("a range")
+    try_unregistered(bytes).expect("a range")
 }
 
 fn is_in(values: &[u64]) -> bool {
@@ -139,13 +143,9 @@ fn nothing_purges_the_range() {
         assert!(purge_lazily() < 64 * MIB && release() < 64 * MIB);
         check("after release");
     };
-    if let Some(ended) = child(&[], body) {
-        ended.assert_passed_without_warnings();
-    }
+    without_warnings(&[], body);
     // The control group is short of memory after each phase.
-    if let Some(ended) = child_in_a_group(256 * MIB, &[], body) {
-        ended.assert_passed();
-    }
+    child_in_a_group(256 * MIB, &[], body).iter().for_each(Ended::assert_passed);
 }
 
 /// The range is not mapped in a forked child, so the arena must not hand out its memory there. The first child is forked by the system call
@@ -235,8 +235,7 @@ fn threads_that_allocate_while_the_range_is_dropped_keep_their_contents() {
     };
     beside((0..3).map(work), || {
         for made in 0..60 {
-            let fine = |_: *mut u8, _: usize| Ok::<(), Infallible>(());
-            let Ok(range) = Pinned::new(8 * MIB, fine, fine) else { break };
+            let Ok(range) = try_unregistered(8 * MIB) else { break };
             thread::sleep(Duration::from_millis(1));
             drop(range);
             assert_patterned(&phase(|| patterned(70 * WORDS, made)), made);

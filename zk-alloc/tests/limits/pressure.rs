@@ -61,13 +61,8 @@ pub(crate) fn child_in_a_group(limit_bytes: usize, settings: Settings, body: imp
     if is_alone() {
         return child(settings, body);
     }
-    let group = match ControlGroup::new(limit_bytes) {
-        Ok(group) => group,
-        Err(reason) => {
-            skip("no control group can be made", reason);
-            return None;
-        }
-    };
+    let group = ControlGroup::new(limit_bytes);
+    let group = group.inspect_err(|reason| skip("no control group can be made", reason)).ok()?;
     let processes = CString::new(group.0.join("cgroup.procs").into_os_string().into_vec()).expect("a path");
     let join = move || {
         // SAFETY: two calls that neither allocate nor lock; their arguments live as long as the closure. Writing 0 adds the

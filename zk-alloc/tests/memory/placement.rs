@@ -20,12 +20,11 @@ fn in_a_phase(body: impl FnOnce()) {
 
 /// Fails if `work` takes more than this number of bytes that were not resident.
 #[track_caller]
-fn assert_fresh<R>(most_bytes: usize, work: impl FnOnce() -> R) -> R {
+fn assert_fresh<R>(most_bytes: usize, work: impl FnOnce() -> R) {
     let before = stats().fresh_bytes;
-    let result = work();
+    let _made = work();
     let fresh_bytes = stats().fresh_bytes - before;
     assert!(fresh_bytes <= most_bytes as u64, "{fresh_bytes} bytes were fresh");
-    result
 }
 
 fn run(bytes: usize) -> Vec<u8> {

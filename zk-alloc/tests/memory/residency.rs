@@ -133,15 +133,13 @@ fn khugepaged_does_not_bring_back_freed_memory_if_nothing_is_retained() {
 /// A buffer still gets huge pages unless a part of it was purged, even after a purge has zeroed the whole buffer.
 #[test]
 fn a_buffer_that_is_not_purged_keeps_its_huge_pages() {
-    let settings = [(BARE_METAL, "1"), ("ZK_ALLOC_LAZY_ZERO_BYTES", "16M")];
-    alone!(&settings);
+    alone!(&[(BARE_METAL, "1"), ("ZK_ALLOC_LAZY_ZERO_BYTES", "16M")]);
     let buffer = Block::written(&RESIDENT, 64 * MIB);
     let untouched = Block::untouched(&RESIDENT, 64 * MIB, 8);
     if stats().huge_pages != Some(HugePagesOutcome::Auto) {
         return;
     }
-    let other = Block::written(&RESIDENT, 64 * MIB);
-    drop(other);
+    drop(Block::written(&RESIDENT, 64 * MIB));
     release();
     untouched.write(0, untouched.size());
     drop(buffer);
@@ -347,7 +345,7 @@ fn volume_with_pages_of_every_size_agrees_with_the_model() {
     alone!(each PAGE_SIZES);
     let is_usual = env::var(PAGES).is_ok_and(|page_bytes| page_bytes == USUAL);
     let ops = if is_usual { 500_000 } else { 60_000 };
-    let volume = Volume { seed: 5, ops, threads: 4, ops_per_life: 5_000, ops_per_settling: 500, at_rest: None };
+    let volume = Volume { seed: 5, ops, ops_per_life: 5_000, ops_per_settling: 500, at_rest: None };
     volume::run(Box::leak(Box::new(Heap::new(ZkAllocator::resident(), true))), volume);
     volume::run(Box::leak(Box::new(Heap::new(ZkAllocator, true))), volume);
 }

@@ -170,8 +170,7 @@ fn as_one_request<R>(bytes: usize, request: impl FnOnce() -> R) -> R {
 /// However much memory was freed before a pause, each request purges an amount in proportion to its size, and the next ones go on.
 #[test]
 fn a_request_purges_in_proportion_to_its_size() {
-    let settings = [("ZK_ALLOC_RETAIN_FOR", "0.05")];
-    alone!(&settings);
+    alone!(&[("ZK_ALLOC_RETAIN_FOR", "0.05")]);
     let mut numbers = Numbers::new(1);
     let mut most_purged = 0;
     for round in 0..4 {
@@ -205,17 +204,9 @@ fn small_request(numbers: &mut Numbers) {
 /// to keep it.
 #[test]
 fn requests_stop_a_purge_when_a_phase_opens_or_the_policy_changes() {
-    type Stop = fn() -> Option<Phase>;
-    let stops: [(&str, Stop); 2] = [
-        ("a phase opens", || Some(Phase::new())),
-        ("the policy changes", || {
-            set_retain(Retain::Always);
-            None
-        }),
-    ];
     alone!();
     let mut numbers = Numbers::new(3);
-    for (reason, stop) in stops {
+    for (reason, opens_a_phase) in [("a phase opens", true), ("the policy changes", false)] {
         set_retain(Retain::For(Duration::from_millis(100)));
         for _ in 0..2 {
             let blocks: Vec<_> = (0..600).map(|_| Block::written(&RESIDENT, MIB)).collect();
@@ -228,7 +219,10 @@ fn requests_stop_a_purge_when_a_phase_opens_or_the_policy_changes() {
         });
         assert!(begins, "no purge began: {}", stats());
         assert!(stats().retained_bytes() > 300 * MIB, "{reason}: the purge is over already, {}", stats());
-        let phase = stop();
+        let phase = opens_a_phase.then(Phase::new);
+        if !opens_a_phase {
+            set_retain(Retain::Always);
+        }
         let before = stats().purged_bytes;
         for _ in 0..200 {
             small_request(&mut numbers);
@@ -317,8 +311,7 @@ fn buffers_of_every_size_shrink_without_more_memory() {
 /// The signal lets an operator purge a process that has no command for it.
 #[test]
 fn the_release_signal_purges_free_memory() {
-    let settings = [("ZK_ALLOC_RELEASE_SIGNAL", "USR1")];
-    alone!(&settings);
+    alone!(&[("ZK_ALLOC_RELEASE_SIGNAL", "USR1")]);
     let before = rss_bytes();
     let kept = phase(|| {
         drop(buffers(64, MIB));

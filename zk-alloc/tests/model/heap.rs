@@ -95,9 +95,8 @@ impl<A: GlobalAlloc> Heap<A> {
         // is not 0 and fits a layout.
         let at = unsafe { self.alloc.realloc(block.at.as_ptr(), block.layout, new_size) };
         if let Some(at) = NonNull::new(at) {
-            block.at = at;
-            block.layout =
-                Layout::from_size_align(new_size, block.layout.align()).expect("a size that fits its alignment");
+            let layout = Layout::from_size_align(new_size, block.layout.align());
+            (block.at, block.layout) = (at, layout.expect("a size that fits its alignment"));
         }
         self.insert(&block);
         check(&block, old_at, old_size, old_size.min(block.size()));
@@ -120,7 +119,14 @@ impl<A: GlobalAlloc> Heap<A> {
             // SAFETY: the block is alive, and this function owns it.
             unsafe { block.at.as_ptr().write_bytes(0xA5, block.size()) };
         }
-        stamp(block);
+        let at = block.at.as_ptr().cast::<u64>();
+        for index in words(block.at.addr().get(), block.size()) {
+            // SAFETY: a whole word within the block, which is alive and owned here.
+            unsafe { at.add(index).write_unaligned(word(block.id, index)) };
+        }
+        let (rest, last) = (block.size() / 8, block.size() % 8);
+        // SAFETY: the bytes after the last whole word.
+        unsafe { at.add(rest).cast::<u8>().copy_from(word(block.id, rest).to_le_bytes().as_ptr(), last) };
     }
 
     fn insert(&self, block: &Block) {
@@ -167,17 +173,6 @@ fn word(id: u64, index: usize) -> u64 {
     ((id << 32) ^ index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
 }
 
-fn stamp(block: &Block) {
-    let at = block.at.as_ptr().cast::<u64>();
-    for index in words(block.at.addr().get(), block.size()) {
-        // SAFETY: a whole word within the block, which is alive and owned here.
-        unsafe { at.add(index).write_unaligned(word(block.id, index)) };
-    }
-    let (rest, last) = (block.size() / 8, block.size() % 8);
-    // SAFETY: the bytes after the last whole word.
-    unsafe { at.add(rest).cast::<u8>().copy_from(word(block.id, rest).to_le_bytes().as_ptr(), last) };
-}
-
 /// Checks the stamps that the block got at `base` with length `size`, as far as they lie in the first `len` bytes.
 fn check(block: &Block, base: usize, size: usize, len: usize) {
     let at = block.at.as_ptr().cast::<u64>();
@@ -190,12 +185,8 @@ fn check(block: &Block, base: usize, size: usize, len: usize) {
     if len == size {
         // SAFETY: the bytes after the last whole word.
         let found = unsafe { std::slice::from_raw_parts(at.add(rest).cast::<u8>(), last) };
-        assert_eq!(
-            found,
-            &word(block.id, rest).to_le_bytes()[..last],
-            "the end of {:?} at {at:?} changed",
-            block.layout
-        );
+        let stamped = word(block.id, rest).to_le_bytes();
+        assert_eq!(found, &stamped[..last], "the end of {:?} at {at:?} changed", block.layout);
     }
 }
 

@@ -73,7 +73,6 @@ fn run_volumes(allocator: fn() -> ZkAllocator, seed: u64) {
         let volume = Volume {
             seed: number("ZK_ALLOC_SOAK_SEED", 1) + seed + part,
             ops: number("ZK_ALLOC_SOAK_OPS", 10_000_000) / 4,
-            threads: 4,
             ops_per_life: 20_000,
             ops_per_settling: 10_000,
             at_rest: None,
@@ -100,6 +99,7 @@ fn volume_of_a_resident_allocator_agrees_with_the_model() {
 #[cfg(target_os = "linux")]
 mod settings {
     use std::env;
+    use std::process::Command;
     use std::sync::LazyLock;
 
     use crate::heap::Heap;
@@ -107,75 +107,51 @@ mod settings {
     use crate::support::blocks::MIB;
     use crate::support::maps::Region;
     use crate::support::{BARE_METAL, Ended, Settings, child_as};
-    use crate::volume::{self, AtRest, Volume};
+    use crate::volume::{self, Volume};
     use zk_alloc::{ZkAllocator, release, stats};
 
     const SOAK: [&str; 2] = ["ZK_ALLOC_SOAK_OPS", "ZK_ALLOC_SOAK_SEED"];
 
-    fn volume(at_rest: Option<AtRest>) -> Volume {
+    fn in_and_out_of_phases_and_resident(at_rest: Option<fn()>) {
         let ops = number(SOAK[0], 10_000_000) / 200;
-        Volume { seed: number(SOAK[1], 1), ops, threads: 4, ops_per_life: 5_000, ops_per_settling: 1000, at_rest }
-    }
-
-    fn in_and_out_of_phases_and_resident(at_rest: Option<AtRest>) {
+        let volume = Volume { seed: number(SOAK[1], 1), ops, ops_per_life: 5_000, ops_per_settling: 1000, at_rest };
         // Purges what earlier blocks left resident. Otherwise, memory of blocks that were hardly written would count.
         release();
         for allocator in [ZkAllocator, ZkAllocator::resident()] {
             let heap = Heap::new(allocator, true);
             let heap = if at_rest.is_some() { heap.written_whole() } else { heap };
-            volume::run(Box::leak(Box::new(heap)), volume(at_rest));
+            volume::run(Box::leak(Box::new(heap)), volume);
         }
     }
 
     static REGION: LazyLock<Region> = LazyLock::new(Region::new);
 
-    fn resident_bytes_are_the_kernel_s() {
+    const CAP: (&str, &str) = ("ZK_ALLOC_MAX_BYTES", "256M");
+
+    /// Resident memory must match the kernel's figure, and stay within the cap, if there is one.
+    fn check_resident_bytes() {
+        assert!(env::var_os(CAP.0).is_none() || stats().resident_bytes <= 256 * MIB, "{}", stats());
         REGION.check("all threads met");
     }
 
-    /// Resident memory must stay within the cap, and match the kernel's figure.
-    fn resident_bytes_are_within_the_cap() {
-        assert!(stats().resident_bytes <= 256 * MIB, "{}", stats());
-        resident_bytes_are_the_kernel_s();
-    }
-
-    /// Runs the volume tests in a process of its own for each list of settings. Then they run again, and `check` runs while all threads wait.
-    #[track_caller]
-    fn volume_under(all_settings: &[Settings], check: fn()) {
-        for settings in all_settings {
+    /// The volume tests run in a process of its own for each list of settings. Then they run again, and resident memory is checked while all
+    /// threads wait. With [`BARE_METAL`], `auto` uses huge pages, as on a host that reports no free memory to a hypervisor.
+    #[test]
+    fn volume_under_each_setting_agrees_with_the_model_and_the_kernel() {
+        let [always, never] = ["always", "never"].map(|pages| ("ZK_ALLOC_THP", pages));
+        let (lazy, bare) = (("ZK_ALLOC_LAZY_ZERO_BYTES", "16K"), (BARE_METAL, "1"));
+        let all: [Settings; 8] =
+            [&[], &[bare], &[always], &[never], &[lazy, always], &[lazy, never], &[CAP], &[bare, CAP]];
+        for settings in all {
             let soak = SOAK.into_iter().filter_map(|name| Some((name, env::var_os(name)?)));
-            let ended = child_as(
-                settings,
-                |command| _ = command.envs(soak),
-                || {
-                    // The block in the region is allocated before memory is full.
-                    LazyLock::force(&REGION);
-                    in_and_out_of_phases_and_resident(None);
-                    in_and_out_of_phases_and_resident(Some(AtRest { every_ops: 1_000, check }));
-                },
-            );
+            let set = |command: &mut Command| _ = command.envs(soak);
+            let ended = child_as(settings, set, || {
+                // The block in the region is allocated before memory is full.
+                LazyLock::force(&REGION);
+                in_and_out_of_phases_and_resident(None);
+                in_and_out_of_phases_and_resident(Some(check_resident_bytes));
+            });
             ended.iter().for_each(Ended::assert_passed);
         }
-    }
-
-    /// With [`BARE_METAL`], `auto` uses huge pages, as on a host that reports no free memory to a hypervisor.
-    #[test]
-    fn volume_in_pages_of_each_kind_agrees_with_the_model_and_the_kernel() {
-        let pages: [Settings; 4] =
-            [&[], &[(BARE_METAL, "1")], &[("ZK_ALLOC_THP", "always")], &[("ZK_ALLOC_THP", "never")]];
-        volume_under(&pages, resident_bytes_are_the_kernel_s);
-    }
-
-    #[test]
-    fn volume_under_a_cap_stays_within_it() {
-        let cap = ("ZK_ALLOC_MAX_BYTES", "256M");
-        volume_under(&[&[cap], &[(BARE_METAL, "1"), cap]], resident_bytes_are_within_the_cap);
-    }
-
-    #[test]
-    fn volume_zeroed_by_purging_agrees_with_the_model_and_the_kernel() {
-        let lazy = ("ZK_ALLOC_LAZY_ZERO_BYTES", "16K");
-        let settings: [Settings; 2] = [&[lazy, ("ZK_ALLOC_THP", "always")], &[lazy, ("ZK_ALLOC_THP", "never")]];
-        volume_under(&settings, resident_bytes_are_the_kernel_s);
     }
 }

@@ -40,58 +40,49 @@ fn take<T>(from: &mut Vec<T>, which: u16) -> Option<T> {
 pub(crate) fn run<A: GlobalAlloc + Sync>(heap: &Heap<A>, ops: &[Op]) {
     let mut blocks: Vec<Block> = Vec::new();
     let mut phases = Vec::new();
+    let has_room = |size: usize| heap.live_bytes() + size <= MAX_LIVE_BYTES;
     for &op in ops {
-        step(heap, op, &mut blocks, &mut phases);
+        match op {
+            Op::Alloc { size, align_log2, zeroed } => {
+                let layout = Layout::from_size_align(size, 1 << align_log2).expect("a small layout");
+                blocks.extend(has_room(size).then(|| heap.alloc(layout, zeroed).expect("memory")));
+            }
+            Op::AllocAbsurd { align_log2, zeroed } => {
+                let align = 1 << align_log2;
+                let layout = Layout::from_size_align(absurd_size(align), align).expect("the largest layout");
+                assert!(heap.alloc(layout, zeroed).is_none());
+            }
+            Op::Realloc { which, size } => {
+                let block = has_room(size).then(|| take(&mut blocks, which)).flatten();
+                blocks.extend(block.map(|block| heap.realloc(block, size)));
+            }
+            Op::ReallocAbsurd { which } => {
+                if let Some(block) = take(&mut blocks, which) {
+                    let layout = block.layout();
+                    let block = heap.realloc(block, absurd_size(layout.align()));
+                    assert_eq!(block.layout(), layout);
+                    blocks.push(block);
+                }
+            }
+            Op::Free { which } => take(&mut blocks, which).into_iter().for_each(|block| heap.free(block)),
+            Op::FreeElsewhere { which } => {
+                if let Some(block) = take(&mut blocks, which) {
+                    elsewhere(|| heap.free(block));
+                }
+            }
+            Op::AllocElsewhere { size } => {
+                let layout = Layout::from_size_align(size, 8).expect("a small layout");
+                blocks.extend(has_room(size).then(|| elsewhere(|| heap.alloc(layout, false))).flatten());
+            }
+            Op::BeginPhase => phases.push(PhaseGuard::new()),
+            Op::EndPhase { which } => drop(take(&mut phases, which)),
+            Op::Release => _ = release(),
+        }
     }
     blocks.into_iter().for_each(|block| heap.free(block));
 }
 
-fn step<A: GlobalAlloc + Sync>(heap: &Heap<A>, op: Op, blocks: &mut Vec<Block>, phases: &mut Vec<PhaseGuard>) {
-    let has_room = |size: usize| heap.live_bytes() + size <= MAX_LIVE_BYTES;
-    match op {
-        Op::Alloc { size, align_log2, zeroed } => {
-            let layout = Layout::from_size_align(size, 1 << align_log2).expect("a small layout");
-            blocks.extend(has_room(size).then(|| heap.alloc(layout, zeroed).expect("memory")));
-        }
-        Op::AllocAbsurd { align_log2, zeroed } => {
-            let align = 1 << align_log2;
-            let layout = Layout::from_size_align(absurd_size(align), align).expect("the largest layout");
-            assert!(heap.alloc(layout, zeroed).is_none());
-        }
-        Op::Realloc { which, size } => {
-            if let Some(block) = has_room(size).then(|| take(blocks, which)).flatten() {
-                blocks.push(heap.realloc(block, size));
-            }
-        }
-        Op::ReallocAbsurd { which } => {
-            if let Some(block) = take(blocks, which) {
-                let layout = block.layout();
-                let block = heap.realloc(block, absurd_size(layout.align()));
-                assert_eq!(block.layout(), layout);
-                blocks.push(block);
-            }
-        }
-        Op::Free { which } => {
-            if let Some(block) = take(blocks, which) {
-                heap.free(block);
-            }
-        }
-        Op::FreeElsewhere { which } => {
-            if let Some(block) = take(blocks, which) {
-                thread::scope(|scope| scope.spawn(|| heap.free(block)).join().expect("freed elsewhere"));
-            }
-        }
-        Op::AllocElsewhere { size } => {
-            let layout = Layout::from_size_align(size, 8).expect("a small layout");
-            let made = has_room(size).then(|| {
-                thread::scope(|scope| scope.spawn(|| heap.alloc(layout, false)).join().expect("made elsewhere"))
-            });
-            blocks.extend(made.flatten());
-        }
-        Op::BeginPhase => phases.push(PhaseGuard::new()),
-        Op::EndPhase { which } => drop(take(phases, which)),
-        Op::Release => {
-            release();
-        }
-    }
+/// Runs `work` on another thread, which then ends.
+fn elsewhere<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    thread::scope(|scope| scope.spawn(work).join().expect("a step on another thread"))
 }

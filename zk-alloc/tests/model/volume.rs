@@ -20,23 +20,18 @@ pub(crate) struct Volume {
     pub(crate) seed: u64,
     /// The number of operations of all threads.
     pub(crate) ops: u64,
-    pub(crate) threads: usize,
     /// A thread ends after this number of operations, and leaves its live blocks to random threads. A new thread takes its place.
     pub(crate) ops_per_life: u64,
     /// One operation in this number changes what happens to unused memory: `release()`, a policy, and the like.
     pub(crate) ops_per_settling: usize,
-    /// From time to time, all threads wait while one of them checks the process.
-    pub(crate) at_rest: Option<AtRest>,
+    /// A check of the process, which one thread runs from time to time while all threads wait. It panics if it fails.
+    pub(crate) at_rest: Option<fn()>,
 }
 
-/// A check that runs while all threads wait.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AtRest {
-    /// The check runs after each multiple of this number of operations in a life.
-    pub(crate) every_ops: u64,
-    /// Panics if the check fails.
-    pub(crate) check: fn(),
-}
+const THREADS: usize = 4;
+
+/// The check of [`Volume::at_rest`] runs after each multiple of this number of operations in a life.
+const OPS_PER_CHECK: u64 = 1_000;
 
 /// At this live size, or with this number of blocks, a thread allocates no new block.
 const MAX_LIVE_BYTES: usize = 1 << 30;
@@ -75,15 +70,11 @@ fn post(mail: &Mail, block: Block) {
     mail.with(|blocks| blocks.push(block));
 }
 
-fn collect(mail: &Mail) -> Vec<Block> {
-    mail.with(std::mem::take)
-}
-
 /// Runs the threads. If a check fails, panics with a message that contains the seed.
 pub(crate) fn run<A: GlobalAlloc + Sync + 'static>(heap: &'static Heap<A>, volume: Volume) {
-    let mail: Vec<Mail> = (0..volume.threads).map(|_| Mail::default()).collect();
-    let meeting = &Barrier::new(volume.threads);
-    let lives = volume.ops.div_ceil(volume.threads as u64 * volume.ops_per_life);
+    let mail: Vec<Mail> = (0..THREADS).map(|_| Mail::default()).collect();
+    let meeting = &Barrier::new(THREADS);
+    let lives = volume.ops.div_ceil(THREADS as u64 * volume.ops_per_life);
     let outcomes: Vec<_> = thread::scope(|scope| {
         let live_thread_after_thread = |index: usize| {
             (0..lives).try_for_each(|life| {
@@ -92,12 +83,11 @@ pub(crate) fn run<A: GlobalAlloc + Sync + 'static>(heap: &'static Heap<A>, volum
                 thread::scope(|scope| scope.spawn(move || live(heap, seed, volume, index, mail, meeting)).join())
             })
         };
-        let threads: Vec<_> =
-            (0..volume.threads).map(|index| scope.spawn(move || live_thread_after_thread(index))).collect();
+        let threads: Vec<_> = (0..THREADS).map(|index| scope.spawn(move || live_thread_after_thread(index))).collect();
         threads.into_iter().map(|thread| thread.join()).collect()
     });
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(Ok(())))), "{volume:?} failed, see above");
-    mail.iter().flat_map(collect).for_each(|block| heap.free(block));
+    mail.iter().flat_map(|mail| mail.with(std::mem::take)).for_each(|block| heap.free(block));
     assert_eq!(heap.live_bytes(), 0, "{volume:?}");
     println!("{volume:?}\n{}", zk_alloc::stats());
 }
@@ -130,13 +120,13 @@ fn live<A: GlobalAlloc + Sync + 'static>(
         // Locals are destroyed in the reverse order of their first use. Half of the threads use this one first.
         AT_EXIT.with(|_| ());
     }
-    let mut blocks = collect(&mail[index]);
+    let mut blocks = mail[index].with(std::mem::take);
     let mut phases = Vec::new();
     for op in 1..=volume.ops_per_life {
-        if let Some(at_rest) = volume.at_rest.filter(|at_rest| op.is_multiple_of(at_rest.every_ops)) {
+        if let Some(check) = volume.at_rest.filter(|_| op.is_multiple_of(OPS_PER_CHECK)) {
             // The other threads wait for the one that checks. If a thread panics, they wait until the test's process is killed.
             if meeting.wait().is_leader() {
-                (at_rest.check)();
+                check();
             }
             meeting.wait();
         }
@@ -158,7 +148,7 @@ fn live<A: GlobalAlloc + Sync + 'static>(
                 blocks.push(heap.realloc(block, size.min(1 << 27)));
             }
             9_200..9_700 if !blocks.is_empty() => post(&mail[rng.below(mail.len())], take(&mut blocks, rng)),
-            9_700..9_800 => blocks.extend(collect(&mail[index])),
+            9_700..9_800 => blocks.extend(mail[index].with(std::mem::take)),
             // Rare enough that at times no phase is open.
             9_800..9_830 => phases.push(PhaseGuard::new()),
             9_830..10_000 if !phases.is_empty() => drop(phases.swap_remove(rng.below(phases.len()))),
@@ -168,11 +158,12 @@ fn live<A: GlobalAlloc + Sync + 'static>(
     // Some blocks are freed while the thread ends; the others are passed on.
     for block in blocks {
         if rng.below(8) == 0 {
-            at_exit(move || {
+            let work = move || {
                 let layout = Layout::from_size_align(block.layout().size(), 64).expect("a small layout");
                 heap.free(block);
                 heap.free(heap.alloc(layout, false).expect("memory"));
-            });
+            };
+            AT_EXIT.with(|at_exit| at_exit.0.borrow_mut().push(Box::new(work)));
         } else {
             post(&mail[rng.below(mail.len())], block);
         }
@@ -195,10 +186,6 @@ fn settle(rng: &mut Numbers, may_start_thread: bool) {
         15 => stop_background_thread(),
         _ => {}
     }
-}
-
-fn at_exit(work: impl FnOnce() + 'static) {
-    AT_EXIT.with(|at_exit| at_exit.0.borrow_mut().push(Box::new(work)));
 }
 
 fn take(blocks: &mut Vec<Block>, rng: &mut Numbers) -> Block {

@@ -27,18 +27,14 @@ unsafe impl Send for Block {}
 impl Block {
     /// A block that was not written to.
     pub(crate) fn untouched(allocator: Allocator, size: usize, align: usize) -> Self {
-        Self::made(allocator, size, align, |layout| {
-            // SAFETY: no size here is zero.
-            unsafe { allocator.alloc(layout) }
-        })
+        // SAFETY: no size here is zero.
+        Self::made(allocator, size, align, |layout| unsafe { allocator.alloc(layout) })
     }
 
     /// A block of zeroes.
     pub(crate) fn zeroed(allocator: Allocator, size: usize) -> Self {
-        Self::made(allocator, size, 8, |layout| {
-            // SAFETY: no size here is zero.
-            unsafe { allocator.alloc_zeroed(layout) }
-        })
+        // SAFETY: no size here is zero.
+        Self::made(allocator, size, 8, |layout| unsafe { allocator.alloc_zeroed(layout) })
     }
 
     /// A block whose every byte was written, so that the whole block is resident.
@@ -105,7 +101,6 @@ impl Drop for Block {
 }
 
 /// The growth of RSS since `before`, in bytes. While call sites are sampled, the size of the tables of samples is subtracted.
-#[cfg(target_os = "linux")]
 pub(crate) fn cost(before: usize) -> usize {
     let is_sampled = std::env::var_os("ZK_ALLOC_PROFILE").is_some_and(|value| value == "1");
     let tables = if is_sampled { 4 * MIB } else { 0 };
@@ -113,7 +108,6 @@ pub(crate) fn cost(before: usize) -> usize {
 }
 
 /// Fails if RSS grew by more than `bound` bytes.
-#[cfg(target_os = "linux")]
 #[track_caller]
 pub(crate) fn assert_costs_at_most(bound: usize, before: usize, when: &str) {
     let cost = cost(before);

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "asks the kernel about mappings")]
 
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::time::Duration;
 use std::{fs, thread};
 
@@ -11,8 +12,7 @@ use zk_alloc::{HugePagesOutcome, stats};
 /// A mapping, as listed in `/proc/self/smaps`.
 #[derive(Debug, Default)]
 pub(crate) struct Map {
-    from: usize,
-    to: usize,
+    range: Range<usize>,
     /// Such as `rw-p`.
     pub(crate) access: String,
     resident_bytes: usize,
@@ -21,10 +21,6 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    fn contains(&self, address: usize) -> bool {
-        (self.from..self.to).contains(&address)
-    }
-
     pub(crate) fn has(&self, flag: &str) -> bool {
         self.flags.split_ascii_whitespace().any(|own| own == flag)
     }
@@ -34,9 +30,9 @@ fn maps() -> Vec<Map> {
     let smaps = fs::read_to_string("/proc/self/smaps").expect("Linux has it");
     let mut maps: Vec<Map> = Vec::new();
     for line in smaps.lines() {
-        if let Some((from, to)) = range(line) {
+        if let Some(range) = range(line) {
             let access = line.split(' ').nth(1).unwrap_or_default().to_owned();
-            maps.push(Map { from, to, access, ..Map::default() });
+            maps.push(Map { range, access, ..Map::default() });
         }
         let Some(map) = maps.last_mut() else { continue };
         if let Some(kib) = line.strip_prefix("Rss:") {
@@ -55,7 +51,7 @@ pub(crate) fn count() -> usize {
 
 /// The mapping that contains an address, if there is one.
 pub(crate) fn map_of(address: usize) -> Option<Map> {
-    maps().into_iter().find(|map| map.contains(address))
+    maps().into_iter().find(|map| map.range.contains(&address))
 }
 
 /// The arena's region, found by an address in it.
@@ -79,8 +75,8 @@ impl Region {
 
     fn maps(&self) -> Vec<Map> {
         let (from, to) = (self.address.saturating_sub(self.reserved_bytes), self.address + self.reserved_bytes);
-        let found: Vec<_> = maps().into_iter().filter(|map| from < map.to && map.from < to).collect();
-        assert!(found.iter().any(|map| map.contains(self.address)), "{:#x} is not mapped", self.address);
+        let found: Vec<_> = maps().into_iter().filter(|map| from < map.range.end && map.range.start < to).collect();
+        assert!(found.iter().any(|map| map.range.contains(&self.address)), "{:#x} is not mapped", self.address);
         found
     }
 
@@ -107,10 +103,14 @@ impl Region {
     /// Makes huge pages of the 2 MiB blocks that khugepaged would collapse. With the kernel's defaults, these are all blocks with a resident
     /// page, except where the arena forbids huge pages.
     pub(crate) fn make_huge(&self) {
-        let maps = self.maps().into_iter().filter(|map| map.resident_bytes > 0);
-        let blocks =
-            maps.flat_map(|map| (map.from.next_multiple_of(BLOCK_BYTES)..=map.to - BLOCK_BYTES).step_by(BLOCK_BYTES));
-        blocks.filter(|&block| resident_pages(block, BLOCK_BYTES) > 0).for_each(make_huge);
+        for Map { range, .. } in self.maps().into_iter().filter(|map| map.resident_bytes > 0) {
+            let blocks = (range.start.next_multiple_of(BLOCK_BYTES)..=range.end - BLOCK_BYTES).step_by(BLOCK_BYTES);
+            for block in blocks.filter(|&block| resident_pages(block, BLOCK_BYTES) > 0) {
+                let start = std::ptr::with_exposed_provenance_mut(block);
+                // SAFETY: changes neither the contents of the memory nor its owner.
+                unsafe { libc::madvise(start, BLOCK_BYTES, libc::MADV_COLLAPSE) };
+            }
+        }
     }
 }
 
@@ -127,11 +127,6 @@ pub(crate) fn resident_pages(at: usize, bytes: usize) -> usize {
     pages.iter().filter(|&&page| page & 1 == 1).count()
 }
 
-fn make_huge(block: usize) {
-    // SAFETY: changes neither the contents of the memory nor its owner.
-    unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(block), BLOCK_BYTES, libc::MADV_COLLAPSE) };
-}
-
 /// The largest difference that is allowed between `stats()` and the kernel.
 pub(crate) fn tolerance_bytes(resident_bytes: usize) -> usize {
     let exact = resident_bytes / 100 + (2 << 20);
@@ -142,7 +137,7 @@ pub(crate) fn tolerance_bytes(resident_bytes: usize) -> usize {
 }
 
 /// The addresses in the first line of a mapping's entry; `None` for the other lines.
-fn range(line: &str) -> Option<(usize, usize)> {
+fn range(line: &str) -> Option<Range<usize>> {
     let (from, to) = line.split(' ').next()?.split_once('-')?;
-    Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
+    Some(usize::from_str_radix(from, 16).ok()?..usize::from_str_radix(to, 16).ok()?)
 }

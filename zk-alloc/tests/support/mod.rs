@@ -236,11 +236,9 @@ fn end_after_patience(_command: &mut Command) {
 #[track_caller]
 pub(crate) fn in_its_own_process(settings: Settings, body: impl FnOnce()) {
     let Some(ended) = child(settings, body) else { return };
-    ended
-        .stdout
-        .lines()
-        .filter_map(|line| line.split_once("skipped: "))
-        .for_each(|(_, what)| println!("{}: skipped: {what}", ended.what));
+    for (_, what) in ended.stdout.lines().filter_map(|line| line.split_once("skipped: ")) {
+        println!("{}: skipped: {what}", ended.what);
+    }
     ended.assert_passed();
 }
 
@@ -287,49 +285,41 @@ pub(crate) use alone;
 pub(crate) const THRESHOLDS: &[Settings] = &[&[], &[("ZK_ALLOC_MIN_BYTES", "1024")]];
 
 /// A field of a file of `/proc`, such as `VmRSS` of `/proc/self/status`.
-#[cfg(target_os = "linux")]
 pub(crate) fn field(file: impl AsRef<std::path::Path>, name: &str) -> String {
     let text = std::fs::read_to_string(file).expect("Linux has it");
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("the field");
     line.trim().to_owned()
 }
 
-#[cfg(target_os = "linux")]
-pub(crate) use figures::*;
+/// A size in a file of `/proc`, such as `self/status`, in bytes.
+pub(crate) fn kernel_bytes(file: &str, name: &str) -> usize {
+    let kib = field(format!("/proc/{file}"), name);
+    kib.trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
+}
 
-/// The kernel's figures for this process, in bytes.
-#[cfg(target_os = "linux")]
-mod figures {
-    /// A figure in a file of `/proc`, such as `self/status`.
-    pub(crate) fn kernel_bytes(file: &str, name: &str) -> usize {
-        let kib = super::field(format!("/proc/{file}"), name);
-        kib.trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
-    }
+/// The size of this process's resident anonymous memory.
+pub(crate) fn rss_bytes() -> usize {
+    kernel_bytes("self/status", "RssAnon")
+}
 
-    /// The size of resident anonymous memory.
-    pub(crate) fn rss_bytes() -> usize {
-        kernel_bytes("self/status", "RssAnon")
-    }
+/// Resets the peak that [`peak_rss_bytes`] returns. Returns the current resident size.
+pub(crate) fn restart_peak() -> usize {
+    // If the kernel refuses, the peak so far remains, which is small in a process that has done nothing yet.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+    kernel_bytes("self/status", "VmRSS")
+}
 
-    /// Resets the peak that [`peak_rss_bytes`] returns. Returns the current resident size.
-    pub(crate) fn restart_peak() -> usize {
-        // If the kernel refuses, the peak so far remains, which is small in a process that has done nothing yet.
-        let _ = std::fs::write("/proc/self/clear_refs", "5");
-        kernel_bytes("self/status", "VmRSS")
-    }
+/// The largest resident size, including pages of code.
+pub(crate) fn peak_rss_bytes() -> usize {
+    kernel_bytes("self/status", "VmHWM")
+}
 
-    /// The largest resident size, including pages of code.
-    pub(crate) fn peak_rss_bytes() -> usize {
-        kernel_bytes("self/status", "VmHWM")
-    }
+/// The size of locked memory.
+pub(crate) fn locked_bytes() -> usize {
+    kernel_bytes("self/status", "VmLck")
+}
 
-    /// The size of locked memory.
-    pub(crate) fn locked_bytes() -> usize {
-        kernel_bytes("self/status", "VmLck")
-    }
-
-    /// The size of all mappings.
-    pub(crate) fn address_space_bytes() -> usize {
-        kernel_bytes("self/status", "VmSize")
-    }
+/// The size of all mappings.
+pub(crate) fn address_space_bytes() -> usize {
+    kernel_bytes("self/status", "VmSize")
 }

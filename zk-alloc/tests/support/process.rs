@@ -84,11 +84,10 @@ pub(crate) fn fork_beside_threads(code: i32, work: impl FnMut() + Clone + Send, 
 
 /// The value of an environment variable. Allocates nothing. Must be called before other threads can change the environment.
 pub(crate) fn variable(name: &CStr) -> Option<&'static str> {
-    // SAFETY: `name` is a C string, and so is the value in the environment, which no thread changes yet.
-    let value = unsafe {
-        let value = libc::getenv(name.as_ptr());
-        if value.is_null() { None } else { Some(CStr::from_ptr(value)) }
-    };
+    // SAFETY: `name` is a C string.
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    // SAFETY: the value in the environment is a C string too, and no thread changes it yet.
+    let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) });
     value?.to_str().ok()
 }
 
@@ -134,15 +133,13 @@ pub(crate) fn ours() -> Vec<PathBuf> {
 /// Whether `holds` returns `true` within 20 seconds. It is called every few milliseconds.
 pub(crate) fn soon(mut holds: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
-    loop {
-        if holds() {
-            return true;
-        }
+    while !holds() {
         if begun.elapsed() > Duration::from_secs(20) {
             return false;
         }
         thread::sleep(Duration::from_millis(2));
     }
+    true
 }
 
 /// Whether the allocator has `count` tasks, now or soon. A new thread takes a moment to name itself, and the kernel lists a joined thread a

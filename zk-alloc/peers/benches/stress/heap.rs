@@ -72,13 +72,9 @@ pub(crate) enum Touch {
 
 /// The allocator under test.
 #[derive(Clone, Copy)]
-pub(crate) struct Heap(Allocator);
+pub(crate) struct Heap(pub(crate) Allocator);
 
 impl Heap {
-    pub(crate) fn new(allocator: Allocator) -> Self {
-        Self(allocator)
-    }
-
     /// A block of `bytes`, which is not 0, rounded up to whole words.
     pub(crate) fn block(self, bytes: usize, touch: Touch) -> Block {
         self.aligned(bytes, WORD_BYTES, touch)
@@ -202,16 +198,9 @@ impl fmt::Display for Block {
 fn fresh_key() -> u64 {
     static THREADS: AtomicU64 = AtomicU64::new(1);
     thread_local! {
-        static NEXT: Cell<u64> = const { Cell::new(0) };
+        static NEXT: Cell<u64> = Cell::new(THREADS.fetch_add(1, Ordering::Relaxed) << 40);
     }
-    NEXT.with(|next| {
-        let key = match next.get() {
-            0 => THREADS.fetch_add(1, Ordering::Relaxed) << 40,
-            key => key,
-        };
-        next.set(key + 1);
-        key.wrapping_mul(0x9E37_79B9_7F4A_7C15)
-    })
+    NEXT.with(|next| next.replace(next.get() + 1)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 /// Ends the process, because other threads of the pattern would wait forever for one that panicked.

@@ -90,17 +90,13 @@ struct Options {
     #[arg(hide = true)]
     filter: Option<String>,
 
-    /// Set by `cargo bench`, and not by `cargo test`.
+    /// Set by `cargo bench`, and not by `cargo test`. A process that measures passes it on to its children.
     #[arg(long, hide = true)]
     bench: bool,
 
     /// Run the one pattern under the one arm in this process, and print a sample.
     #[arg(long, hide = true)]
     child: bool,
-
-    /// A hundredth of the work.
-    #[arg(long, hide = true)]
-    tiny: bool,
 }
 
 impl Options {
@@ -202,12 +198,7 @@ fn run(options: &Options, arm: &Arm, pattern: &Pattern) -> Result<Sample, String
     let mut command = Command::new(binary);
     command.args(["--child", "--arms", arm.name, "--patterns", pattern.name]);
     command.args(["--threads", &options.threads().to_string(), "--seed", &options.seed.to_string()]);
-    if !options.measures() {
-        command.arg("--tiny");
-    }
-    if options.warm {
-        command.arg("--warm");
-    }
+    command.args(options.measures().then_some("--bench")).args(options.warm.then_some("--warm"));
     let output = command.output().map_err(|error| failed(format!("its process could not be started: {error}")))?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
@@ -260,8 +251,8 @@ fn child(options: &Options) -> Result<(), String> {
     };
     // SAFETY: alarm(2) takes any number, and nothing else in this process uses it.
     unsafe { libc::alarm(LIMIT_SECONDS) };
-    let plan = Plan { threads: options.threads(), seed: options.seed, tiny: options.tiny };
-    let heap = Heap::new(arm.allocator);
+    let plan = Plan { threads: options.threads(), seed: options.seed, tiny: !options.measures() };
+    let heap = Heap(arm.allocator);
     let rss_before = restart_peak();
     if options.warm {
         (pattern.run)(heap, &plan);

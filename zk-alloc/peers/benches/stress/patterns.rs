@@ -13,6 +13,7 @@ use std::{array, mem};
 use fastrand::Rng;
 
 use crate::heap::{Block, Heap, Touch};
+use crate::support::blocks::{KIB, MIB};
 
 /// The parameters of a run.
 #[derive(Clone, Copy)]
@@ -40,8 +41,6 @@ pub(crate) struct Pattern {
     pub(crate) run: fn(Heap, &Plan),
 }
 
-const KIB: usize = 1 << 10;
-const MIB: usize = 1 << 20;
 const SMALL: RangeInclusive<usize> = 16..=1024;
 /// Not a multiple of a cache line, so the end of one block and the beginning of the next may share one.
 const SHARED: usize = 1040;
@@ -57,7 +56,7 @@ const fn small(name: &'static str, run: fn(Heap, &Plan), what: &'static str) -> 
 pub(crate) static PATTERNS: &[Pattern] = &[
     large(
         "larson",
-        |heap, plan| larson(Service { heap, sizes: &(KIB..=32 * KIB), requests: plan.work(20_000) }, plan, 500),
+        |heap, plan| larson(heap, plan, &(KIB..=32 * KIB), 20_000, 500),
         "threads replace random blocks of 1 to 32 KiB and hand them to a successor",
     ),
     large(
@@ -114,11 +113,7 @@ pub(crate) static PATTERNS: &[Pattern] = &[
     large("threads-1", |heap, plan| fill_on_threads(heap, plan, 1), "64 MiB filled on one thread"),
     large("threads-4", |heap, plan| fill_on_threads(heap, plan, 4), "64 MiB filled on each of 4 threads"),
     large("threads-16", |heap, plan| fill_on_threads(heap, plan, 16), "64 MiB filled on each of 16 threads"),
-    small(
-        "larson-small",
-        |heap, plan| larson(Service { heap, sizes: &SMALL, requests: plan.work(100_000) }, plan, 5000),
-        "larson with 16 to 1,024 bytes",
-    ),
+    small("larson-small", |heap, plan| larson(heap, plan, &SMALL, 100_000, 5000), "larson with 16 to 1,024 bytes"),
     small("xmalloc-small", |heap, plan| xmalloc(heap, plan, &SMALL, 1_500_000), "xmalloc with 16 to 1,024 bytes"),
     small("rptest-small", |heap, plan| rptest(heap, plan, &SMALL, 2000), "rptest with 16 to 1,024 bytes"),
     small("cache-scratch-small", |heap, plan| share_lines(heap, plan, 16, true), "cache-scratch with 16 bytes"),
@@ -143,6 +138,15 @@ fn on_threads(threads: usize, work: impl Fn(usize) + Sync) {
     thread::scope(|scope| (0..threads).for_each(|thread| drop(scope.spawn(move || work(thread)))));
 }
 
+/// Repeatedly allocates this number of blocks, then frees all of them.
+fn refill(times: usize, blocks: usize, mut block: impl FnMut() -> Block) {
+    let mut alive = Vec::with_capacity(blocks);
+    for _ in 0..times {
+        alive.extend((0..blocks).map(|_| block()));
+        alive.clear();
+    }
+}
+
 /// Places without blocks.
 fn empty(places: usize) -> Vec<Option<Block>> {
     (0..places).map(|_| None).collect()
@@ -159,39 +163,34 @@ fn log_within(random: &mut Rng, range: &RangeInclusive<usize>) -> usize {
 // Servers and pools: many threads, and blocks that pass between them. After the programs of the same names in mimalloc-bench
 // (<https://github.com/daanx/mimalloc-bench>).
 
-/// The work of a chain of larson's threads.
-#[derive(Clone, Copy)]
-struct Service {
-    heap: Heap,
-    sizes: &'static RangeInclusive<usize>,
-    requests: usize,
-}
-
 /// Larson and Krishnan, "Memory Allocation for Long-Running Server Applications" (1998): a thread frees blocks of
 /// threads that have ended.
-fn larson(service: Service, plan: &Plan, blocks: usize) {
+fn larson(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, requests: usize, blocks: usize) {
     const GENERATIONS: usize = 12;
+    let requests = plan.work(requests);
     thread::scope(|scope| {
         for thread in 0..plan.threads {
-            scope.spawn(move || serve(scope, service, empty(blocks), stream(plan.seed, thread), GENERATIONS));
+            let random = stream(plan.seed, thread);
+            scope.spawn(move || serve(scope, heap, sizes, requests, empty(blocks), random, GENERATIONS));
         }
     });
 }
 
 fn serve<'scope>(
     scope: &'scope Scope<'scope, '_>,
-    service: Service,
+    heap: Heap,
+    sizes: &'static RangeInclusive<usize>,
+    requests: usize,
     mut set: Vec<Option<Block>>,
     mut random: Rng,
     generations: usize,
 ) {
-    for _ in 0..service.requests {
+    for _ in 0..requests {
         let slot = random.usize(..set.len());
-        let bytes = log_within(&mut random, service.sizes);
-        replace(&mut set[slot], || service.heap.block(bytes, Touch::Ends));
+        replace(&mut set[slot], || heap.block(log_within(&mut random, sizes), Touch::Ends));
     }
     if generations > 1 {
-        scope.spawn(move || serve(scope, service, set, random, generations - 1));
+        scope.spawn(move || serve(scope, heap, sizes, requests, set, random, generations - 1));
     }
 }
 
@@ -253,9 +252,7 @@ fn exchange(heap: Heap, table: &[Mutex<Option<Block>>], mut random: Rng, allocat
             alive.push(Some(block))
         }
         if random.usize(..100) < 66 && !alive.is_empty() {
-            let last = alive.len() - 1;
-            alive.swap(random.usize(..last + 1), last);
-            alive.pop();
+            drop(alive.swap_remove(random.usize(..alive.len())));
         }
         if random.usize(..100) < 25 && !alive.is_empty() {
             let mine = random.usize(..alive.len());
@@ -278,8 +275,7 @@ fn rptest(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, loops:
         for turn in 0..loops {
             for _ in 0..BLOCKS / 2 {
                 let slot = random.usize(..BLOCKS);
-                let bytes = random.usize(sizes.clone());
-                replace(&mut alive[slot], || heap.block(bytes, Touch::Ends));
+                replace(&mut alive[slot], || heap.block(random.usize(sizes.clone()), Touch::Ends));
             }
             if turn % 2 == 1 {
                 let half = alive.iter_mut().skip(random.usize(..2)).step_by(2).filter_map(Option::take);
@@ -311,8 +307,7 @@ fn ago(heap: Heap, plan: &Plan, bytes: usize) {
 fn share_lines(heap: Heap, plan: &Plan, bytes: usize, passive: bool) {
     /// Writes to both ends of a block while its owner has it.
     const WRITES: usize = 200;
-    let first: Vec<Option<Block>> =
-        (0..plan.threads).map(|_| passive.then(|| heap.block(bytes, Touch::Ends))).collect();
+    let first: Vec<_> = (0..plan.threads).map(|_| passive.then(|| heap.block(bytes, Touch::Ends))).collect();
     thread::scope(|scope| {
         for given in first {
             scope.spawn(move || {
@@ -335,8 +330,7 @@ fn random_lifetimes(heap: Heap, plan: &Plan) {
     let mut alive = empty(blocks);
     for _ in 0..plan.work(100_000) {
         let slot = random.usize(..blocks);
-        let bytes = random.usize(sizes.clone());
-        replace(&mut alive[slot], || heap.block(bytes, Touch::Whole));
+        replace(&mut alive[slot], || heap.block(random.usize(sizes.clone()), Touch::Whole));
     }
 }
 
@@ -356,8 +350,7 @@ fn survivors(heap: Heap, plan: &Plan) {
             young.push(block);
         }
         random.shuffle(&mut young);
-        let survivors = young.len() / 10;
-        old.extend(young.drain(..survivors));
+        old.extend(young.drain(..young.len() / 10));
         young.clear();
     }
 }
@@ -377,11 +370,9 @@ fn bursts(heap: Heap, plan: &Plan, blocks: usize, sizes: RangeInclusive<usize>, 
 
 /// A table of one size is thinned out, then another thread builds one of another size.
 fn survivors_16k_4k(heap: Heap, plan: &Plan) {
-    let old = survivors_of(heap, plan.work(128 * MIB), 16 * KIB, 8);
-    let new = thread::spawn({
-        let bytes = plan.work(128 * MIB);
-        move || fill(heap, bytes, 4 * KIB)
-    });
+    let bytes = plan.work(128 * MIB);
+    let old = survivors_of(heap, bytes, 16 * KIB, 8);
+    let new = thread::spawn(move || fill(heap, bytes, 4 * KIB));
     drop((old, new.join()));
 }
 
@@ -394,23 +385,18 @@ fn survivors_2k_3000(heap: Heap, plan: &Plan) {
 /// Phases of a program, each with blocks of its own size from 1 to 32 KiB. Each leaves one block of 64.
 fn phases(heap: Heap, plan: &Plan) {
     let sizes = (0..16).map(|phase| (1024.0 * 32f64.powf(f64::from(phase) / 15.0)) as usize);
-    let kept: Vec<_> = sizes.map(|size| survivors_of(heap, plan.work(32 * MIB), size, 64)).collect();
-    drop(kept);
+    drop(sizes.map(|size| survivors_of(heap, plan.work(32 * MIB), size, 64)).collect::<Vec<_>>());
 }
 
 /// Replaces a random one of 12,000 page runs. No run fits exactly into the place of another.
 fn runs_random(heap: Heap, plan: &Plan) {
     let mut random = stream(plan.seed, 0);
     let sizes = 33 * KIB..=200 * KIB;
-    let mut alive = empty(plan.work(12_000));
-    let renew = |place: &mut Option<Block>, random: &mut Rng| {
-        let bytes = random.usize(sizes.clone());
-        replace(place, || heap.block(bytes, Touch::Ends));
-    };
-    alive.iter_mut().for_each(|place| renew(place, &mut random));
+    let run = |random: &mut Rng| heap.block(random.usize(sizes.clone()), Touch::Ends);
+    let mut alive: Vec<_> = (0..plan.work(12_000)).map(|_| Some(run(&mut random))).collect();
     for _ in 0..plan.work(60_000) {
         let slot = random.usize(..alive.len());
-        renew(&mut alive[slot], &mut random);
+        replace(&mut alive[slot], || run(&mut random));
     }
 }
 
@@ -482,8 +468,7 @@ fn push(heap: Heap, plan: &Plan) {
     let most = plan.work(256 * MIB);
     let mut vector = heap.block(64, Touch::Whole);
     while vector.bytes() < most {
-        let doubled = 2 * vector.bytes();
-        vector.grow(doubled.min(most));
+        vector.grow((2 * vector.bytes()).min(most));
     }
 }
 
@@ -500,11 +485,7 @@ fn exact(heap: Heap, plan: &Plan) {
 /// The alignment is sixteen times the size. An allocator that rounds sizes up to the alignment uses sixteen times the
 /// memory.
 fn aligned(heap: Heap, plan: &Plan) {
-    let mut alive = Vec::with_capacity(500);
-    for _ in 0..plan.work(200) {
-        alive.extend((0..500).map(|_| heap.aligned(2 * KIB, 32 * KIB, Touch::Whole)));
-        alive.clear();
-    }
+    refill(plan.work(200), 500, || heap.aligned(2 * KIB, 32 * KIB, Touch::Whole));
 }
 
 /// Requests that fit none of the many free runs below. An allocator that searches all of them each time is slow here. Only
@@ -526,35 +507,25 @@ const FILLED: usize = 1 << 30;
 /// One vector of field elements for each transform.
 fn fft(heap: Heap, plan: &Plan, bytes: usize) {
     let bytes = plan.work(bytes);
-    for _ in 0..plan.work(FILLED) / bytes {
-        drop(heap.block(bytes, Touch::Whole));
-    }
+    refill(plan.work(FILLED) / bytes, 1, || heap.block(bytes, Touch::Whole));
 }
 
 /// Columns that are requested as zeroes and hardly used. An allocator that clears all of them does too much.
 fn zeroed(heap: Heap, plan: &Plan) {
     let sizes = 256 * KIB..=16 * MIB;
     let mut random = stream(plan.seed, 0);
-    let mut burst = Vec::with_capacity(24);
-    for _ in 0..plan.work(20) {
-        burst.extend((0..24).map(|_| heap.zeroed(log_within(&mut random, &sizes), Touch::First)));
-        burst.clear();
-    }
+    refill(plan.work(20), 24, || heap.zeroed(log_within(&mut random, &sizes), Touch::First));
 }
 
 /// The buckets of a multi-scalar multiplication, one array for each window.
 fn msm(heap: Heap, plan: &Plan) {
     let (bytes, windows) = (plan.work(6 * MIB), 16);
-    let mut buckets = Vec::with_capacity(windows);
-    for _ in 0..plan.work(FILLED) / (windows * bytes) {
-        buckets.extend((0..windows).map(|_| heap.block(bytes, Touch::Whole)));
-        buckets.clear();
-    }
+    refill(plan.work(FILLED) / (windows * bytes), windows, || heap.block(bytes, Touch::Whole));
 }
 
 /// A buffer for each thread, all at once.
 fn fill_on_threads(heap: Heap, plan: &Plan, threads: usize) {
     let bytes = plan.work(64 * MIB);
     let times = (plan.work(FILLED) / (threads * bytes)).max(2);
-    on_threads(threads, |_| (0..times).for_each(|_| drop(heap.block(bytes, Touch::Whole))));
+    on_threads(threads, |_| refill(times, 1, || heap.block(bytes, Touch::Whole)));
 }

@@ -1,7 +1,6 @@
 //! Samples, the figures computed from them, and the report: a table of all patterns, the means, and the patterns in which zk-alloc breaks a promise.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 
 use crate::Sample;
 use crate::heap::{Arm, BASELINE, OURS};
@@ -18,15 +17,11 @@ pub(crate) const GROUPS: [(bool, &str); 2] = [(false, "1 KiB and more"), (true, 
 
 pub(crate) fn render(results: &Results, warm: bool) -> String {
     let time = if warm { "Time of a process's second run" } else { "Time" };
-    let mut text = format!(
+    let (patterns, means, breaches) = (table(&patterns(results)), table(&means(results)), breaches(results));
+    format!(
         "{time} by {BASELINE}'s (the median of the rounds' ratios; {BASELINE}'s own in ms), then the peak of resident memory \
-         in MiB; the best in bold.\n\n"
-    );
-    text += &table(&patterns(results));
-    text += &format!("\nGeometric means of the times by {BASELINE}'s.\n\n");
-    text += &table(&means(results));
-    text += &breaches(results);
-    text
+         in MiB; the best in bold.\n\n{patterns}\nGeometric means of the times by {BASELINE}'s.\n\n{means}{breaches}"
+    )
 }
 
 fn mib(bytes: f64) -> String {
@@ -105,9 +100,7 @@ fn breaches(results: &Results) -> String {
     let peers: Vec<usize> = (0..results.arms.len()).filter(|&arm| arm != ours).collect();
     let mut lines = String::new();
     for (pattern, described) in results.patterns.iter().enumerate() {
-        let mut breach = |what: String| {
-            writeln!(lines, "- {}: {what}", described.name).expect("a String takes what is written to it");
-        };
+        let mut breach = |what: String| lines += &format!("- {}: {what}\n", described.name);
         let by_time = |&arm: &usize| Some((arm, results.time(arm, pattern)?));
         let slowest = peers.iter().filter_map(by_time).max_by(|(_, one), (_, other)| one.total_cmp(other));
         if let (Some(time), Some((peer, peers_time))) = (results.time(ours, pattern), slowest)
