@@ -45,10 +45,7 @@ pub unsafe fn pin(bytes: usize, device: usize) -> Result<Pinned, NotPinned<CudaE
         // SAFETY: registered above. No allocation is left in the range, so no copy from or to it is under way.
         let unregister = || unsafe { sys::cuMemHostUnregister(at.cast()) }.result();
         let unregistered = context.bind_to_thread().and_then(|()| unregister());
-        if unregistered.is_err() {
-            forget(context);
-        }
-        unregistered
+        unregistered.inspect_err(|_| forget(context))
     };
     Pinned::new(bytes, register, unregister)
 }
@@ -70,10 +67,8 @@ mod tests {
             Ok(range) => assert!(pinned::contains(phase(|| vec![7u64; 1 << 18]).as_ptr()) && range.bytes() == 8 << 20),
             Err(error) => {
                 let message = error.to_string();
-                assert!(
-                    message.starts_with("8388608 bytes could not be registered: ") && message.contains("CUDA"),
-                    "{message}"
-                );
+                let says_what = message.starts_with("8388608 bytes could not be registered: ");
+                assert!(says_what && message.contains("CUDA"), "{message}");
             }
         }
         assert_eq!(stats().pinned_bytes, 0, "{}", stats());

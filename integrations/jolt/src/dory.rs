@@ -103,28 +103,15 @@ pub fn prove<F, E, M1, M2, P, T, Mo>(
 ) -> Result<(DoryProof<E::G1, E::G2, E::GT>, Option<F>), DoryError>
 where
     F: Field,
-    E: PairingCurve,
-    E::G1: Group<Scalar = F>,
-    E::G2: Group<Scalar = F>,
-    E::GT: Group<Scalar = F>,
+    E: PairingCurve<G1: Group<Scalar = F>, G2: Group<Scalar = F>, GT: Group<Scalar = F>>,
     M1: DoryRoutines<E::G1>,
     M2: DoryRoutines<E::G2>,
     P: MultilinearLagrange<F>,
     T: Transcript<Curve = E>,
     Mo: Mode,
 {
-    zk_alloc::phase(|| {
-        dory_pcs::prove::<F, E, M1, M2, P, T, Mo>(
-            polynomial,
-            point,
-            row_commitments,
-            commit_blind,
-            nu,
-            sigma,
-            setup,
-            transcript,
-        )
-    })
+    let prove = dory_pcs::prove::<F, E, M1, M2, P, T, Mo>;
+    zk_alloc::phase(|| prove(polynomial, point, row_commitments, commit_blind, nu, sigma, setup, transcript))
 }
 
 /// [`dory_pcs::verify`] in a phase.
@@ -142,10 +129,7 @@ pub fn verify<F, E, M1, M2, T>(
 ) -> Result<(), DoryError>
 where
     F: Field,
-    E: PairingCurve + Clone,
-    E::G1: Group<Scalar = F>,
-    E::G2: Group<Scalar = F>,
-    E::GT: Group<Scalar = F>,
+    E: PairingCurve<G1: Group<Scalar = F>, G2: Group<Scalar = F>, GT: Group<Scalar = F>> + Clone,
     M1: DoryRoutines<E::G1>,
     M2: DoryRoutines<E::G2>,
     T: Transcript<Curve = E>,

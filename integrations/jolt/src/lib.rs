@@ -104,10 +104,7 @@ pub fn try_prove<T, E>(f: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
 ///     assert!(verify_fib(n, output, device.panic, &proof));
 /// }
 /// ```
-pub fn wrap<F, Args>(prover: F) -> F::Wrapped
-where
-    F: ProverFn<Args>,
-{
+pub fn wrap<F: ProverFn<Args>, Args>(prover: F) -> F::Wrapped {
     prover.in_phases()
 }
 

@@ -28,11 +28,6 @@ fn phases() -> u64 {
     zk_alloc::stats().phases
 }
 
-/// The size of the coefficients, which a proof allocates and frees.
-fn coefficient_bytes(log_rows: usize) -> u64 {
-    (size_of::<ArkFr>() << log_rows) as u64
-}
-
 /// Every proof reads the prover's setup, and holds vectors that its phase allocated. Later phases request the same sizes. An arena that
 /// resets, or hands out memory that is in use, breaks one of these proofs. To show that, the sizes have to repeat.
 #[test]
@@ -42,7 +37,9 @@ fn five_proofs_of_one_wrapped_prover_verify_at_the_end() {
     let (prove_fib, verify_fib) = (wrap(build_prover_fib(prover_setup)), build_verifier_fib(verifier_setup));
     let proofs = [(50, 12), (51, 14), (52, 12), (53, 11), (54, 14)].map(|(n, log_rows)| {
         let (bytes, proved) = arena_bytes_of(|| prove_fib(n, log_rows));
-        assert!(bytes >= coefficient_bytes(log_rows), "the arena served {bytes} bytes of a proof of 2^{log_rows} rows");
+        // A proof allocates and frees the coefficients.
+        let coefficient_bytes = (size_of::<ArkFr>() << log_rows) as u64;
+        assert!(bytes >= coefficient_bytes, "the arena served {bytes} bytes of a proof of 2^{log_rows} rows");
         (n, proved)
     });
     for (n, (output, proof, device)) in &proofs {
@@ -105,15 +102,13 @@ fn threads_that_share_a_wrapped_prover_get_their_own_proofs() {
     let _turn = alone();
     let (prover_setup, verifier_setup) = preprocess(12);
     let (prove_fib, verify_fib) = (wrap(build_prover_fib(prover_setup)), build_verifier_fib(verifier_setup));
+    let prove_and_verify = &|n| {
+        let (output, proof, device) = prove_fib(n, 12);
+        assert!(verify_fib(n, output, device.panic, &proof));
+    };
     std::thread::scope(|scope| {
         for n in 0..3 {
-            let (prove_fib, verify_fib) = (&prove_fib, &verify_fib);
-            scope.spawn(move || {
-                for n in [n, n + 100] {
-                    let (output, proof, device) = prove_fib(n, 12);
-                    assert!(verify_fib(n, output, device.panic, &proof));
-                }
-            });
+            scope.spawn(move || [n, n + 100].into_iter().for_each(prove_and_verify));
         }
     });
 }
@@ -159,7 +154,7 @@ mod openings {
     use dory_pcs::{DoryError, Polynomial, ProverSetup, Transparent, VerifierSetup};
     use zk_alloc_jolt::dory;
 
-    use crate::alone;
+    use crate::{alone, arena_bytes_of};
 
     /// A polynomial of 2^(nu + sigma) coefficients that differ from proof to proof, and the point of its opening.
     fn statement(seed: u64, nu: usize, sigma: usize) -> (ArkworksPolynomial, Vec<ArkFr>) {
@@ -201,15 +196,8 @@ mod openings {
     ) -> Result<(), DoryError> {
         let (polynomial, point) = statement(seed, proof.nu, proof.sigma);
         let evaluation = polynomial.evaluate(&point) + ArkFr::from_u64(offset);
-        let (setup, mut transcript) = (setup.clone(), transcript());
-        dory::verify::<_, BN254, G1Routines, G2Routines, _>(
-            *commitment,
-            evaluation,
-            &point,
-            proof,
-            setup,
-            &mut transcript,
-        )
+        let verify = dory::verify::<_, BN254, G1Routines, G2Routines, _>;
+        verify(*commitment, evaluation, &point, proof, setup.clone(), &mut transcript())
     }
 
     /// Every proof reads the setup. Matrices of other shapes come and go between proofs of the same shape.
@@ -245,14 +233,14 @@ mod openings {
         let (prover_setup, verifier_setup) = dory_pcs::setup(14);
         let theirs = open(false, 1, 7, 7, &prover_setup).expect("the dimensions fit");
 
-        let before = zk_alloc::stats().arena_bytes;
-        zk_alloc::phase(|| init_cache(&prover_setup.g1_vec, &prover_setup.g2_vec));
-        assert!(zk_alloc::stats().arena_bytes > before, "the cache is not in the arena, so the test shows nothing");
+        let fill = || init_cache(&prover_setup.g1_vec, &prover_setup.g2_vec);
+        let (served, ()) = arena_bytes_of(|| zk_alloc::phase(fill));
+        assert!(served > 0, "the cache is not in the arena, so the test shows nothing");
 
         for seed in [2, 3, 1] {
             // Requests memory of the cache's sizes and writes to it. If the arena hands out memory twice, this overwrites the cache.
             zk_alloc::phase(|| {
-                init_cache(&prover_setup.g1_vec, &prover_setup.g2_vec);
+                fill();
                 let cache = get_prepared_cache().expect("it was filled");
                 drop((0..8).map(|_| (*cache).clone()).collect::<Vec<_>>());
                 drop(black_box((10..22).map(|log| vec![0xa5u8; 1 << log]).collect::<Vec<_>>()));
@@ -276,9 +264,8 @@ mod openings {
     fn the_prepared_cache_filled_outside_phases_is_not_in_the_arena() {
         let _turn = alone();
         let (prover_setup, verifier_setup) = dory_pcs::setup(12);
-        let before = zk_alloc::stats().arena_bytes;
-        init_cache(&prover_setup.g1_vec, &prover_setup.g2_vec);
-        assert_eq!(zk_alloc::stats().arena_bytes, before);
+        let (served, ()) = arena_bytes_of(|| init_cache(&prover_setup.g1_vec, &prover_setup.g2_vec));
+        assert_eq!(served, 0);
 
         let ours = open(true, 1, 6, 6, &prover_setup).expect("the dimensions fit");
         assert_eq!(verify(1, 0, &ours, &verifier_setup), Ok(()));

@@ -15,19 +15,14 @@ use plonky2::util::timing::TimingTree;
 macro_rules! in_phase {
     ($($(#[$doc:meta])* fn $name:ident($trace:ident: $kind:ty) = $made:expr;)*) => {$(
         $(#[$doc])*
-        pub fn $name<F, C, S, const D: usize>(
+        pub fn $name<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, S: Stark<F, D>, const D: usize>(
             stark: S,
             config: &StarkConfig,
             $trace: $kind,
             public_inputs: &[F],
             verifier_circuit_fri_params: Option<FriParams>,
             timing: &mut TimingTree,
-        ) -> Result<StarkProofWithPublicInputs<F, C, D>>
-        where
-            F: RichField + Extendable<D>,
-            C: GenericConfig<D, F = F>,
-            S: Stark<F, D>,
-        {
+        ) -> Result<StarkProofWithPublicInputs<F, C, D>> {
             zk_alloc::phase(|| {
                 ::starky::prover::prove(stark, config, $made, public_inputs, verifier_circuit_fri_params, timing)
             })

@@ -2,12 +2,10 @@
 
 #[allow(dead_code)]
 mod common;
-#[path = "common/pool.rs"]
-mod pool;
 #[path = "../../test_support.rs"]
 mod support;
 
-use common::{C, D, F};
+use common::{C, D, F, on_one_thread};
 use plonky2::field::extension::{Extendable, FieldExtension};
 use plonky2::field::packed::PackedField;
 use plonky2::field::polynomial::PolynomialValues;
@@ -16,7 +14,6 @@ use plonky2::hash::hash_types::RichField;
 use plonky2::iop::ext_target::ExtensionTarget;
 use plonky2::plonk::circuit_builder::CircuitBuilder;
 use plonky2::util::timing::TimingTree;
-use pool::on_one_thread;
 use starky::config::StarkConfig;
 use starky::constraint_consumer::{ConstraintConsumer, RecursiveConstraintConsumer};
 use starky::evaluation_frame::{StarkEvaluationFrame, StarkFrame};
@@ -56,11 +53,10 @@ fn five_starks_of_changing_size_verify_and_equal_the_framework_s() {
             }
 
             let trace = Fibonacci::trace(log_rows);
-            let theirs: Proof =
-                starky::prover::prove(Fibonacci, &config, trace, &public_inputs, None, &mut timing).unwrap();
+            let prove = starky::prover::prove;
+            let theirs: Proof = prove(Fibonacci, &config, trace.clone(), &public_inputs, None, &mut timing).unwrap();
             assert!(bytes(&proof) == bytes(&theirs), "`prove_with_trace` of 2^{log_rows} rows");
 
-            let trace = Fibonacci::trace(log_rows);
             let prove = zk_alloc_plonky2::starky::prove;
             let proof: Proof = prove(Fibonacci, &config, trace, &public_inputs, None, &mut timing).unwrap();
             assert!(bytes(&proof) == bytes(&theirs), "`prove` of 2^{log_rows} rows");

@@ -35,9 +35,9 @@ pub fn init() -> bool {
 // `debug-assertions` for the p3 crates alone must also name `zk-alloc-plonky3`, or this crate doesn't compile. (The reverse compiles,
 // and only requires an unused bound.)
 
-/// Wraps a function of the framework in a phase.
+/// Wraps functions of the framework in a phase.
 macro_rules! in_phase {
-    ($(#[$doc:meta])* fn $name:ident($config:ident, $air:ident, $($argument:ident: $kind:ty),*) = $proof:expr) => {
+    ($($(#[$doc:meta])* fn $name:ident($config:ident, $air:ident, $($argument:ident: $kind:ty),*) = $proof:expr;)*) => {$(
         $(#[$doc])*
         #[allow(clippy::multiple_bound_locations)] // `cfg` is not supported in where clauses.
         pub fn $name<
@@ -56,7 +56,7 @@ macro_rules! in_phase {
         {
             zk_alloc::phase(|| $proof)
         }
-    };
+    )*};
 }
 
 in_phase! {
@@ -90,10 +90,8 @@ in_phase! {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn prove(config, air, trace: RowMajorMatrix<Val<SC>>, public_values: &[Val<SC>]) =
-        p3_uni_stark::prove(config, air, trace, public_values)
-}
+        p3_uni_stark::prove(config, air, trace, public_values);
 
-in_phase! {
     /// [`p3_uni_stark::prove`] in a phase, where `trace` builds the trace in the same phase.
     ///
     /// The trace is the largest buffer of a Plonky3 proof. It has capacity for its low-degree extension, which the prover
@@ -121,10 +119,8 @@ in_phase! {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn prove_with_trace(config, air, trace: impl FnOnce() -> RowMajorMatrix<Val<SC>>, public_values: &[Val<SC>]) =
-        p3_uni_stark::prove(config, air, trace(), public_values)
-}
+        p3_uni_stark::prove(config, air, trace(), public_values);
 
-in_phase! {
     /// [`p3_uni_stark::prove_with_preprocessed`] in a phase.
     ///
     /// `preprocessed` comes from [`p3_uni_stark::setup_preprocessed`]. It is made once and kept, so make it outside any
@@ -154,7 +150,7 @@ in_phase! {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn prove_with_preprocessed(config, air, trace: RowMajorMatrix<Val<SC>>, public_values: &[Val<SC>], preprocessed: Option<&PreprocessedProverData<SC>>) =
-        p3_uni_stark::prove_with_preprocessed(config, air, trace, public_values, preprocessed)
+        p3_uni_stark::prove_with_preprocessed(config, air, trace, public_values, preprocessed);
 }
 
 /// [`p3_batch_stark::prove_batch`] in a phase.
@@ -193,13 +189,8 @@ in_phase! {
 #[allow(clippy::multiple_bound_locations)] // `cfg` is not supported in where clauses.
 pub fn prove_batch<
     SC,
-    #[cfg(debug_assertions)] A: for<'a> Air<DebugConstraintBuilder<'a, Val<SC>, SC::Challenge>>
-        + Air<InteractionSymbolicBuilder<Val<SC>, SC::Challenge>>
-        + for<'a> Air<ProverConstraintFolderWithLookups<'a, SC>>
-        + Clone,
-    #[cfg(not(debug_assertions))] A: Air<InteractionSymbolicBuilder<Val<SC>, SC::Challenge>>
-        + for<'a> Air<ProverConstraintFolderWithLookups<'a, SC>>
-        + Clone,
+    #[cfg(debug_assertions)] A: for<'a> Air<DebugConstraintBuilder<'a, Val<SC>, SC::Challenge>>,
+    #[cfg(not(debug_assertions))] A,
 >(
     config: &SC,
     instances: &[StarkInstance<'_, SC, A>],
@@ -207,6 +198,9 @@ pub fn prove_batch<
 ) -> Result<BatchProof<SC>, ProvingError<PcsProverError<SC>>>
 where
     SC: StarkGenericConfig,
+    A: Air<InteractionSymbolicBuilder<Val<SC>, SC::Challenge>>
+        + for<'a> Air<ProverConstraintFolderWithLookups<'a, SC>>
+        + Clone,
     Val<SC>: PrimeField64,
     SymbolicExpressionExt<Val<SC>, SC::Challenge>: Algebra<SC::Challenge>,
     Domain<SC>: Send + Sync,

@@ -61,8 +61,7 @@ fn arena_serves_the_trace_only_if_the_phase_builds_it() {
 
     let (outside, trace) = arena_bytes_of(|| Fibonacci::trace(log_rows));
     assert_eq!(outside, 0, "no phase is open here");
-    let prove = || zk_alloc_plonky3::prove(&config, &Fibonacci, trace, &public_values);
-    let (rest, proof) = arena_bytes_of(prove);
+    let (rest, proof) = arena_bytes_of(|| zk_alloc_plonky3::prove(&config, &Fibonacci, trace, &public_values));
     assert!(rest > 0, "`prove` itself allocates in the arena");
     verify(&config, &Fibonacci, &proof.expect("a valid trace proves"), &public_values).expect("it verifies");
 }
@@ -75,8 +74,7 @@ fn a_proof_equals_the_framework_s_byte_for_byte() {
     let public_values = Fibonacci::public_values(log_rows);
 
     let trace = Fibonacci::trace(log_rows);
-    let theirs = p3_uni_stark::prove(&config, &Fibonacci, trace, &public_values).unwrap();
-    let theirs = bytes(&theirs);
+    let theirs = bytes(&p3_uni_stark::prove(&config, &Fibonacci, trace, &public_values).unwrap());
 
     let trace = Fibonacci::trace(log_rows);
     let ours = zk_alloc_plonky3::prove(&config, &Fibonacci, trace, &public_values).unwrap();

@@ -152,24 +152,22 @@ pub(crate) unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_
 /// # Safety
 /// As for [`realloc`], with memory of glibc.
 unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
-    if start::is_for_arena(size) {
+    if start::is_for_arena(size)
         // SAFETY: upheld by the caller.
-        let old_size = unsafe { glibc::usable_size(at) };
+        && let old_size = unsafe { glibc::usable_size(at) }
+        && (1..size).contains(&old_size)
         // The kernel moves longer allocations without a copy.
-        if old_size > 0
-            && old_size < size
-            && old_size <= c_api::migrate_max_bytes()
-            && let Some(new) = from_arena(size, MIN_ALIGN, false)
-        {
-            if new.is_null() {
-                return new;
-            }
-            // SAFETY: both hold at least the old length, and new memory overlaps nothing that is alive.
-            unsafe { copy_nonoverlapping(at.cast::<u8>(), new.cast(), old_size) };
-            // SAFETY: upheld by the caller, who no longer uses the old memory.
-            unsafe { glibc::free(at) };
+        && old_size <= c_api::migrate_max_bytes()
+        && let Some(new) = from_arena(size, MIN_ALIGN, false)
+    {
+        if new.is_null() {
             return new;
         }
+        // SAFETY: both hold at least the old length, and new memory overlaps nothing that is alive.
+        unsafe { copy_nonoverlapping(at.cast::<u8>(), new.cast(), old_size) };
+        // SAFETY: upheld by the caller, who no longer uses the old memory.
+        unsafe { glibc::free(at) };
+        return new;
     }
     // SAFETY: upheld by the caller.
     unsafe { glibc::realloc(at, size) }
@@ -181,16 +179,10 @@ unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
 /// # Safety
 /// As for [`realloc`].
 pub(crate) unsafe extern "C" fn reallocarray(at: *mut c_void, count: usize, size: usize) -> *mut c_void {
-    match count.checked_mul(size) {
-        Some(bytes) => {
-            let realloc = named!("realloc");
-            // SAFETY: a function of this name has this type; the caller upholds the rest.
-            unsafe {
-                transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>(realloc)(at, bytes)
-            }
-        }
-        None => fails(libc::ENOMEM),
-    }
+    let Some(bytes) = count.checked_mul(size) else { return fails(libc::ENOMEM) };
+    let realloc = named!("realloc");
+    // SAFETY: a function of this name has this type; the caller upholds the rest.
+    unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>(realloc)(at, bytes) }
 }
 
 /// memalign(3). glibc handles alignments that are not a power of two.
@@ -267,10 +259,10 @@ pub(crate) extern "C" fn malloc_trim(pad: usize) -> c_int {
 /// the second names with memory that other code allocated. If the program defines a function of one of these names, all calls by that name
 /// reach the program's function. So nothing else in this library calls these names.
 macro_rules! exports {
-    ($($name:literal => $function:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)?;)*) => {$(
+    (@one $name:tt $function:ident ($($argument:ident: $kind:ty),*) -> $answer:ty) => {
         const _: () = {
             #[unsafe(export_name = $name)]
-            unsafe extern "C" fn export($($argument: $kind),*) $(-> $answer)? {
+            unsafe extern "C" fn export($($argument: $kind),*) -> $answer {
                 #[allow(unused_unsafe, reason = "some have no requirements")]
                 // SAFETY: upheld by the caller, as for the function.
                 unsafe {
@@ -278,33 +270,26 @@ macro_rules! exports {
                 }
             }
         };
-    )*};
+    };
+    ($($($name:tt)|+ => $function:ident $arguments:tt -> $answer:ty;)*) => {
+        $($(exports!(@one $name $function $arguments -> $answer);)+)*
+    };
 }
 
 exports! {
-    "malloc" => malloc(size: usize) -> *mut c_void;
-    "free" => free(at: *mut c_void);
-    "calloc" => calloc(count: usize, size: usize) -> *mut c_void;
-    "realloc" => realloc(at: *mut c_void, size: usize) -> *mut c_void;
+    "malloc" | "__libc_malloc" => malloc(size: usize) -> *mut c_void;
+    // `cfree` is for old programs.
+    "free" | "__libc_free" | "cfree" => free(at: *mut c_void) -> ();
+    "calloc" | "__libc_calloc" => calloc(count: usize, size: usize) -> *mut c_void;
+    "realloc" | "__libc_realloc" => realloc(at: *mut c_void, size: usize) -> *mut c_void;
     "reallocarray" => reallocarray(at: *mut c_void, count: usize, size: usize) -> *mut c_void;
-    "memalign" => memalign(align: usize, size: usize) -> *mut c_void;
+    "memalign" | "__libc_memalign" => memalign(align: usize, size: usize) -> *mut c_void;
     "aligned_alloc" => aligned_alloc(align: usize, size: usize) -> *mut c_void;
     "posix_memalign" => posix_memalign(place: *mut *mut c_void, align: usize, size: usize) -> c_int;
-    "valloc" => valloc(size: usize) -> *mut c_void;
-    "pvalloc" => pvalloc(size: usize) -> *mut c_void;
+    "valloc" | "__libc_valloc" => valloc(size: usize) -> *mut c_void;
+    "pvalloc" | "__libc_pvalloc" => pvalloc(size: usize) -> *mut c_void;
     "malloc_usable_size" => malloc_usable_size(at: *mut c_void) -> usize;
     "malloc_trim" => malloc_trim(pad: usize) -> c_int;
-
-    // For old programs.
-    "cfree" => free(at: *mut c_void);
-
-    "__libc_malloc" => malloc(size: usize) -> *mut c_void;
-    "__libc_free" => free(at: *mut c_void);
-    "__libc_calloc" => calloc(count: usize, size: usize) -> *mut c_void;
-    "__libc_realloc" => realloc(at: *mut c_void, size: usize) -> *mut c_void;
-    "__libc_memalign" => memalign(align: usize, size: usize) -> *mut c_void;
-    "__libc_valloc" => valloc(size: usize) -> *mut c_void;
-    "__libc_pvalloc" => pvalloc(size: usize) -> *mut c_void;
 }
 
 // Functions of C23. They call the process's `free`, which looks up the size itself.

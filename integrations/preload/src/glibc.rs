@@ -203,13 +203,8 @@ const STT_FUNC: u8 = 2;
 /// Set in the version of a symbol that only programs linked long ago use.
 const VERSYM_HIDDEN: u16 = 0x8000;
 
-/// `Elf64_Dyn`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Dynamic {
-    tag: u64,
-    value: u64,
-}
+/// `Elf64_Dyn`: a tag, and its value.
+type Dynamic = [u64; 2];
 
 /// The load bias (address in memory minus address in the file), and the segments of the file.
 type File = (usize, &'static [libc::Elf64_Phdr]);
@@ -264,7 +259,7 @@ impl Symbols {
         let (mut symbols, mut names, mut hashes, mut versions) = (None, None, None, None);
         loop {
             // SAFETY: the list of a loaded file ends with `DT_NULL`, where the loop stops.
-            let Dynamic { tag, value } = unsafe { *entry };
+            let [tag, value] = unsafe { *entry };
             // The loader has already added the bias, unless the list is read-only.
             let value = value as usize;
             let at = if value < bias { value.wrapping_add(bias) } else { value };

@@ -10,6 +10,7 @@
 
 use std::arch::{asm, naked_asm};
 use std::ffi::{CStr, c_void};
+use std::iter;
 use std::mem::transmute;
 use std::ptr::null_mut;
 
@@ -92,27 +93,19 @@ extern "C-unwind" fn new_with_align(size: usize, align: usize) -> *mut c_void {
 #[cold]
 #[inline(never)]
 fn new_at_last(size: usize, align: usize) -> *mut c_void {
-    let throw = thrower();
-    if throw.is_null() {
-        no_library(size);
-    }
-    // SAFETY: functions of these names have these types.
-    let throw = unsafe { transmute::<*mut c_void, unsafe extern "C-unwind" fn() -> !>(throw) };
+    type Handler = unsafe extern "C-unwind" fn();
+    // SAFETY: a function of this name has this type. Null is `None`.
+    let throw = unsafe { transmute::<*mut c_void, Option<extern "C-unwind" fn() -> !>>(thrower()) };
+    let Some(throw) = throw else { no_library(size) };
     let get_handler = of_library(c"_ZSt15get_new_handlerv");
+    // SAFETY: as above.
+    let get_handler =
+        unsafe { transmute::<*mut c_void, Option<extern "C-unwind" fn() -> Option<Handler>>>(get_handler) };
+    let get_handler = get_handler.filter(|_| align == 0 || align.is_power_of_two());
     loop {
-        if get_handler.is_null() || (align != 0 && !align.is_power_of_two()) {
-            // SAFETY: it has no requirements.
-            unsafe { throw() };
-        }
-        type Handler = unsafe extern "C-unwind" fn();
-        // SAFETY: as above.
-        let handler = unsafe { transmute::<*mut c_void, extern "C-unwind" fn() -> Option<Handler>>(get_handler)() };
-        match handler {
-            // SAFETY: the program installed this handler.
-            Some(handler) => unsafe { handler() },
-            // SAFETY: it has no requirements.
-            None => unsafe { throw() },
-        }
+        let Some(handler) = get_handler.and_then(|get_handler| get_handler()) else { throw() };
+        // SAFETY: the program installed this handler.
+        unsafe { handler() };
         let at = if align == 0 { plain(size) } else { aligned(size, align) };
         if !at.is_null() {
             return at;
@@ -164,24 +157,14 @@ nothrow! {
 
 /// The function that throws `std::bad_alloc`; null if the process has no C++ library.
 fn thrower() -> *mut c_void {
-    let name = c"_ZSt17__throw_bad_allocv";
-    // SAFETY: a NUL-terminated name.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-    if !found.is_null() {
-        return found;
-    }
     // The C++ library may be visible only to the libraries that depend on it (`RTLD_LOCAL`).
-    for file in [c"libstdc++.so.6", c"libc++.so.1"] {
-        // SAFETY: NUL-terminated names. The call loads no library, and loaded libraries stay loaded.
-        let found = unsafe {
-            let library = watched::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-            if library.is_null() { null_mut() } else { libc::dlsym(library, name.as_ptr()) }
-        };
-        if !found.is_null() {
-            return found;
-        }
-    }
-    null_mut()
+    let files = [c"libstdc++.so.6", c"libc++.so.1"].into_iter();
+    // SAFETY: a NUL-terminated name. The call loads no library, and loaded libraries stay loaded.
+    let loaded = files.map(|file| unsafe { watched::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) });
+    let libraries = iter::once(libc::RTLD_DEFAULT).chain(loaded.filter(|library| !library.is_null()));
+    // SAFETY: a NUL-terminated name.
+    let mut functions = libraries.map(|library| unsafe { libc::dlsym(library, c"_ZSt17__throw_bad_allocv".as_ptr()) });
+    functions.find(|function| !function.is_null()).unwrap_or(null_mut())
 }
 
 /// A function from the C++ library's own symbol table. A look-up by name might find another library's function.

@@ -31,8 +31,7 @@ pub(crate) fn configure(folder: Option<&[u8]>, is_reported: impl Fn(&'static str
         return;
     }
     if !glibc::prepare_walks() {
-        c_api::print_line(format_args!("{VARIABLE} needs glibc 2.35 or later; nothing is sampled"));
-        return;
+        return c_api::print_line(format_args!("{VARIABLE} needs glibc 2.35 or later; nothing is sampled"));
     }
     // The program may change its working directory.
     let Ok(folder) = std::path::absolute(OsStr::from_bytes(folder)) else { return };

@@ -2,10 +2,9 @@
 //! to that file. The report takes its own memory from glibc.
 #![allow(unsafe_code, reason = "is called by the loader, reads the C library's variables, and writes to a file")]
 
-use std::ffi::{CStr, CString, OsStr, c_char};
-use std::mem::MaybeUninit;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Display, Path};
+use std::borrow::Cow;
+use std::ffi::{CStr, CString, c_char};
+use std::mem::zeroed;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{fmt, fs};
@@ -88,7 +87,8 @@ extern "C" fn at_exit() {
                 "report of {name} ({own}): not in use, a tool such as valgrind has replaced malloc with its own"
             ));
         }
-        return say(format_args!("report of {name} ({own}): not in use, malloc comes from {}", text(owner)));
+        let owner = owner.to_string_lossy();
+        return say(format_args!("report of {name} ({own}): not in use, malloc comes from {owner}"));
     }
     let stats = arena::stats();
     // Skips the many small programs of a build or a script: their parent reports that the library was loaded.
@@ -121,30 +121,23 @@ extern "C" fn at_exit() {
 }
 
 /// The program's name without its path.
-fn program() -> Display<'static> {
+fn program() -> Cow<'static, str> {
     unsafe extern "C" {
         static program_invocation_short_name: *const c_char;
     }
     // SAFETY: a variable of glibc, which a program may set to another string, or to null.
     let name = unsafe { program_invocation_short_name };
     // SAFETY: as above.
-    text(if name.is_null() { c"?" } else { unsafe { CStr::from_ptr(name) } })
+    if name.is_null() { "?".into() } else { unsafe { CStr::from_ptr(name) }.to_string_lossy() }
 }
 
 /// The peak resident size of the process, in bytes.
 fn peak_rss_bytes() -> u64 {
-    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: a place for the answer; all zeroes are a valid value of it.
-    let kib = unsafe {
-        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
-        usage.assume_init().ru_maxrss
-    };
-    u64::try_from(kib).unwrap_or(0) << 10
-}
-
-/// Text that may not be valid UTF-8.
-fn text(bytes: &CStr) -> Display<'_> {
-    Path::new(OsStr::from_bytes(bytes.to_bytes())).display()
+    // SAFETY: all zeroes are a valid value.
+    let mut usage = unsafe { zeroed::<libc::rusage>() };
+    // SAFETY: a place for the answer.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+    u64::try_from(usage.ru_maxrss).unwrap_or(0) << 10
 }
 
 /// A number of bytes, shown in MiB.

@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, OsStr, OsString, c_void};
 use std::fs;
-use std::mem::{MaybeUninit, transmute};
+use std::mem::{transmute, zeroed};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::parent_id;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -33,24 +33,21 @@ static LEFT_BYTES: AtomicUsize = AtomicUsize::new(0);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// The loader has not called [`begin`] yet.
-    Early,
+    /// Another `malloc` comes before this one, or the loader has not called [`begin`] yet.
+    NotInUse,
     /// The program's requests arrive here.
     InUse,
-    /// Another `malloc` comes before this one.
-    NotInUse,
     /// The process was started with `ZK_ALLOC=off`.
     Off,
 }
 
-static STATE: AtomicU8 = AtomicU8::new(State::Early as u8);
+static STATE: AtomicU8 = AtomicU8::new(State::NotInUse as u8);
 
 pub(crate) fn state() -> State {
     match STATE.load(Ordering::Relaxed) {
         1 => State::InUse,
-        2 => State::NotInUse,
-        3 => State::Off,
-        _ => State::Early,
+        2 => State::Off,
+        _ => State::NotInUse,
     }
 }
 
@@ -94,30 +91,24 @@ extern "C" fn begin() {
     c_api::warn_of_settings(is_reported);
     // Looks up glibc's functions even if the library is not in use, because calls of `malloc_usable_size` still arrive here.
     let knows_libc = glibc::look_up();
-    let state = if !glibc::is_there() {
-        State::NotInUse
-    } else if c_api::is_off() {
-        State::Off
-    } else if !arrives_here() {
-        say_if_late();
-        State::NotInUse
-    } else if !knows_libc || !watched::look_up() {
-        c_api::print_line(format_args!("libzk_alloc.so does not know this C library, and does nothing"));
-        State::NotInUse
-    } else {
-        State::InUse
-    };
-    STATE.store(state as u8, Ordering::Relaxed);
-    if state != State::InUse {
+    if !glibc::is_there() {
         return;
     }
+    if c_api::is_off() {
+        return STATE.store(State::Off as u8, Ordering::Relaxed);
+    }
+    if !arrives_here() {
+        return say_if_late();
+    }
+    if !knows_libc || !watched::look_up() {
+        return c_api::print_line(format_args!("libzk_alloc.so does not know this C library, and does nothing"));
+    }
+    STATE.store(State::InUse as u8, Ordering::Relaxed);
     profile::configure(value(profile::VARIABLE).as_deref(), is_reported);
-    match c_api::min_bytes_setting() {
-        Some(bytes) => MIN_BYTES.store(bytes, Ordering::Relaxed),
-        None => {
-            MIN_BYTES.store(OPENING_BYTES, Ordering::Relaxed);
-            LEFT_BYTES.store(OPENING_SUM_BYTES, Ordering::Relaxed);
-        }
+    let min_bytes = c_api::min_bytes_setting();
+    MIN_BYTES.store(min_bytes.unwrap_or(OPENING_BYTES), Ordering::Relaxed);
+    if min_bytes.is_none() {
+        LEFT_BYTES.store(OPENING_SUM_BYTES, Ordering::Relaxed);
     }
     c_api::release_on_signal_if_set();
     c_api::start_background_thread_if_set();
@@ -162,19 +153,16 @@ pub(crate) fn answer_to_probe(size: usize) -> Option<*mut c_void> {
 fn arrives_here() -> bool {
     // SAFETY: a NUL-terminated name.
     let malloc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
-    if malloc.is_null() {
-        return false;
-    }
-    // SAFETY: a function of this name has this type in every process.
-    let malloc = unsafe { transmute::<*mut c_void, unsafe extern "C" fn(usize) -> *mut c_void>(malloc) };
+    // SAFETY: a function of this name has this type in every process. Null is `None`.
+    let malloc = unsafe { transmute::<*mut c_void, Option<unsafe extern "C" fn(usize) -> *mut c_void>>(malloc) };
+    let Some(malloc) = malloc else { return false };
     IS_PROBED.store(true, Ordering::Relaxed);
     MIN_BYTES.store(PROBE_BYTES, Ordering::Relaxed);
     // SAFETY: any length is allowed.
     let at = unsafe { malloc(PROBE_BYTES) };
     MIN_BYTES.store(usize::MAX, Ordering::Relaxed);
     IS_PROBED.store(false, Ordering::Relaxed);
-    let arrived = ARRIVED.load(Ordering::Relaxed);
-    if arrived {
+    if ARRIVED.load(Ordering::Relaxed) {
         return true;
     }
     // SAFETY: a NUL-terminated name.
@@ -199,12 +187,10 @@ pub(crate) fn own_file() -> Option<&'static CStr> {
 
 /// The file that contains an address.
 fn file_of(address: *const c_void) -> Option<&'static CStr> {
-    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: a place for the answer; all zeroes are a valid value of it.
-    let info = unsafe {
-        libc::dladdr(address, info.as_mut_ptr());
-        info.assume_init()
-    };
+    // SAFETY: all zeroes are a valid value.
+    let mut info = unsafe { zeroed::<libc::Dl_info>() };
+    // SAFETY: a place for the answer.
+    unsafe { libc::dladdr(address, &raw mut info) };
     // SAFETY: null, or a string of the loader that stays valid as long as the file is loaded.
     (!info.dli_fname.is_null()).then(|| unsafe { CStr::from_ptr(info.dli_fname) })
 }
@@ -218,8 +204,7 @@ fn file_name(file: &CStr) -> &[u8] {
 /// may be one of many that inherit the environment.
 fn say_if_late() {
     let name = owner_of_malloc().map_or(&b""[..], file_name);
-    let is_libc = name.starts_with(b"libc.so") || name.starts_with(b"libc-");
-    if is_libc {
+    if name.starts_with(b"libc.so") || name.starts_with(b"libc-") {
         c_api::print_line(format_args!(
             "libzk_alloc.so was loaded too late, and does nothing: the program already has the C library's malloc. \
              Start it with LD_PRELOAD"

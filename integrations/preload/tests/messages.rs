@@ -8,7 +8,9 @@ use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
-use support::{Arm, assert_ok, compiled, empty_folder, errors_of, has, library_of, outcome_of, program, report_of};
+use support::{
+    Arm, assert_ok, bash, compiled, empty_folder, errors_of, has, library_of, outcome_of, program, report_of,
+};
 use zk_alloc_profile::{Profile, Value};
 
 /// Runs the program, and returns the contents of standard error, which is a separate file, and of the program's data file.
@@ -17,14 +19,10 @@ fn written(program: &Path, how: &str, retain: &str, more: &[&str]) -> (String, S
     let (error, data) = (folder.join("error"), folder.join("data"));
     File::create(&data).expect("a file");
     // The shell runs without the library. For the case without standard error, it closes the program's descriptor.
-    let script = if how == "absent" { r#"exec "$0" "$@" 2>&-"# } else { r#"exec "$0" "$@" 2> "$ERROR""# };
+    let start = if how == "absent" { r#"exec "$0" "$@" 2>&-"# } else { r#"exec "$0" "$@" 2> "$ERROR""# };
+    let script = format!(r#"export LD_PRELOAD="$LIBRARY"; {start}"#);
     let mut command = Command::new("sh");
-    command
-        .args(["-c", &format!(r#"export LD_PRELOAD="$LIBRARY"; {script}"#)])
-        .arg(program)
-        .args(["standard error", how])
-        .arg(&data)
-        .args(more);
+    command.args(["-c", &script]).arg(program).args(["standard error", how]).arg(&data).args(more);
     command.env_remove("LD_PRELOAD").env("LIBRARY", support::library()).env("ERROR", &error);
     let output = outcome_of(command.env("ZK_ALLOC_REPORT", "1").env("ZK_ALLOC_RETAIN_BYTES", retain));
     assert_eq!((output.out.as_str(), output.err.as_str()), ("ok\n", ""), "{how} {more:?}");
@@ -62,10 +60,7 @@ fn valgrind_sees_what_the_program_does_with_its_memory() {
     for off in [false, true] {
         let mut command = Arm::Default.command("valgrind");
         command.arg(&program).arg("reads freed").env("ZK_ALLOC_REPORT", "1");
-        if off {
-            command.env("ZK_ALLOC", "off");
-        }
-        let output = outcome_of(&mut command);
+        let output = outcome_of(command.envs(off.then_some(("ZK_ALLOC", "off"))));
         if output.err.contains("unrecognised instruction") || output.err.contains("Illegal opcode") {
             return eprintln!(
                 "SKIPPED: valgrind lacks instructions of this build; ZK_ALLOC_TEST_LIBRARY names another"
@@ -92,8 +87,7 @@ fn zk_alloc_off_loads_the_library_and_serves_nothing() {
 /// Otherwise a misspelt variable would have no effect, and nobody would notice.
 #[test]
 fn unknown_variable_is_reported_with_the_nearest_name() {
-    let program = program("hello.c");
-    let errors = errors_of(Arm::Default.command(program).env("ZK_ALLOC_RETAINFOR", "60"));
+    let errors = errors_of(Arm::Default.command(program("hello.c")).env("ZK_ALLOC_RETAINFOR", "60"));
     let why = "is set, but there is no such variable; the nearest is ZK_ALLOC_RETAIN_FOR";
     assert_eq!(errors, format!("zk-alloc: \"ZK_ALLOC_RETAINFOR\" {why}\n"));
 }
@@ -101,19 +95,11 @@ fn unknown_variable_is_reported_with_the_nearest_name() {
 /// Every process has the same environment, so otherwise every process would print the same warning.
 #[test]
 fn only_one_process_of_a_tree_warns_of_a_setting() {
-    if !has("bash") {
-        return;
-    }
-    let program = program("hello.c");
-    let bash = |script: &str| {
-        let mut command = Arm::Default.command("bash");
-        command.args(["--norc", "-c", script]).arg(&program);
-        command
-    };
     // Children, grandchildren, and another shell, each with requests that open the arena.
     let script = r#"for n in 1 2 3 4 5 6 7; do "$0"; done; (for n in 1 2; do "$0"; done); bash --norc -c '"$0"; true' "$0"; true"#;
     for (name, value) in [("ZK_ALLOC_MIN_BYTES", "garbage"), ("ZK_ALLOC_THP", "perhaps"), ("ZK_ALLOC_REPORT", "2")] {
-        let output = outcome_of(bash(script).env(name, value));
+        let Some(mut shell) = bash(script) else { return };
+        let output = outcome_of(shell.env(name, value));
         assert_eq!(output.out, "ok\n".repeat(10), "{}", output.err);
         assert!(output.err.starts_with("zk-alloc: ") && output.err.contains(name), "{name}: {}", output.err);
         assert_eq!(output.err.lines().count(), 1, "{name}: {}", output.err);
@@ -123,15 +109,9 @@ fn only_one_process_of_a_tree_warns_of_a_setting() {
 /// A parent that was started with another value has not warned of this one.
 #[test]
 fn process_warns_of_a_value_that_its_parent_was_not_started_with() {
-    if !has("bash") {
-        return;
-    }
-    let program = program("hello.c");
-    let mut command = Arm::Default.command("bash");
-    command
-        .args(["--norc", "-c", r#""$0"; ZK_ALLOC_MIN_BYTES=garbage+ "$0"; ZK_ALLOC_MIN_BYTES=1 "$0""#])
-        .arg(&program);
-    let output = outcome_of(command.env("ZK_ALLOC_MIN_BYTES", "garbage"));
+    let script = r#""$0"; ZK_ALLOC_MIN_BYTES=garbage+ "$0"; ZK_ALLOC_MIN_BYTES=1 "$0""#;
+    let Some(mut shell) = bash(script) else { return };
+    let output = outcome_of(shell.env("ZK_ALLOC_MIN_BYTES", "garbage"));
     assert_eq!(output.out, "ok\nok\nok\n");
     let values: Vec<_> = output.err.lines().filter_map(|line| line.split('"').nth(1)).collect();
     assert_eq!(values, ["garbage", "garbage+"], "{}", output.err);
@@ -150,14 +130,13 @@ fn small_requests_open_the_arena_by_their_sum() {
 /// The coreutils close standard error before they exit, so their reports need a file.
 #[test]
 fn report_goes_to_a_file_too() {
-    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("report-{}", std::process::id()));
+    let file = empty_folder("report").join("report");
     for lines in 1..=2 {
         assert!(outcome_of(Arm::Everything.command("ls").arg("/").env("ZK_ALLOC_REPORT", &file)).ok);
         let text = std::fs::read_to_string(&file).expect("the report's file");
         assert_eq!(text.matches("zk-alloc: report of ls").count(), lines, "{text}");
         assert!(text.lines().all(|line| line.contains("served")), "{text}");
     }
-    std::fs::remove_file(&file).expect("the report's file");
     // A file that can't be opened must not lose the report.
     let output =
         outcome_of(Arm::Everything.command("bash").args(["-c", ":"]).env("ZK_ALLOC_REPORT", file.join("file")));
@@ -166,9 +145,8 @@ fn report_goes_to_a_file_too() {
 
 #[test]
 fn process_writes_its_call_sites_at_exit() {
-    let program = program("profile.c");
     let folder = empty_folder("profile-of-a-process").join("made");
-    assert_ok(Arm::Default.command(&program).env("ZK_ALLOC_PROFILE", &folder));
+    assert_ok(Arm::Default.command(program("profile.c")).env("ZK_ALLOC_PROFILE", &folder));
     let files: Vec<_> = std::fs::read_dir(&folder).expect("the folder was made").collect();
     assert_eq!(files.len(), 1);
     let profile = Profile::read(files[0].as_ref().unwrap().path()).expect("a raw profile");
@@ -188,9 +166,8 @@ fn process_writes_its_call_sites_at_exit() {
 /// An operator can profile a service without stopping it.
 #[test]
 fn a_running_process_writes_its_call_sites_at_each_signal() {
-    let program = program("profile.c");
     let folder = empty_folder("profile-at-a-signal");
-    let mut command = Arm::Default.command(&program);
+    let mut command = Arm::Default.command(program("profile.c"));
     assert_ok(command.arg(&folder).env("ZK_ALLOC_PROFILE", &folder).env("ZK_ALLOC_PROFILE_SIGNAL", "USR2"));
     let files = std::fs::read_dir(&folder).expect("the folder was made").map(|file| file.unwrap().path());
     let (at_exit, at_signal): (Vec<_>, Vec<_>) =
@@ -217,9 +194,9 @@ fn process_without_the_variable_writes_no_profile() {
 #[test]
 fn a_sample_neither_waits_for_the_loader_nor_changes_its_error() {
     let library = library_of("dlopen", "dlopen.c");
-    let program = program("dlopen.c");
     let folder = empty_folder("profile-walk");
-    assert_ok(Arm::Default.command(&program).arg("sample").arg(library).env("ZK_ALLOC_PROFILE", &folder));
+    let mut command = Arm::Default.command(program("dlopen.c"));
+    assert_ok(command.arg("sample").arg(library).env("ZK_ALLOC_PROFILE", &folder));
     assert_eq!(std::fs::read_dir(&folder).expect("the folder was made").count(), 1);
 }
 

@@ -71,13 +71,11 @@ fn a_small_command_pays_few_page_faults_for_the_library() {
         let once = |_| {
             #[expect(clippy::zombie_processes, reason = "wait4 is called below, for the page faults")]
             let child = arm.command("true").spawn().expect("a process");
-            let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
+            // SAFETY: all zeroes are a valid value.
+            let (mut status, mut usage) = (0, unsafe { std::mem::zeroed::<libc::rusage>() });
             // SAFETY: a child of ours, and places for the answers.
-            let usage = unsafe {
-                assert!(libc::wait4(child.id() as i32, &raw mut status, 0, usage.as_mut_ptr()) > 0);
-                usage.assume_init()
-            };
-            assert_eq!(status, 0);
+            let waited = unsafe { libc::wait4(child.id() as i32, &raw mut status, 0, &raw mut usage) };
+            assert!(waited > 0 && status == 0, "{waited} {status}");
             usage.ru_minflt
         };
         let mut all: Vec<_> = (0..15).map(once).collect();
@@ -109,7 +107,8 @@ fn bytes_of(figure: &str) -> u64 {
 struct Waiting(Child);
 
 impl Waiting {
-    fn start(mut command: Command) -> Self {
+    fn start(arm: Arm) -> Self {
+        let mut command = arm.command(program("limits.c"));
         let mut child = command.arg("waiting").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process");
         let mut line = String::new();
         let stdout = child.stdout.as_mut().expect("piped");
@@ -139,9 +138,8 @@ fn a_core_file_of_gcore_is_little_larger_than_what_is_resident() {
     if !has("gcore") {
         return;
     }
-    let program = program("limits.c");
     for arm in ARMS {
-        let waiting = Waiting::start(arm.command(&program));
+        let waiting = Waiting::start(arm);
         let base = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("core-{arm:?}"));
         let core = PathBuf::from(format!("{}.{}", base.display(), waiting.0.id()));
         let mut command = Command::new("gcore");
@@ -164,8 +162,7 @@ fn a_core_file_of_gcore_is_little_larger_than_what_is_resident() {
 /// The arena's tables are large, and hardly touched.
 #[test]
 fn untouched_mappings_of_the_arena_are_left_out_of_core_files() {
-    let program = program("limits.c");
-    let waiting = Waiting::start(Arm::Everything.command(&program));
+    let waiting = Waiting::start(Arm::Everything);
     let (mut dumped, mut left_out, mut at) = (0, 0, 0);
     for line in waiting.proc_file("smaps").lines() {
         if let Some(size) = line.strip_prefix("Size:") {
@@ -208,13 +205,10 @@ struct Stage {
 const MAX_MIB: u64 = 200;
 const STAYS_MIB: u64 = 50;
 
-fn stages(program: &Path, arm: Arm, window: &str, seconds: &str, how: &str, background: bool) -> Vec<Stage> {
-    let mut command = arm.command(program);
+fn stages(arm: Arm, window: &str, seconds: &str, how: &str, background: bool) -> Vec<Stage> {
+    let mut command = arm.command(program("idle.c"));
     command.args([&MAX_MIB.to_string(), &STAYS_MIB.to_string(), seconds, how]).env("ZK_ALLOC_RETAIN_FOR", window);
-    if background {
-        command.env("ZK_ALLOC_BACKGROUND", "1");
-    }
-    let output = outcome_of(&mut command);
+    let output = outcome_of(command.envs(background.then_some(("ZK_ALLOC_BACKGROUND", "1"))));
     assert!(output.ok && output.err.is_empty(), "{:?} {}", output.out, output.err);
     let stage = |line: &str| {
         let mut words = line.split(' ');
@@ -255,9 +249,8 @@ fn in_arms(of_arm: impl Fn(Arm) + Sync) {
 
 #[test]
 fn with_the_background_thread_a_busy_process_keeps_its_peak_and_an_idle_one_its_live_size() {
-    let program = program("idle.c");
     in_arms(|arm| {
-        let stages = stages(&program, arm, "2.5", "4.5", "idle", true);
+        let stages = stages(arm, "2.5", "4.5", "idle", true);
         assert_follows(arm, &stages);
         // A forked child does not have its parent's thread, and stops its own.
         let expected = |stage: &Stage| if matches!(&*stage.name, "forked" | "ended") { 1 } else { 2 };
@@ -267,9 +260,8 @@ fn with_the_background_thread_a_busy_process_keeps_its_peak_and_an_idle_one_its_
 
 #[test]
 fn without_the_thread_a_process_with_few_requests_shrinks_to_its_live_size() {
-    let program = program("idle.c");
     in_arms(|arm| {
-        let stages = stages(&program, arm, "2.5", "7", "trickle", false);
+        let stages = stages(arm, "2.5", "7", "trickle", false);
         assert_follows(arm, &stages);
         assert!(stages.iter().all(|stage| stage.tasks == 1), "the library has no thread: {stages:#?}");
     });
@@ -277,8 +269,7 @@ fn without_the_thread_a_process_with_few_requests_shrinks_to_its_live_size() {
 
 #[test]
 fn memory_stays_if_the_setting_keeps_it_for_ever() {
-    let program = program("idle.c");
-    let stages = stages(&program, Arm::Default, "ever", "1", "trickle", false);
+    let stages = stages(Arm::Default, "ever", "1", "trickle", false);
     assert!(stages.iter().all(|stage| stage.tasks == 1), "{stages:#?}");
     // A child does not inherit free memory.
     let (own, inherited): (Vec<_>, Vec<_>) = stages.iter().partition(|stage| stage.name != "forked");

@@ -4,10 +4,9 @@
 
 mod support;
 
-use std::path::Path;
 use std::process::Command;
 
-use support::{ARMS, Arm, Outcome, empty_folder, has, outcome_of};
+use support::{ARMS, Arm, Outcome, empty_folder, has, outcome_of, path_of};
 
 /// Runs a program of `programs.sh` in an empty folder, once in each arm, and compares all of its output. Does nothing unless the
 /// programs that it `needs` exist. The library must serve the first of them, or the test would show nothing.
@@ -39,10 +38,8 @@ fn assert_reports(name: &str, program: &str, states: &[&str]) {
 /// only a part of its memory.
 fn prints_the_same_beside_jemalloc(name: &str, needs: &[&str]) {
     if is_compared(name, needs, &["1", "4096"]) {
-        let program = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
-            .map(|folder| folder.join(needs[0]))
-            .find(|program| program.is_file());
-        let loads = outcome_of(Arm::Default.command("ldd").arg(program.expect("it was found before")));
+        let program = path_of(needs[0]).expect("it was found before");
+        let loads = outcome_of(Arm::Default.command("ldd").arg(program));
         assert!(loads.out.contains("libjemalloc") && loads.out.contains("libzk_alloc.so"), "{name}: {}", loads.out);
     }
 }
@@ -73,9 +70,8 @@ fn is_compared(name: &str, needs: &[&str], thresholds: &[&str]) -> bool {
 
 /// The output of a program in a folder of its own.
 fn output_of(name: &str, arm: &str, command: &mut Command) -> Outcome {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("programs/{name}-{arm}"));
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(folder.join("here")).expect("a folder for a program");
+    let folder = empty_folder(&format!("programs/{name}-{arm}"));
+    std::fs::create_dir(folder.join("here")).expect("a folder for a program");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs.sh");
     command.args(["--norc", "--noprofile", script, name]).current_dir(folder.join("here"));
     command.env("USER_HOME", std::env::var_os("HOME").unwrap_or_default()).env("HOME", &folder);

@@ -12,8 +12,8 @@ use std::path::Path;
 use std::process::Command;
 
 use support::{
-    ARMS, Arm, Outcome, assert_ok, compiled, errors_of, has, in_all_arms, library, library_of, outcome_of, program,
-    program_with_library, programs, report_of, text,
+    ARMS, Arm, Outcome, assert_ok, bash, compiled, errors_of, has, in_all_arms, library, library_of, outcome_of,
+    program, program_with_library, programs, report_of, text,
 };
 
 /// Runs a program in each arm, and at other thresholds. One lies in the middle of the size classes, and no request reaches the largest.
@@ -48,9 +48,8 @@ fn constructors_atexit_handlers_and_destructors_may_allocate() {
 #[test]
 fn tls_set_up_and_thread_destructors_may_allocate_around_a_threads_first_request() {
     let libraries: Vec<_> = (0..20).map(|n| library_of(&format!("tls{n}"), "tls.cc")).collect();
-    let program = program("tls.cc");
     let paths: Vec<_> = libraries.iter().map(|path| text(path)).collect();
-    in_all_arms(&program, &paths);
+    in_all_arms(&program("tls.cc"), &paths);
 }
 
 programs! {
@@ -97,9 +96,8 @@ fn threads_get_caches_after_a_library_used_up_the_first_32_pthread_keys() {
 /// The plugin's constructor calls `dlopen` on the plugin itself, and reaches the library's `dlopen`.
 #[test]
 fn a_plugin_with_the_allocator_in_it_is_closed_while_its_threads_live() {
-    let program = program("dlopen.c");
     for is_resident in [false, true] {
-        in_all_arms(&program, &["unload", text(&plugin::plugin(is_resident))]);
+        in_all_arms(&program("dlopen.c"), &["unload", text(&plugin::plugin(is_resident))]);
     }
 }
 
@@ -141,17 +139,8 @@ fn a_small_process_reserves_nothing() {
 /// in which nothing happened prints nothing.
 #[test]
 fn processes_that_inherit_the_environment_print_nothing_twice() {
-    if !has("bash") {
-        return;
-    }
-    let script = r#""$0"; ("$0"; true); echo $(true); "$0"; true"#;
-    let mut command = Arm::Default.command("bash");
-    command
-        .args(["--norc", "-c", script])
-        .arg(program("hello.c"))
-        .env("ZK_ALLOC_REPORT", "1")
-        .env("ZK_ALLOC_THP", "perhaps");
-    let output = outcome_of(&mut command);
+    let Some(mut shell) = bash(r#""$0"; ("$0"; true); echo $(true); "$0"; true"#) else { return };
+    let output = outcome_of(shell.env("ZK_ALLOC_REPORT", "1").env("ZK_ALLOC_THP", "perhaps"));
     assert_eq!(output.out, "ok\nok\n\nok\n");
     let of = |what: &str| output.err.lines().filter(|line| line.contains(what)).count();
     assert_eq!(of("report of hello"), 3, "{}", output.err);
@@ -212,8 +201,7 @@ fn musl_program_runs_as_without_the_library() {
 
 #[test]
 fn library_that_is_loaded_late_says_that_it_does_nothing() {
-    let program = program("dlopen.c");
-    let errors = errors_of(Arm::Without.command(program).arg("late").arg(library()));
+    let errors = errors_of(Arm::Without.command(program("dlopen.c")).arg("late").arg(library()));
     assert!(errors.lines().all(|line| line.contains("libzk_alloc.so was loaded too late")), "{errors}");
     assert!(errors.lines().count() >= 1, "nothing was output");
 }
@@ -283,14 +271,12 @@ fn memory_of_jemallocs_own_functions_is_never_freed_by_the_library() {
 #[test]
 fn a_program_without_a_cpp_library_loads_one_that_throws() {
     let library = library_of("no_memory", "no_memory.cc");
-    let program = program("dlopen.c");
-    at_each_threshold(&program, &["no memory", text(&library)]);
+    at_each_threshold(&program("dlopen.c"), &["no memory", text(&library)]);
 }
 
 #[test]
 fn without_a_cpp_library_new_ends_the_program_and_says_why() {
-    let program = program("messages.c");
-    let output = Arm::Default.command(program).arg("no C++").output().expect("the program starts");
+    let output = Arm::Default.command(program("messages.c")).arg("no C++").output().expect("the program starts");
     let signal = output.status.signal();
     let output = Outcome::from(output);
     assert_eq!((output.out.as_str(), signal), ("ok\n", Some(6)), "{}", output.err);

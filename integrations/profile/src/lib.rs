@@ -118,7 +118,55 @@ impl Profile {
     /// # Errors
     /// None in practice: the compressor writes to memory.
     pub fn pprof(&self) -> io::Result<Vec<u8>> {
-        encode(&self.stacks, self.mean_bytes)
+        let mut profile = Message::default();
+        let mut strings = Numbers::new();
+        let (mut functions, mut locations) = (Numbers::new(), Numbers::new());
+        // The format wants the empty string first.
+        number(&mut strings, String::new());
+        for value in Value::ALL {
+            profile.message(1, |kind| value_type(kind, &mut strings, value.name(), value.unit()));
+        }
+        for stack in &self.stacks {
+            profile.message(2, |sample| {
+                // The numbers of locations begin with 1.
+                sample.numbers(1, stack.calls.iter().map(|call| number(&mut locations, call.clone()) + 1));
+                sample.numbers(2, Value::ALL.iter().map(|value| value.of(&stack.figures)));
+                sample.message(3, |label| {
+                    label.number(1, number(&mut strings, "served_by".into()));
+                    let source = if stack.is_of_arena { "arena" } else { "backing allocator" };
+                    label.number(2, number(&mut strings, source.into()));
+                });
+            });
+        }
+        for (id, call) in (1..).zip(in_order(locations)) {
+            profile.message(4, |location| {
+                location.number(1, id);
+                location.number(3, call.address as u64);
+                for line in call.lines.iter() {
+                    location.message(4, |entry| {
+                        entry.number(1, number(&mut functions, (line.function.clone(), line.file.clone())) + 1);
+                        entry.number(2, u64::from(line.line));
+                    });
+                }
+            });
+        }
+        for (id, (name, file)) in (1..).zip(in_order(functions)) {
+            profile.message(5, |function| {
+                function.number(1, id);
+                function.number(2, number(&mut strings, name));
+                // The system name (field 3) stays empty. If it held the name, `go tool pprof` would take `<T as Trait>::f` for C++,
+                // and show `::f`.
+                function.number(4, number(&mut strings, file));
+            });
+        }
+        profile.message(11, |kind| value_type(kind, &mut strings, "space", "bytes"));
+        profile.number(12, self.mean_bytes as u64);
+        profile.number(14, number(&mut strings, Value::PeakSpace.name().into()));
+        in_order(strings).iter().for_each(|string| profile.bytes(6, string.as_bytes()));
+
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+        gzip.write_all(&profile.0)?;
+        gzip.finish()
     }
 
     /// Folded stacks: a line for each call site, with its functions from the outermost to the innermost and the figure. Sites where it
@@ -299,9 +347,7 @@ impl Message {
     }
 
     fn numbers(&mut self, field: u32, values: impl IntoIterator<Item = u64>) {
-        let mut packed = Message::default();
-        values.into_iter().for_each(|value| packed.varint(value));
-        self.bytes(field, &packed.0);
+        self.message(field, |packed| values.into_iter().for_each(|value| packed.varint(value)));
     }
 }
 
@@ -317,58 +363,6 @@ fn in_order<T>(numbers: Numbers<T>) -> Vec<T> {
     let mut values: Vec<_> = numbers.into_iter().collect();
     values.sort_unstable_by_key(|value| value.1);
     values.into_iter().map(|value| value.0).collect()
-}
-
-/// The file for pprof.
-fn encode(stacks: &[Stack], mean_bytes: usize) -> io::Result<Vec<u8>> {
-    let mut profile = Message::default();
-    let mut strings = Numbers::new();
-    let (mut functions, mut locations) = (Numbers::new(), Numbers::new());
-    // The format wants the empty string first.
-    number(&mut strings, String::new());
-    for value in Value::ALL {
-        profile.message(1, |kind| value_type(kind, &mut strings, value.name(), value.unit()));
-    }
-    for stack in stacks {
-        profile.message(2, |sample| {
-            // The numbers of locations begin with 1.
-            sample.numbers(1, stack.calls.iter().map(|call| number(&mut locations, call.clone()) + 1));
-            sample.numbers(2, Value::ALL.iter().map(|value| value.of(&stack.figures)));
-            sample.message(3, |label| {
-                label.number(1, number(&mut strings, "served_by".into()));
-                let source = if stack.is_of_arena { "arena" } else { "backing allocator" };
-                label.number(2, number(&mut strings, source.into()));
-            });
-        });
-    }
-    for (id, call) in (1..).zip(in_order(locations)) {
-        profile.message(4, |location| {
-            location.number(1, id);
-            location.number(3, call.address as u64);
-            for line in call.lines.iter() {
-                location.message(4, |entry| {
-                    entry.number(1, number(&mut functions, (line.function.clone(), line.file.clone())) + 1);
-                    entry.number(2, u64::from(line.line));
-                });
-            }
-        });
-    }
-    for (id, (name, file)) in (1..).zip(in_order(functions)) {
-        profile.message(5, |function| {
-            function.number(1, id);
-            function.number(2, number(&mut strings, name));
-            // The system name (field 3) stays empty. If it held the name, `go tool pprof` would take `<T as Trait>::f` for C++, and show `::f`.
-            function.number(4, number(&mut strings, file));
-        });
-    }
-    profile.message(11, |kind| value_type(kind, &mut strings, "space", "bytes"));
-    profile.number(12, mean_bytes as u64);
-    profile.number(14, number(&mut strings, Value::PeakSpace.name().into()));
-    in_order(strings).iter().for_each(|string| profile.bytes(6, string.as_bytes()));
-
-    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
-    gzip.write_all(&profile.0)?;
-    gzip.finish()
 }
 
 fn value_type(kind: &mut Message, strings: &mut Numbers<String>, name: &str, unit: &str) {

@@ -10,7 +10,7 @@ use std::{fs, io};
 use addr2line::Loader;
 use addr2line::fallible_iterator::FallibleIterator;
 use object::{Object, ObjectSegment};
-use zk_alloc::profile::{Amount, Site, Snapshot, Source};
+use zk_alloc::profile::{Site, Snapshot, Source};
 
 use crate::Value;
 
@@ -30,20 +30,16 @@ pub(crate) struct RawProfile {
 
 impl From<&Snapshot> for RawProfile {
     fn from(snapshot: &Snapshot) -> Self {
-        let sites = snapshot.sites.iter().map(RawSite::from).collect();
+        let site = |site: &Site| {
+            let [allocated, live, peak] = [site.allocated, site.live, site.peak].map(|it| [it.allocations, it.bytes]);
+            RawSite {
+                calls: site.addresses.clone(),
+                is_of_arena: site.source == Source::Arena,
+                figures: [allocated[0], allocated[1], live[0], live[1], peak[0], peak[1], site.fresh_bytes],
+            }
+        };
+        let sites = snapshot.sites.iter().map(site).collect();
         Self { sites, mean_bytes: snapshot.mean_bytes, missed: snapshot.missed }
-    }
-}
-
-impl From<&Site> for RawSite {
-    fn from(site: &Site) -> Self {
-        let [allocated, live, peak] =
-            [site.allocated, site.live, site.peak].map(|amount: Amount| [amount.allocations, amount.bytes]);
-        Self {
-            calls: site.addresses.clone(),
-            is_of_arena: site.source == Source::Arena,
-            figures: [allocated[0], allocated[1], live[0], live[1], peak[0], peak[1], site.fresh_bytes],
-        }
     }
 }
 
@@ -243,7 +239,7 @@ struct Mapping<'a> {
 struct File {
     loader: Loader,
     /// The offset in the file, the length and the address of each segment.
-    segments: Vec<(u64, u64, u64)>,
+    segments: Vec<((u64, u64), u64)>,
 }
 
 impl<'a> Elsewhere<'a> {
@@ -256,19 +252,19 @@ impl<'a> Elsewhere<'a> {
         // The call lies before the address.
         let call = (address as u64).wrapping_sub(1);
         let mapping = self.mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&call));
-        if mapping.is_some_and(Mapping::is_allocator) {
+        let Some(mapping) = mapping else { return Vec::new() };
+        let name = Path::new(mapping.path).file_name().unwrap_or_default().to_string_lossy();
+        // The preload library.
+        if name.starts_with("libzk_alloc.so") {
             return vec![Line::named("zk_alloc::".into())];
         }
-        let Some(mapping) = mapping else { return Vec::new() };
         let file = self.files.entry(mapping.path).or_insert_with(|| File::open(Path::new(mapping.path)));
         let offset = call - mapping.start + mapping.offset;
-        let lines = file.as_ref().and_then(|file| file.lines(offset)).unwrap_or_default();
-        if !lines.is_empty() {
+        if let Some(lines) = file.as_ref().and_then(|file| file.lines(offset)) {
             return lines;
         }
         // A stripped file has no names. The place in the file replaces the name, because it is the same in every run.
         let place = file.as_ref().and_then(|file| file.address(offset)).unwrap_or(offset) + 1;
-        let name = Path::new(mapping.path).file_name().unwrap_or_default().to_string_lossy();
         vec![Line::named(format!("{name}+{place:#x}"))]
     }
 }
@@ -281,28 +277,20 @@ impl<'a> Mapping<'a> {
         let number = |digits| u64::from_str_radix(digits, 16).ok();
         Some(Self { start: number(start)?, end: number(end)?, offset: number(words.nth(1)?)?, path })
     }
-
-    /// Whether it is the preload library.
-    fn is_allocator(&self) -> bool {
-        Path::new(self.path).file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"libzk_alloc.so"))
-    }
 }
 
 impl File {
     fn open(path: &Path) -> Option<Self> {
         let bytes = fs::read(path).ok()?;
         let object = object::File::parse(&*bytes).ok()?;
-        let segment = |segment: object::Segment<'_, '_>| {
-            let (offset, len) = segment.file_range();
-            (offset, len, segment.address())
-        };
-        Some(Self { segments: object.segments().map(segment).collect(), loader: Loader::new(path).ok()? })
+        let segments = object.segments().map(|segment| (segment.file_range(), segment.address())).collect();
+        Some(Self { segments, loader: Loader::new(path).ok()? })
     }
 
     /// The address of an offset in the file, as `nm` and debuggers know it.
     fn address(&self, offset: u64) -> Option<u64> {
-        let is_within = |&&(start, len, _): &&(u64, u64, u64)| (start..start + len).contains(&offset);
-        let &(start, _, address) = self.segments.iter().find(is_within)?;
+        let is_within = |&&((start, len), _): &&((u64, u64), u64)| (start..start + len).contains(&offset);
+        let &((start, _), address) = self.segments.iter().find(is_within)?;
         Some(offset - start + address)
     }
 
@@ -403,21 +391,19 @@ mod tests {
         assert_eq!(of(&["start_thread", "clone3"]), ["start_thread", "clone3"]);
     }
 
-    #[cfg(target_os = "linux")]
-    #[inline(never)]
-    fn here_or_elsewhere() -> Vec<usize> {
-        let mut addresses = Vec::new();
-        backtrace::trace(|frame| {
-            addresses.push(frame.ip().addr());
-            true
-        });
-        addresses
-    }
-
     /// A lookup in the files of a process finds the same names as a lookup in the process itself.
     #[cfg(target_os = "linux")]
     #[test]
     fn lookup_in_files_finds_the_names_that_the_process_finds() {
+        #[inline(never)]
+        fn here_or_elsewhere() -> Vec<usize> {
+            let mut addresses = Vec::new();
+            backtrace::trace(|frame| {
+                addresses.push(frame.ip().addr());
+                true
+            });
+            addresses
+        }
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
         let mut files = Elsewhere::new(&maps);
         let addresses = here_or_elsewhere();

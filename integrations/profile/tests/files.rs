@@ -18,10 +18,11 @@ static ALLOC: ZkAllocator = ZkAllocator::resident();
 
 const MIB: usize = 1 << 20;
 
-fn sampling() -> MutexGuard<'static, ()> {
+/// Starts sampling, and allocates eight MiB at a known site.
+fn sampling() -> (MutexGuard<'static, ()>, Vec<u8>) {
     let turn = support::alone();
     profile::start(profile::MEAN_BYTES);
-    turn
+    (turn, hold_eight())
 }
 
 #[inline(never)]
@@ -59,8 +60,7 @@ fn sum(proto: &Proto, value: Value, function: &str) -> i64 {
 
 #[test]
 fn the_pprof_crate_reads_the_file() {
-    let _one = sampling();
-    let kept = hold_eight();
+    let (_one, _kept) = sampling();
     drop(hold_three());
     let profile = Profile::new(&profile::snapshot());
     let proto = read(&profile.pprof().unwrap());
@@ -79,16 +79,13 @@ fn the_pprof_crate_reads_the_file() {
     assert_eq!(proto.period, profile::MEAN_BYTES as i64);
     assert_eq!(text(&proto, 0), "");
     assert!(proto.sample.iter().flat_map(|sample| &sample.label).any(|label| text(&proto, label.str) == "arena"));
-    drop(kept);
 }
 
 /// `go tool pprof` shortens names if functions have a system name. Without Go, the test only checks that they have none.
 #[test]
 fn go_tool_pprof_shows_whole_names() {
-    let _one = sampling();
-    let kept = hold_eight();
+    let (_one, _kept) = sampling();
     let profile = Profile::new(&profile::snapshot()).pprof().unwrap();
-    drop(kept);
     assert!(read(&profile).function.iter().all(|function| function.system_name == 0));
     if Command::new("go").arg("version").output().is_err() {
         println!("skipped: go is not installed");
@@ -108,8 +105,7 @@ fn go_tool_pprof_shows_whole_names() {
 /// Otherwise a table by function would attribute every byte to the allocator.
 #[test]
 fn the_innermost_call_is_the_programs() {
-    let _one = sampling();
-    let kept = hold_eight();
+    let (_one, _kept) = sampling();
     let folded = Profile::new(&profile::snapshot()).folded(Value::InuseSpace);
     let line = folded.lines().find(|line| line.contains("hold_eight")).expect("the site");
     assert!(line.ends_with(&format!(" {}", 8 * MIB)), "{line}");
@@ -117,14 +113,12 @@ fn the_innermost_call_is_the_programs() {
     assert!(!innermost.contains("zk_alloc::") && !innermost.contains("__rust"), "{line}");
     let (test, site) = (line.find("innermost_call").unwrap(), line.find("hold_eight").unwrap());
     assert!(test < site, "the outermost comes first: {line}");
-    drop(kept);
 }
 
 #[test]
 fn every_figure_has_its_files() {
-    let _one = sampling();
+    let (_one, _kept) = sampling();
     let dir = std::env::temp_dir().join(format!("zk-alloc-profile-{}", std::process::id()));
-    let kept = hold_eight();
     zk_alloc_profile::write(&dir).unwrap();
     let is_site = |text: &str| text.contains("hold_eight");
     for value in [Value::AllocSpace, Value::InuseSpace, Value::PeakSpace] {
@@ -135,5 +129,4 @@ fn every_figure_has_its_files() {
     }
     assert!(!read(&fs::read(dir.join("profile.pb.gz")).unwrap()).sample.is_empty());
     fs::remove_dir_all(&dir).unwrap();
-    drop(kept);
 }

@@ -122,9 +122,7 @@ impl Recorder {
     pub fn write(&self, folder: impl AsRef<Path>) -> io::Result<Report> {
         let (folder, report) = (folder.as_ref(), self.report());
         fs::create_dir_all(folder)?;
-        let mut json = serde_json::to_string_pretty(&report)?;
-        json.push('\n');
-        fs::write(folder.join("memory.json"), json)?;
+        fs::write(folder.join("memory.json"), serde_json::to_string_pretty(&report)? + "\n")?;
         self.write_trace(File::create(folder.join("trace.json"))?)?;
         Ok(report)
     }
@@ -186,9 +184,7 @@ mod tests {
         memory.write_trace(&mut trace).unwrap();
         let trace: serde_json::Value = serde_json::from_slice(&trace).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
-        assert!(
-            events.iter().any(|event| event["ph"] == "X") && events.iter().all(|event| event["ph"] != "C"),
-            "{trace}"
-        );
+        let has = |kind: &str| events.iter().any(|event| event["ph"] == kind);
+        assert!(has("X") && !has("C"), "{trace}");
     }
 }

@@ -23,10 +23,6 @@ pub(crate) const fn list<T>() -> List<T> {
     List::new_in(System)
 }
 
-pub(crate) fn map<K, V>() -> Map<K, V> {
-    Map::with_hasher_in(BuildHasherDefault::default(), System)
-}
-
 /// The maximum number of threads. Entries on further threads are not recorded.
 const MAX_THREADS: usize = 1024;
 
@@ -69,12 +65,6 @@ pub(crate) struct Thread {
 }
 
 impl Thread {
-    /// Describes the calling thread.
-    fn current(current: &std::thread::Thread, at_ns: u64) -> Self {
-        let name = current.name().map(|name| SliceExt::to_vec_in(name.as_bytes(), System));
-        Self { name, worker: rayon::current_thread_index(), last: ThreadTotals::now(at_ns) }
-    }
-
     /// The name of the thread with this number.
     pub(crate) fn name(&self, number: usize) -> String {
         match (&self.name, self.worker) {
@@ -89,10 +79,8 @@ impl Recording {
     pub(crate) fn new() -> Self {
         let began = Instant::now();
         let last = Reading::now(began);
-        let mut whole = Node::new(WHOLE, "the whole program");
-        whole.at_entry = last.level;
         let mut nodes = list();
-        nodes.push(whole);
+        nodes.push(Node { at_entry: last.level, ..Node::new(WHOLE, "the whole program") });
         Self {
             began,
             last,
@@ -100,8 +88,8 @@ impl Recording {
             nodes,
             timeline: Timeline::new(),
             threads: list(),
-            by_id: map(),
-            spans: map(),
+            by_id: Map::default(),
+            spans: Map::default(),
             open_nodes: SliceExt::to_vec_in(&[WHOLE][..], System),
             entered: list(),
             unrecorded: 0,
@@ -214,13 +202,14 @@ impl Recording {
     /// The number of the calling thread; `None` if there are too many threads.
     fn thread(&mut self) -> Option<usize> {
         let current = std::thread::current();
+        let known = self.by_id.get(&current.id()).copied();
         let next = self.threads.len();
-        if let Some(&known) = self.by_id.get(&current.id()) {
-            return Some(known);
-        } else if next == MAX_THREADS {
-            return None;
+        if known.is_some() || next == MAX_THREADS {
+            return known;
         }
-        self.threads.push(Thread::current(&current, self.last.totals.wall_ns));
+        let name = current.name().map(|name| SliceExt::to_vec_in(name.as_bytes(), System));
+        let last = ThreadTotals::now(self.last.totals.wall_ns);
+        self.threads.push(Thread { name, worker: rayon::current_thread_index(), last });
         self.by_id.insert(current.id(), next);
         Some(next)
     }
@@ -329,21 +318,17 @@ impl Timeline {
 
     pub(crate) fn push_entry(&mut self, entry: Entry) {
         if self.entries.len() == MAX_ENTRIES && entry.totals.wall_ns >= self.shortest_ns {
-            self.drop_shorter_half();
+            let half = MAX_ENTRIES / 2;
+            self.entries.select_nth_unstable_by_key(half, |entry| Reverse(entry.totals.wall_ns));
+            self.shortest_ns = self.entries[half].totals.wall_ns;
+            self.dropped += (MAX_ENTRIES - half) as u64;
+            self.entries.truncate(half);
         }
         if entry.totals.wall_ns < self.shortest_ns {
             self.dropped += 1;
         } else {
             self.entries.push(entry);
         }
-    }
-
-    fn drop_shorter_half(&mut self) {
-        let half = self.entries.len() / 2;
-        self.entries.select_nth_unstable_by_key(half, |entry| Reverse(entry.totals.wall_ns));
-        self.shortest_ns = self.entries[half].totals.wall_ns;
-        self.dropped += (self.entries.len() - half) as u64;
-        self.entries.truncate(half);
     }
 
     pub(crate) fn push_sample(&mut self, sample: Sample) {
@@ -423,14 +408,18 @@ pub struct Level {
     pub retained_bytes: u64,
 }
 
-/// Implements the sum of two sets of counters, and the changes between two readings.
+/// Implements the sum of two sets of counters, and the changes between two readings. The fields after the semicolon are not counters: the
+/// sum has the larger of two values.
 macro_rules! counters {
-    ($totals:ident: $($field:ident)*) => {
-        impl $totals {
-            fn add(&mut self, more: &Self) {
+    ($totals:ident: $($field:ident)*; $($largest:ident)*) => {
+        impl AddAssign<&Self> for $totals {
+            fn add_assign(&mut self, more: &Self) {
                 $(self.$field += more.$field;)*
+                $(self.$largest = self.$largest.max(more.$largest);)*
             }
+        }
 
+        impl $totals {
             /// The change of each counter; 0 if the counter went back. A sum over threads is not read at one instant, so it may go back by
             /// a little, and the program may have reset its counters.
             fn since(mut self, before: &Self) -> Self {
@@ -441,22 +430,9 @@ macro_rules! counters {
     };
 }
 
-counters!(Totals: wall_ns cpu_ns minor_faults requests allocated_bytes fresh_bytes overflow_bytes);
-counters!(ThreadTotals: wall_ns cpu_ns minor_faults requests allocated_bytes);
-
-impl AddAssign<&Self> for Totals {
-    fn add_assign(&mut self, more: &Self) {
-        self.add(more);
-        self.is_served = self.is_served || more.is_served;
-        self.peak_live_bytes = self.peak_live_bytes.max(more.peak_live_bytes);
-    }
-}
-
-impl AddAssign<&Self> for ThreadTotals {
-    fn add_assign(&mut self, more: &Self) {
-        self.add(more);
-    }
-}
+counters!(Totals: wall_ns cpu_ns minor_faults requests allocated_bytes fresh_bytes overflow_bytes;
+    is_served peak_live_bytes);
+counters!(ThreadTotals: wall_ns cpu_ns minor_faults requests allocated_bytes;);
 
 impl ThreadTotals {
     /// The counters of the calling thread since it began, with `at_ns` as the time.
@@ -550,24 +526,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_of_one_name_under_one_node_share_a_node_and_keep_their_order() {
-        let mut recording = Recording::new();
-        let prove = recording.find_or_add(WHOLE, "prove").unwrap();
-        let open = recording.find_or_add(prove, "open").unwrap();
-        let commit = recording.find_or_add(prove, "commit").unwrap();
-        assert_eq!(recording.find_or_add(prove, "open"), Some(open));
-        assert_ne!(recording.find_or_add(WHOLE, "open"), Some(open));
-        assert_eq!(recording.children(prove).collect::<Vec<_>>(), [open, commit]);
-    }
-
-    #[test]
     fn recursive_spans_stop_at_the_node_limit() {
         let mut recording = Recording::new();
-        let (mut parent, mut depth) = (WHOLE, 0);
-        while let Some(child) = recording.find_or_add(parent, "recurse") {
-            (parent, depth) = (child, depth + 1);
-        }
-        assert_eq!(depth, MAX_NODES - 1);
+        let nodes = std::iter::successors(Some(WHOLE), |&parent| recording.find_or_add(parent, "recurse"));
+        assert_eq!(nodes.count(), MAX_NODES);
     }
 
     #[test]

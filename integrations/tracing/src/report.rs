@@ -108,6 +108,34 @@ impl Report {
         let path = std::iter::successors(first, |span| span.children.iter().find(holds_peak));
         path.map(|span| span.name.as_str()).collect()
     }
+
+    fn notes(&self) -> Vec<String> {
+        let whole = &self.whole.totals;
+        let path = self.peak_path().join(" > ");
+        let place = if path.is_empty() { "outside of all spans" } else { &path };
+        let is_counted = self.coverage == Coverage::Arena;
+        let mut notes = vec![match self.coverage {
+            Coverage::Arena => format!("peak of live memory: {}, in {place}", size(whole.peak_live_bytes)),
+            Coverage::NothingServed => {
+                "memory is not counted: no phase of zk-alloc was open, or zk_alloc::ZkAllocator is not the global allocator".into()
+            }
+            Coverage::NotInstalled => "memory is not counted: zk_alloc::ZkAllocator is not the global allocator".into(),
+        }];
+        if is_counted && whole.overflow_bytes > 0 {
+            let overflow = size(whole.overflow_bytes);
+            notes.push(format!("not counted: {overflow} that the backing allocator served instead of the arena"));
+        }
+        if is_counted && self.spans.iter().any(has_unserved) {
+            notes.push("-: no phase of zk-alloc was open".into());
+        }
+        if self.unrecorded_entries > 0 {
+            notes.push(format!("not recorded: {} entries of spans", grouped(self.unrecorded_entries)));
+        }
+        if self.entries_not_in_trace > 0 {
+            notes.push(format!("not in the trace: the {} shortest entries", grouped(self.entries_not_in_trace)));
+        }
+        notes
+    }
 }
 
 impl SpanReport {
@@ -148,36 +176,6 @@ impl fmt::Display for Report {
             row(&name, [count, time(totals.wall_ns), peak, allocated, grouped(totals.minor_faults)])?;
         }
         f.write_str(&self.notes().join("\n"))
-    }
-}
-
-impl Report {
-    fn notes(&self) -> Vec<String> {
-        let whole = &self.whole.totals;
-        let path = self.peak_path().join(" > ");
-        let place = if path.is_empty() { "outside of all spans" } else { &path };
-        let is_counted = self.coverage == Coverage::Arena;
-        let mut notes = vec![match self.coverage {
-            Coverage::Arena => format!("peak of live memory: {}, in {place}", size(whole.peak_live_bytes)),
-            Coverage::NothingServed => {
-                "memory is not counted: no phase of zk-alloc was open, or zk_alloc::ZkAllocator is not the global allocator".into()
-            }
-            Coverage::NotInstalled => "memory is not counted: zk_alloc::ZkAllocator is not the global allocator".into(),
-        }];
-        if is_counted && whole.overflow_bytes > 0 {
-            let overflow = size(whole.overflow_bytes);
-            notes.push(format!("not counted: {overflow} that the backing allocator served instead of the arena"));
-        }
-        if is_counted && self.spans.iter().any(has_unserved) {
-            notes.push("-: no phase of zk-alloc was open".into());
-        }
-        if self.unrecorded_entries > 0 {
-            notes.push(format!("not recorded: {} entries of spans", grouped(self.unrecorded_entries)));
-        }
-        if self.entries_not_in_trace > 0 {
-            notes.push(format!("not in the trace: the {} shortest entries", grouped(self.entries_not_in_trace)));
-        }
-        notes
     }
 }
 

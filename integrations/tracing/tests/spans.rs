@@ -6,7 +6,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
-use std::sync::Barrier;
+use std::sync::{Barrier, MutexGuard};
 use std::{fs, thread};
 
 use rayon::prelude::*;
@@ -25,14 +25,11 @@ fn mib(count: u64) -> Vec<u8> {
     black_box(vec![1; (count * MIB) as usize])
 }
 
-fn dispatch(memory: &Recorder) -> Dispatch {
-    tracing_subscriber::registry().with(memory.layer()).into()
-}
-
-fn recorded(work: impl FnOnce()) -> Report {
-    let memory = Recorder::new();
-    dispatcher::with_default(&dispatch(&memory), work);
-    memory.report()
+/// Takes a turn, and begins a recording. Returns the subscriber that it records.
+fn recorder() -> (MutexGuard<'static, ()>, Recorder, Dispatch) {
+    let (turn, memory) = (support::alone(), Recorder::new());
+    let dispatch = tracing_subscriber::registry().with(memory.layer()).into();
+    (turn, memory, dispatch)
 }
 
 /// The span at this path.
@@ -54,17 +51,20 @@ fn assert_mib(bytes: u64, expected: u64) {
 
 #[test]
 fn each_span_has_the_peak_within_it_and_its_parent_has_the_highest() {
-    let _turn = support::alone();
+    let (_turn, memory, dispatch) = recorder();
     zk_alloc::release();
     let before = zk_alloc::stats().live_bytes as u64;
-    let report = recorded(|| {
+    dispatcher::with_default(&dispatch, || {
         let _prove = info_span!("prove").entered();
         let kept = info_span!("trace").in_scope(|| mib(16));
         info_span!("commit").in_scope(|| drop(mib(64)));
         info_span!("open").in_scope(|| drop(mib(32)));
+        info_span!("commit").in_scope(|| ());
         drop(kept);
         info_span!("end").in_scope(|| ());
+        info_span!(parent: None, "end").in_scope(|| ());
     });
+    let report = memory.report();
     let peak = |path: &[&str]| at(&report, path).totals.peak_live_bytes.saturating_sub(before);
     assert_mib(peak(&["prove", "trace"]), 16);
     assert_mib(peak(&["prove", "commit"]), 16 + 64);
@@ -81,16 +81,17 @@ fn each_span_has_the_peak_within_it_and_its_parent_has_the_highest() {
     assert!(prove.totals.fresh_bytes >= 80 * MIB, "{report:#?}");
     let trace = at(&report, &["prove", "trace"]);
     assert_mib(trace.at_exit.live_bytes - trace.at_entry.live_bytes, 16);
-    // In the order in which they ran.
+    // In the order in which they first ran.
     let order: Vec<_> = prove.children.iter().map(|span| span.name.as_str()).collect();
     assert_eq!(order, ["trace", "commit", "open", "end"]);
+    // Spans of one name are folded, but not under two parents.
+    let count = |path: &[&str]| at(&report, path).count;
+    assert_eq!((count(&["prove", "commit"]), count(&["prove", "end"]), count(&["end"])), (2, 1, 1));
 }
 
 #[test]
 fn spans_of_one_name_are_folded_and_the_threads_told_apart() {
-    let _turn = support::alone();
-    let memory = Recorder::new();
-    let dispatch = dispatch(&memory);
+    let (_turn, memory, dispatch) = recorder();
     let together = Barrier::new(2);
     thread::scope(|scope| {
         for count in [2, 3] {
@@ -124,9 +125,7 @@ fn spans_of_one_name_are_folded_and_the_threads_told_apart() {
 
 #[test]
 fn a_span_that_moves_between_threads_counts_once_and_only_while_it_is_entered() {
-    let _turn = support::alone();
-    let memory = Recorder::new();
-    let dispatch = dispatch(&memory);
+    let (_turn, memory, dispatch) = recorder();
     let span = dispatcher::with_default(&dispatch, || info_span!("future"));
     for count in [4, 8] {
         thread::scope(|scope| {
@@ -142,8 +141,8 @@ fn a_span_that_moves_between_threads_counts_once_and_only_while_it_is_entered() 
 
 #[test]
 fn spans_that_end_in_another_order_keep_their_own_time() {
-    let _turn = support::alone();
-    let report = recorded(|| {
+    let (_turn, memory, dispatch) = recorder();
+    dispatcher::with_default(&dispatch, || {
         let (first, second) = (info_span!("first"), info_span!(parent: None, "second"));
         let first = first.entered();
         drop(mib(2));
@@ -154,6 +153,7 @@ fn spans_that_end_in_another_order_keep_their_own_time() {
         drop(second);
         drop(mib(16));
     });
+    let report = memory.report();
     assert_mib(at(&report, &["first"]).totals.allocated_bytes, 2 + 4);
     assert_mib(at(&report, &["second"]).totals.allocated_bytes, 4 + 8);
     assert_mib(report.whole.totals.allocated_bytes, 2 + 4 + 8 + 16);
@@ -162,11 +162,10 @@ fn spans_that_end_in_another_order_keep_their_own_time() {
 /// Otherwise the prover's counts would grow with the number of its spans.
 #[test]
 fn layers_own_memory_is_not_counted_as_the_provers() {
-    let _turn = support::alone();
-    let memory = Recorder::new();
+    let (_turn, memory, dispatch) = recorder();
     let enter_many =
         |count| (0..count).for_each(|_| info_span!("outer").in_scope(|| info_span!("inner").in_scope(|| ())));
-    dispatcher::with_default(&dispatch(&memory), || {
+    dispatcher::with_default(&dispatch, || {
         // tracing-subscriber keeps its spans in pages, which it allocates once.
         enter_many(1);
         let before = zk_alloc::thread_stats();
@@ -247,9 +246,7 @@ fn assert_nested(slices: &[(f64, f64)]) {
 /// `trace.json` has the format that ui.perfetto.dev and chrome://tracing read, and `memory.json` has the fields that the README names.
 #[test]
 fn slices_nest_and_counters_are_numbers_in_order() {
-    let _turn = support::alone();
-    let memory = Recorder::new();
-    let dispatch = dispatch(&memory);
+    let (_turn, memory, dispatch) = recorder();
     let open = record(&dispatch);
     thread::scope(|scope| {
         let worker = thread::Builder::new().name("a worker".into());

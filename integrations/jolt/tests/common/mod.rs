@@ -71,30 +71,17 @@ pub(crate) fn prove_fib(setup: &ProverSetup<BN254>, trace: &Trace) -> Result<(u6
     }
 
     let (commitment, rows, blind) = polynomial.commit::<BN254, Transparent, G1Routines>(nu, sigma, setup)?;
-    let (opening, _) = dory_pcs::prove::<_, BN254, G1Routines, G2Routines, _, _, Transparent>(
-        &polynomial,
-        &vec![ArkFr::one(); log_rows],
-        rows,
-        blind,
-        nu,
-        sigma,
-        setup,
-        &mut transcript(trace.input),
-    )?;
+    let prove = dory_pcs::prove::<_, BN254, G1Routines, G2Routines, _, _, Transparent>;
+    let (point, mut transcript) = (vec![ArkFr::one(); log_rows], transcript(trace.input));
+    let (opening, _) = prove(&polynomial, &point, rows, blind, nu, sigma, setup, &mut transcript)?;
     let output = trace.rows.last().copied().expect("2^log_rows is 1 or more");
     Ok((output, Proof { commitment, opening }))
 }
 
 pub(crate) fn verify_fib(setup: VerifierSetup<BN254>, n: u64, output: u64, proof: &Proof) -> Result<(), DoryError> {
     let point = vec![ArkFr::one(); proof.opening.nu + proof.opening.sigma];
-    dory_pcs::verify::<_, BN254, G1Routines, G2Routines, _>(
-        proof.commitment,
-        ArkFr::from_u64(output),
-        &point,
-        &proof.opening,
-        setup,
-        &mut transcript(n),
-    )
+    let verify = dory_pcs::verify::<_, BN254, G1Routines, G2Routines, _>;
+    verify(proof.commitment, ArkFr::from_u64(output), &point, &proof.opening, setup, &mut transcript(n))
 }
 
 fn transcript(input: u64) -> Blake2bTranscript<BN254> {

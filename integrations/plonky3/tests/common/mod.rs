@@ -53,22 +53,20 @@ pub(crate) fn config() -> Config {
 pub(crate) struct Fibonacci;
 
 impl Fibonacci {
+    fn rows(log_rows: usize) -> impl Iterator<Item = [Val; 2]> {
+        let next = |&[left, right]: &[Val; 2]| Some([right, left + right]);
+        std::iter::successors(Some([Val::ONE; 2]), next).take(1 << log_rows)
+    }
+
     pub(crate) fn trace(log_rows: usize) -> RowMajorMatrix<Val> {
         let mut values = Vec::with_capacity((2 << log_rows) << LOG_BLOWUP);
-        let (mut left, mut right) = (Val::ONE, Val::ONE);
-        for _ in 0..1 << log_rows {
-            values.extend([left, right]);
-            (left, right) = (right, left + right);
-        }
+        values.extend(Self::rows(log_rows).flatten());
         RowMajorMatrix::new(values, 2)
     }
 
     pub(crate) fn public_values(log_rows: usize) -> Vec<Val> {
-        let (mut left, mut right) = (Val::ONE, Val::ONE);
-        for _ in 1..1 << log_rows {
-            (left, right) = (right, left + right);
-        }
-        vec![Val::ONE, Val::ONE, right]
+        let [_, last] = Self::rows(log_rows).last().expect("it has rows");
+        vec![Val::ONE, Val::ONE, last]
     }
 }
 
@@ -128,10 +126,7 @@ impl<F: Field> BaseAir<F> for Squares {
     }
 }
 
-impl<AB: AirBuilder> Air<AB> for Squares
-where
-    AB::F: Field,
-{
+impl<AB: AirBuilder<F: Field>> Air<AB> for Squares {
     fn eval(&self, builder: &mut AB) {
         let square = builder.main().current_slice()[0];
         let number = builder.preprocessed().current_slice()[0];

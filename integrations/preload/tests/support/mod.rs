@@ -114,14 +114,26 @@ macro_rules! programs {
 }
 pub(crate) use programs;
 
+/// The file of a program that a shell would run.
+pub(crate) fn path_of(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
 /// Whether a program exists. Prints a line if it does not, because a test that needs the program then shows nothing.
 pub(crate) fn has(program: &str) -> bool {
-    let is_there = std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()));
+    let is_there = path_of(program).is_some();
     if !is_there {
         eprintln!("SKIPPED: there is no {program}, so this test shows nothing");
     }
     is_there
+}
+
+/// A shell with the library that runs a script. `$0` of the script is the program `hello`. `None` if there is no bash.
+pub(crate) fn bash(script: &str) -> Option<Command> {
+    let mut command = has("bash").then(|| Arm::Default.command("bash"))?;
+    command.args(["--norc", "-c", script]).arg(program("hello.c"));
+    Some(command)
 }
 
 /// Flags for C++. They allow a source to define only some of the operators.
