@@ -11,7 +11,7 @@ use crate::measure::{self, Failure, Interrupt, binaries};
 use crate::plan::{self, Plan, UsageError, percentage};
 use crate::report::{self, Style};
 use crate::results::{
-    ArmResult, MIN_ROUNDS_FOR_VERDICT, Outcome, Ratio, Run, WorkloadResult, format, live_peak_bytes, view, whole_median,
+    ArmResult, MIN_ROUNDS_FOR_VERDICT, Ratio, Run, WorkloadResult, format, live_peak_bytes, view, whole_median,
 };
 use crate::workloads::{Prover, WorkloadSpec};
 use anyhow::Context;
@@ -90,7 +90,6 @@ fn stated(reason: &str) -> Result<String, &'static str> {
 }
 
 /// One workload to check.
-#[derive(Debug)]
 struct Item {
     /// `prover/workload`.
     key: String,
@@ -102,10 +101,11 @@ struct Item {
 /// anything is built or proved. Returns the comparison and what to do about it, and whether the check failed.
 pub(crate) fn check(provers: &'static [Prover], args: &CheckArgs, folder: &Path) -> anyhow::Result<(String, bool)> {
     let items = args.items(provers)?;
+    let is_restricted = !args.workloads.is_empty();
     let path = args.baseline.clone().unwrap_or_else(|| folder.join(FILE));
     let mut baseline = Baseline::read(&path, args.bless)?;
     if !args.bless {
-        baseline.covers(&items, args.is_restricted()).map_err(|reason| unusable(&path, &reason))?;
+        baseline.covers(&items, is_restricted).map_err(|reason| unusable(&path, &reason))?;
     }
     let interrupt = Interrupt::on_signals()?;
     // The arms are the same for every workload.
@@ -127,7 +127,7 @@ pub(crate) fn check(provers: &'static [Prover], args: &CheckArgs, folder: &Path)
     let mut text = table(&compared);
     match (&args.reason, machine) {
         (Some(reason), Some(machine)) if passed => {
-            if !args.is_restricted() {
+            if !is_restricted {
                 // This also drops workloads that no longer exist.
                 baseline.workloads.clear();
             }
@@ -145,30 +145,25 @@ pub(crate) fn check(provers: &'static [Prover], args: &CheckArgs, folder: &Path)
 }
 
 impl CheckArgs {
-    /// Whether the user named the workloads to check.
-    fn is_restricted(&self) -> bool {
-        !self.workloads.is_empty()
-    }
-
     /// The workloads that these options name.
     fn items(&self, provers: &'static [Prover]) -> Result<Vec<Item>, UsageError> {
         let rounds = self.rounds;
         if self.bless && (rounds as usize) < MIN_ROUNDS_FOR_VERDICT {
             let message = format!("--bless takes {MIN_ROUNDS_FOR_VERDICT} rounds or more, not {rounds}");
-            return Err(UsageError::Other(message));
+            return Err(UsageError(message));
         }
         let known = provers.iter().flat_map(|prover| prover.workloads.iter().map(move |spec| (prover, spec)));
         let all: Vec<(String, &'static Prover, &'static WorkloadSpec)> =
             known.map(|(prover, spec)| (format!("{}/{}", prover.name, spec.name), prover, spec)).collect();
         if all.is_empty() {
-            return Err(UsageError::Other("there is nothing to check: this build has no prover".into()));
+            return Err(UsageError("there is nothing to check: this build has no prover".into()));
         }
         let find = |given: &String| {
             let found = all.iter().find(|(key, _, spec)| key == given || spec.name == given).cloned();
             found.ok_or_else(|| UsageError::unknown("workload", given, all.iter().map(|(key, ..)| key.as_str())))
         };
         let chosen =
-            if self.is_restricted() { self.workloads.iter().map(find).collect::<Result<_, _>>()? } else { all };
+            if self.workloads.is_empty() { all } else { self.workloads.iter().map(find).collect::<Result<_, _>>()? };
         let item = |(key, prover, spec): (String, &'static Prover, &'static WorkloadSpec)| {
             let (name, log_rows) = (spec.name, spec.check_log_rows);
             let options = format!(
@@ -195,18 +190,21 @@ fn entry(run: &Run) -> Result<Entry, String> {
     let result = run.workloads.first().ok_or("was not run")?;
     let finished = |name: &str| {
         let arm = result.arms.iter().find(|arm| arm.arm == name).ok_or_else(|| format!("{name} took no part"))?;
-        match format::outcome(&arm.outcome) {
-            None => Ok(arm),
-            Some(text) => Err(format!("{name}: {text}")),
-        }
+        format::outcome(&arm.outcome).map_or(Ok(arm), |text| Err(format!("{name}: {text}")))
     };
     let gated = finished(GATED)?;
     finished(REFERENCE)?;
     let figures = Figures::of(gated).ok_or_else(|| format!("{GATED} has no figures"))?;
-    match figures.missing() {
-        Some(figure) => Err(format!("{GATED} does not report {figure}")),
-        None => Ok(Entry::of(figures, result, run)),
+    if let Some(figure) = figures.missing() {
+        return Err(format!("{GATED} does not report {figure}"));
     }
+    Ok(Entry {
+        log_rows: result.log_rows,
+        threads: result.threads,
+        machine: name_of(&run.machine),
+        profile: run.machine.build.profile.clone(),
+        figures,
+    })
 }
 
 /// The figures of one arm in one workload, or why there are none.
@@ -220,17 +218,13 @@ struct Comparison {
 fn table(compared: &[Comparison]) -> String {
     let mut lines: Vec<Vec<String>> = Vec::new();
     for Comparison { workload, arm, rows } in compared {
+        let cells = match rows {
+            Ok(rows) => rows.iter().map(Row::cells).collect(),
+            Err(_) => vec![["", "", "", "", "FAILED"].map(str::to_owned)],
+        };
         let name = [workload.clone(), arm.clone()];
-        match rows {
-            Ok(rows) => {
-                let names = std::iter::once(name).chain(std::iter::repeat([const { String::new() }; 2]));
-                lines.extend(names.zip(rows).map(|(name, row)| name.into_iter().chain(row.cells()).collect()));
-            }
-            Err(_) => {
-                let dashes = ["", "", "", "", "FAILED"].map(str::to_owned);
-                lines.push(name.into_iter().chain(dashes).collect());
-            }
-        }
+        let names = std::iter::once(name).chain(std::iter::repeat([const { String::new() }; 2]));
+        lines.extend(names.zip(cells).map(|(name, cells)| name.into_iter().chain(cells).collect()));
     }
     let header = "workload|allocator|figure of the warm proofs|before|now|allowed|verdict";
     report::drawn(header, lines, Style::Markdown) + "\n\n"
@@ -243,12 +237,11 @@ fn conclusion(compared: &[Comparison], passed: bool) -> String {
     }
     let mut text = String::new();
     for Comparison { workload, rows, .. } in compared {
-        match rows {
-            Err(reason) => text += &format!("{workload}: {reason}\n"),
-            Ok(rows) => {
-                text.extend(rows.iter().filter_map(Row::excess).map(|excess| format!("{workload}: {excess}\n")))
-            }
-        }
+        let reasons = match rows {
+            Ok(rows) => rows.iter().filter_map(Row::excess).collect(),
+            Err(reason) => vec![reason.clone()],
+        };
+        text.extend(reasons.iter().map(|reason| format!("{workload}: {reason}\n")));
     }
     text + "If the change is intended, the same command with --bless --reason \"why\" makes these figures the baseline.\n"
 }
@@ -306,11 +299,8 @@ fn named(run: &Run, workload: &WorkloadResult) -> String {
 
 /// Why an arm has no row, or has incomplete figures.
 fn trouble(label: &str, run: &str, arm: Option<&ArmResult>) -> Option<String> {
-    match arm.map(|arm| &arm.outcome) {
-        None => Some(format!("{label}: not in {run}")),
-        Some(Outcome::Finished) => None,
-        Some(outcome) => Some(format!("{label}, {run}: {}", report::inert(&format::outcome(outcome)?))),
-    }
+    let Some(arm) = arm else { return Some(format!("{label}: not in {run}")) };
+    Some(format!("{label}, {run}: {}", report::inert(&format::outcome(&arm.outcome)?)))
 }
 
 /// Allowed minor faults above the baseline. glibc serves small requests, and its heaps for plonky2's threads grow by
@@ -368,7 +358,7 @@ const FIGURES: [Figure; 6] = [
     ("minor faults", |of| exactly(of.minor_faults), |then| FAULTS.max(then * FAULTS_SHARE), count),
     ("system calls", |of| exactly(of.system_calls), |_| SYSTEM_CALLS, count),
     ("escaped bytes", |of| exactly(of.escaped_bytes), |_| ESCAPED_BYTES, count),
-    (LIVE_PEAK, |of| exactly(of.live_peak_bytes), |then| then * LIVE_PEAK_SHARE, bytes),
+    (LIVE_PEAK, |of| exactly(of.live_peak_bytes), |then| then * LIVE_PEAK_SHARE, |figure| format::bytes(figure as u64)),
     ("peak RSS / glibc's", |of| of.peak_rss_ratio.map(TimeRatio::exactly), |_| PEAK_RSS_RATIO, ratio),
     (TIME, |of| of.warm_time_ratio, |_| 0.0, ratio),
 ];
@@ -379,10 +369,6 @@ fn exactly(figure: Option<u64>) -> Option<TimeRatio> {
 
 fn count(figure: f64) -> String {
     format::count(figure as u64)
-}
-
-fn bytes(figure: f64) -> String {
-    format::bytes(figure as u64)
 }
 
 fn ratio(figure: f64) -> String {
@@ -446,7 +432,6 @@ fn rounded(ratio: f64) -> f64 {
 }
 
 /// One figure, before and now.
-#[derive(Debug, PartialEq)]
 struct Row {
     figure: &'static str,
     before: String,
@@ -535,7 +520,7 @@ const HEADER: &str = "\
 
 /// A baseline that cannot be used, in one line.
 fn unusable(path: &Path, reason: &str) -> UsageError {
-    UsageError::Other(format!("the baseline {} {reason}", path.display()))
+    UsageError(format!("the baseline {} {reason}", path.display()))
 }
 
 /// The whole file.
@@ -573,18 +558,6 @@ struct Blessing {
     kernel: String,
     rustc: String,
     workloads: Vec<String>,
-}
-
-impl Entry {
-    fn of(figures: Figures, result: &WorkloadResult, run: &Run) -> Self {
-        Self {
-            log_rows: result.log_rows,
-            threads: result.threads,
-            machine: name_of(&run.machine),
-            profile: run.machine.build.profile.clone(),
-            figures,
-        }
-    }
 }
 
 impl Baseline {
@@ -672,7 +645,7 @@ fn name_of(machine: &Machine) -> String {
 mod tests {
     use super::*;
     use crate::report::tests::{EVEN, run, workload, workload_of};
-    use crate::results::record::tests::arm;
+    use crate::results::{Outcome, record::tests::arm};
 
     /// An arm that failed or is missing in one run must not look unchanged. Other differences between the runs must be listed.
     #[test]

@@ -179,7 +179,7 @@ fn command(provers: &'static [Prover]) -> Command {
 /// The error for a command line that names neither a prover nor a tool.
 fn no_prover(provers: &[Prover]) -> UsageError {
     let valid = provers.iter().map(|prover| prover.name).collect::<Vec<_>>().join(", ");
-    UsageError::Other(match provers {
+    UsageError(match provers {
         [] => "this driver has tools but no prover: cargo prove-bench PROVER builds a prover's driver".into(),
         _ => format!("no prover given: valid are {valid} (prove-bench PROVER --help says more)"),
     })
@@ -188,17 +188,15 @@ fn no_prover(provers: &[Prover]) -> UsageError {
 /// Clap's errors span several lines and mostly don't name the valid values of a prover.
 fn one_line(provers: &'static [Prover], error: &clap::Error) -> UsageError {
     match (error.kind(), error.get(ContextKind::InvalidSubcommand)) {
-        (ErrorKind::InvalidSubcommand, _) if provers.is_empty() => no_prover(provers),
-        (ErrorKind::InvalidSubcommand, Some(given)) => {
-            let unknown = plan::find("prover", &given.to_string(), provers, |prover| prover.name);
-            unknown.err().unwrap_or_else(|| no_prover(provers))
+        (ErrorKind::InvalidSubcommand, Some(given)) if !provers.is_empty() => {
+            UsageError::unknown("prover", &given.to_string(), provers.iter().map(|prover| prover.name))
         }
+        (ErrorKind::InvalidSubcommand, _) => no_prover(provers),
         (ErrorKind::MissingRequiredArgument, _) => {
             let missing = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
-            UsageError::Other(format!("required, and not given: {missing}"))
+            UsageError(format!("required, and not given: {missing}"))
         }
-        (ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => no_prover(provers),
-        _ => UsageError::Other(first_line(error).trim_start_matches("error: ").to_owned()),
+        _ => UsageError(first_line(error).trim_start_matches("error: ").to_owned()),
     }
 }
 

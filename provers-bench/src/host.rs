@@ -85,27 +85,18 @@ fn facts(host: &Host) -> [[String; 3]; 9] {
         (_, on) => on,
     };
     let reported = kind.reported_bytes.map_or("no".into(), |bytes| format!("in blocks of {} KiB", bytes >> 10));
+    let limit = host.limit_bytes.map_or("none".into(), format::bytes);
     let cpus = host.cpu_limit.map_or("none".into(), |cpus| format!("{cpus:.1} CPUs"));
+    let [huge_pages, defrag] = [&kind.huge_pages, &kind.defrag].map(|setting| known(setting.clone()));
+    let overcommit = known(host.overcommit.map(|mode| mode.to_string()));
     [
-        ("transparent huge pages", known(kind.huge_pages.clone()), "one page fault for 2 MiB"),
+        ("transparent huge pages", huge_pages, "one page fault for 2 MiB"),
         ("multi-size huge pages", folios, "one page fault for 16 KiB to 1 MiB"),
-        (
-            "defrag of huge pages",
-            known(kind.defrag.clone()),
-            "whether a fault waits while the kernel makes a huge page",
-        ),
+        ("defrag of huge pages", defrag, "whether a fault waits while the kernel makes a huge page"),
         ("free memory reported to a hypervisor", reported, "the first touch after a pause waits for the hypervisor"),
-        (
-            "memory limit of the control group",
-            host.limit_bytes.map_or("none".into(), format::bytes),
-            "the kernel kills the process beyond it",
-        ),
+        ("memory limit of the control group", limit, "the kernel kills the process beyond it"),
         ("CPU limit of the control group", cpus, "more threads than that wait for each other"),
-        (
-            "vm.overcommit_memory",
-            known(host.overcommit.map(|mode| mode.to_string())),
-            "2 counts address space against a limit",
-        ),
+        ("vm.overcommit_memory", overcommit, "2 counts address space against a limit"),
         ("NUMA nodes", host.nodes.to_string(), "memory lies on the node that touches it first"),
         ("vm.max_map_count", known(host.max_map_count.map(format::count)), "the most mappings of a process"),
     ]
@@ -117,11 +108,8 @@ fn line(host: &Host) -> String {
     let memory = host.memory_bytes.map(|bytes| format!("{} of memory", format::bytes(bytes)));
     let cores = Some(format!("{} {}", host.cores, if host.cores == 1 { "core" } else { "cores" }));
     let kernel = host.kernel.as_ref().map(|kernel| format!("Linux {kernel}"));
-    [host.cpu.clone(), cores, memory, kernel, Some(host.kind.to_string())]
-        .into_iter()
-        .flatten()
-        .collect::<Vec<_>>()
-        .join(", ")
+    let parts = [host.cpu.clone(), cores, memory, kernel, Some(host.kind.to_string())];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// The settings as lines of a shell, each under its reason.
@@ -144,44 +132,31 @@ const STALLS: f64 = 1.0 / 16.0;
 
 /// The settings for a prover on this host: the reason for each, and its shell commands. Empty if the defaults fit.
 fn settings(host: &Host, touches: &[Touch]) -> Vec<(String, String)> {
-    let mut settings = Vec::new();
-    settings.extend(defrag(host, touches));
-    settings.extend(huge_pages(host, touches).map(|(reason, line)| (reason, line.to_owned())));
-    if let (Some(limit), Some(memory)) = (host.limit_bytes, host.memory_bytes)
-        && limit < memory
-    {
-        settings.push((
-            format!("The control group allows {}; at nine tenths of it, the arena purges.", format::bytes(limit)),
-            format!("export ZK_ALLOC_MAX_BYTES={}M", (limit / 10 * 9) >> 20),
-        ));
-    }
-    if let Some(cpus) = host.cpu_limit.filter(|&cpus| cpus < host.cores as f64) {
-        settings.push((
-            format!("The control group allows {cpus:.1} CPUs of {}, and throttles more threads.", host.cores),
-            format!("export RAYON_NUM_THREADS={}", (cpus.floor() as usize).max(1)),
-        ));
-    }
-    if host.overcommit == Some(2) {
-        settings.push((
-            "Overcommit is forbidden: a prover's large vectors count in full, touched or not.".into(),
-            "sudo sysctl -w vm.overcommit_memory=0".into(),
-        ));
-    }
-    if host.nodes > 1 {
-        settings.push((
-            format!("The machine has {} NUMA nodes, and the arena reuses a page on any thread.", host.nodes),
-            "numactl --cpunodebind=0 --membind=0 YOUR-PROVER    # if a proof fits in one node\n\
-             numactl --interleave=all YOUR-PROVER               # if it does not"
-                .into(),
-        ));
-    }
-    if let Some(count) = host.max_map_count.filter(|&count| count < USUAL_MAP_COUNT) {
-        settings.push((
-            format!("A process may have {} mappings, fewer than usual.", format::count(count)),
-            format!("sudo sysctl -w vm.max_map_count={USUAL_MAP_COUNT}"),
-        ));
-    }
-    settings
+    let limit = host.limit_bytes.filter(|&limit| host.memory_bytes.is_some_and(|memory| limit < memory)).map(|limit| {
+        let reason =
+            format!("The control group allows {}; at nine tenths of it, the arena purges.", format::bytes(limit));
+        (reason, format!("export ZK_ALLOC_MAX_BYTES={}M", (limit / 10 * 9) >> 20))
+    });
+    let cpus = host.cpu_limit.filter(|&cpus| cpus < host.cores as f64).map(|cpus| {
+        let reason = format!("The control group allows {cpus:.1} CPUs of {}, and throttles more threads.", host.cores);
+        (reason, format!("export RAYON_NUM_THREADS={}", (cpus.floor() as usize).max(1)))
+    });
+    let overcommit = (host.overcommit == Some(2)).then(|| {
+        let reason = "Overcommit is forbidden: a prover's large vectors count in full, touched or not.";
+        (reason.into(), "sudo sysctl -w vm.overcommit_memory=0".into())
+    });
+    let nodes = (host.nodes > 1).then(|| {
+        let reason = format!("The machine has {} NUMA nodes, and the arena reuses a page on any thread.", host.nodes);
+        let lines = "numactl --cpunodebind=0 --membind=0 YOUR-PROVER    # if a proof fits in one node\n\
+                     numactl --interleave=all YOUR-PROVER               # if it does not";
+        (reason, lines.into())
+    });
+    let mappings = host.max_map_count.filter(|&count| count < USUAL_MAP_COUNT).map(|count| {
+        let reason = format!("A process may have {} mappings, fewer than usual.", format::count(count));
+        (reason, format!("sudo sysctl -w vm.max_map_count={USUAL_MAP_COUNT}"))
+    });
+    let measured = [defrag(host, touches), huge_pages(host, touches)];
+    measured.into_iter().chain([limit, cpus, overcommit, nodes, mappings]).flatten().collect()
 }
 
 /// The setting for a host whose free memory is fragmented, so that faults wait until the kernel has assembled a huge page.
@@ -199,24 +174,21 @@ fn defrag(host: &Host, touches: &[Touch]) -> Option<(String, String)> {
 }
 
 /// The setting of huge pages that the measured costs ask for.
-fn huge_pages(host: &Host, touches: &[Touch]) -> Option<(String, &'static str)> {
+fn huge_pages(host: &Host, touches: &[Touch]) -> Option<(String, String)> {
     if host.kind.huge_pages.as_deref().is_none_or(|setting| setting == "never") {
-        return Some((
-            "The host forbids huge pages. Measure again after this.".into(),
-            "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
-        ));
+        let reason = "The host forbids huge pages. Measure again after this.";
+        return Some((reason.into(), "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled".into()));
     }
     let of = |pages| touches.iter().find(|touch| touch.pages == pages);
-    let by = |small: std::time::Duration, huge: std::time::Duration| small.as_secs_f64() / huge.as_secs_f64();
     let (small, huge) = (of(Pages::Small)?, of(Pages::Huge)?);
-    let (warm, cold) = (by(small.warm, huge.warm), by(small.cold, huge.cold));
+    let (warm, cold) = (small.warm.div_duration_f64(huge.warm), small.cold.div_duration_f64(huge.cold));
     // On a host that reports free memory to a hypervisor, `auto` forbids huge pages. Elsewhere it asks for them.
     match host.kind.reported_bytes {
         Some(_) if cold >= WORTH => Some((
             format!(
                 "Huge pages are {cold:.1} times as cheap as small ones, also after a pause; the default forbids them here."
             ),
-            "export ZK_ALLOC_THP=always",
+            "export ZK_ALLOC_THP=always".into(),
         )),
         Some(_) if warm >= WORTH => Some((
             format!(
@@ -224,11 +196,11 @@ fn huge_pages(host: &Host, touches: &[Touch]) -> Option<(String, &'static str)> 
                  and {:.1} times as expensive after a pause.",
                 1.0 / cold
             ),
-            "export ZK_ALLOC_THP=always    # or leave it out",
+            "export ZK_ALLOC_THP=always    # or leave it out".into(),
         )),
         None if warm.max(cold) < 1.0 / WORTH => Some((
             format!("Huge pages are {:.1} times as expensive as small ones here.", 1.0 / warm.max(cold)),
-            "export ZK_ALLOC_THP=never",
+            "export ZK_ALLOC_THP=never".into(),
         )),
         _ => None,
     }
@@ -298,22 +270,19 @@ fn faults_a_second(threads: usize, bytes: usize) -> anyhow::Result<f64> {
 
 fn rate(threads: usize, each: usize) -> anyhow::Result<f64> {
     let mut mappings = (0..threads).map(|_| Mapping::new(each, Pages::Small)).collect::<anyhow::Result<Vec<_>>>()?;
-    let start = Barrier::new(threads + 1);
-    let took = thread::scope(|scope| {
-        let touch = |mapping| {
-            let start = &start;
+    let start = &Barrier::new(threads + 1);
+    let began = thread::scope(|scope| {
+        for mapping in &mut mappings {
             scope.spawn(move || {
                 start.wait();
-                Mapping::touch(mapping, Pages::Small)
-            })
-        };
-        let touching: Vec<_> = mappings.iter_mut().map(touch).collect();
+                // Touching small pages can't fail.
+                mapping.touch(Pages::Small)
+            });
+        }
         start.wait();
-        let began = Instant::now();
-        let done: Vec<_> = touching.into_iter().map(|thread| thread.join().expect("it does not panic")).collect();
-        done.into_iter().collect::<anyhow::Result<()>>().map(|()| began.elapsed())
-    })?;
-    Ok((threads * each / PAGE_BYTES) as f64 / took.as_secs_f64())
+        Instant::now()
+    });
+    Ok((threads * each / PAGE_BYTES) as f64 / began.elapsed().as_secs_f64())
 }
 
 /// Private memory that nothing has touched, on a boundary of 2 MiB.
@@ -355,7 +324,6 @@ impl Mapping {
 mod tests {
     use super::*;
     use crate::machine::host::Kind;
-    use std::time::Duration;
 
     #[test]
     fn the_summary_line_and_all_facts_have_text_on_every_machine() {
@@ -417,8 +385,8 @@ mod tests {
         let text = lines(&contained, [500, 1000], [120, 300]);
         assert_eq!(text, "export ZK_ALLOC_MAX_BYTES=7372M; export RAYON_NUM_THREADS=2");
         let odd = Host { overcommit: Some(2), nodes: 2, max_map_count: Some(1000), ..host() };
-        assert_eq!(lines(&odd, [500, 1000], [120, 300]).lines().count(), 2);
-        assert_eq!(lines(&odd, [500, 1000], [120, 300]).split("; ").count(), 3);
+        let text = lines(&odd, [500, 1000], [120, 300]);
+        assert_eq!((text.lines().count(), text.split("; ").count()), (2, 3));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::results::{MEASURED_SIZES, MIN_PROCESSES_FOR_VERDICT, MIN_ROUNDS_FOR_V
 use crate::workloads::{Concurrent, Prover, WorkloadSpec};
 use clap::builder::ArgPredicate;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -74,16 +74,15 @@ impl Slots {
         let proofs = turn.as_nanos().checked_div(every.as_nanos()).and_then(|proofs| u32::try_from(proofs).ok());
         match proofs {
             Some(proofs) if proofs >= 2 => Ok(Self { every, proofs }),
-            _ => Err(UsageError::Other("--for must be at least twice --every: a turn's first proof is cold".into())),
+            _ => Err(UsageError("--for must be at least twice --every: a turn's first proof is cold".into())),
         }
     }
 }
 
 /// A requested size.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Size {
     /// The workload's default size.
-    #[default]
     Own,
     /// The workload's smaller size for `check` and `--smoke`.
     Checked,
@@ -116,25 +115,19 @@ pub(crate) struct Contestant {
 
 /// An invalid command line. The message is one line that names the given value and the valid ones.
 #[derive(Debug, PartialEq, thiserror::Error)]
-pub(crate) enum UsageError {
-    #[error("unknown {kind} {given:?}: valid are {valid}")]
-    Unknown { kind: &'static str, given: String, valid: String },
-    #[error("{workload} takes --log-rows {min} to {max}, not {given}")]
-    Size { workload: &'static str, given: u32, min: u32, max: u32 },
-    #[error("{0}")]
-    Other(String),
-}
+#[error("{0}")]
+pub(crate) struct UsageError(pub(crate) String);
 
 impl UsageError {
     /// The error for a name that is not in `valid`.
-    pub(crate) fn unknown<'a>(kind: &'static str, given: &str, valid: impl Iterator<Item = &'a str>) -> Self {
-        Self::Unknown { kind, given: given.into(), valid: valid.collect::<Vec<_>>().join(", ") }
+    pub(crate) fn unknown<'a>(kind: &str, given: &str, valid: impl Iterator<Item = &'a str>) -> Self {
+        Self(format!("unknown {kind} {given:?}: valid are {}", valid.collect::<Vec<_>>().join(", ")))
     }
 }
 
 /// The options of a command, as clap matched them.
 pub(crate) fn parsed<T: FromArgMatches>(matches: &ArgMatches) -> Result<T, UsageError> {
-    T::from_arg_matches(matches).map_err(|error| UsageError::Other(first_line(&error)))
+    T::from_arg_matches(matches).map_err(|error| UsageError(first_line(&error)))
 }
 
 pub(crate) fn first_line(error: &clap::Error) -> String {
@@ -145,12 +138,12 @@ pub(crate) fn first_line(error: &clap::Error) -> String {
 pub(crate) fn of_line(prover: &'static Prover, line: &str) -> Result<Plan, UsageError> {
     let command = RunArgs::augment_args(Command::new("run"));
     let matches = command.try_get_matches_from(line.split_whitespace());
-    parsed::<RunArgs>(&matches.map_err(|error| UsageError::Other(first_line(&error)))?)?.plan(prover)
+    parsed::<RunArgs>(&matches.map_err(|error| UsageError(first_line(&error)))?)?.plan(prover)
 }
 
 /// Looks one name up in `known`.
 pub(crate) fn find<T>(
-    kind: &'static str,
+    kind: &str,
     given: &str,
     known: &'static [T],
     name: impl Fn(&T) -> &'static str,
@@ -179,7 +172,7 @@ pub(crate) fn sized(prover: &'static Prover, names: &[String], size: Size) -> Re
         if (min..=max).contains(&given) {
             Ok(SizedWorkload { spec, log_rows: given })
         } else {
-            Err(UsageError::Size { workload: spec.name, given, min, max })
+            Err(UsageError(format!("{} takes --log-rows {min} to {max}, not {given}", spec.name)))
         }
     };
     specs.into_iter().map(at_size).collect()
@@ -195,24 +188,9 @@ fn measured_for(spec: &WorkloadSpec, predicted: u32) -> Result<u32, UsageError> 
         least if predicted <= least => format!("ask for {} or more", least + 1),
         least => return Ok(spec.default_log_rows.max(least).min(predicted - 1)),
     };
-    Err(UsageError::Other(format!(
+    Err(UsageError(format!(
         "{name} takes --log-rows {min} to {max}, and --predict {predicted} measures {MEASURED_SIZES} of these sizes, all below {predicted}: {advice}"
     )))
-}
-
-/// Every workload of `prover` in `names` (all if `names` is empty), at each of `sizes`, with each of `threads`. The
-/// points of a workload are adjacent.
-pub(crate) fn points(
-    prover: &'static Prover,
-    names: &[String],
-    sizes: &[Size],
-    threads: &[usize],
-) -> Result<Vec<Point>, UsageError> {
-    let sized: Vec<_> = sizes.iter().map(|&size| sized(prover, names, size)).collect::<Result<_, _>>()?;
-    let count = sized.first().map_or(0, Vec::len);
-    let of_workload = |index: usize| sized.iter().map(move |workloads| workloads[index]);
-    let points = (0..count).flat_map(of_workload);
-    Ok(points.flat_map(|workload| threads.iter().map(move |&threads| Point { workload, threads })).collect())
 }
 
 /// The arms that `names` stand for, in that order. A set adds only arms that `names` does not list separately. A name
@@ -335,7 +313,7 @@ pub(crate) struct MeasuredArgs {
 impl RunArgs {
     /// The plan that these options make for `prover`. Fails if they name something unknown.
     pub(crate) fn plan(self, prover: &'static Prover) -> Result<Plan, UsageError> {
-        let other = |text: &str| Err(UsageError::Other(text.into()));
+        let other = |text: &str| Err(UsageError(text.into()));
         if self.every.is_none() && self.processes.is_some_and(|processes| processes > self.rounds) {
             return other("--processes must be at most --rounds: each process needs a warm round");
         }
@@ -355,10 +333,7 @@ impl RunArgs {
             (None, None) => vec![self.log_rows.map_or(Size::Own, Size::LogRows)],
         };
         let thread_counts = over_threads.map_or(vec![threads], |counts| counts.map(|count| count as usize).collect());
-        let slots = match self.every {
-            Some(every) => Some(Slots::new(every, self.turn)?),
-            None => None,
-        };
+        let slots = self.every.map(|every| Slots::new(every, self.turn)).transpose()?;
         let (rounds, processes) = match slots {
             _ if self.smoke => SMOKE,
             Some(slots) => {
@@ -367,7 +342,13 @@ impl RunArgs {
             }
             None => (self.rounds, self.processes),
         };
-        let points = points(prover, &self.workloads, &sizes, &thread_counts)?;
+        // Every workload at each size, with each number of threads. The points of a workload are adjacent.
+        let sized = sizes.into_iter().map(|size| sized(prover, &self.workloads, size));
+        let sized: Vec<_> = sized.collect::<Result<_, _>>()?;
+        let of_workload = |index: usize| sized.iter().map(move |workloads| workloads[index]);
+        let workloads = (0..sized.first().map_or(0, Vec::len)).flat_map(of_workload);
+        let with_threads = |workload| thread_counts.iter().map(move |&threads| Point { workload, threads });
+        let points: Vec<_> = workloads.flat_map(with_threads).collect();
         let mut measured = self.measured;
         measured.max_time = measured.max_time.or(measured.until_precise.map(|_| PRECISE_TIME * points.len() as u32));
         Ok(Plan {
@@ -411,13 +392,8 @@ fn sweep(given: &str) -> Result<SweepOver, String> {
         let (low, high) = (range.start(), range.end());
         return Err(format!("valid are numbers from {low} to {high} as in 1,2,4, or a range as in 12..17"));
     };
-    let mut distinct = Vec::new();
-    for value in spans.into_iter().flatten() {
-        if !distinct.contains(&value) {
-            distinct.push(value);
-        }
-    }
-    Ok((sweep, distinct))
+    let mut seen = BTreeSet::new();
+    Ok((sweep, spans.into_iter().flatten().filter(|value| seen.insert(*value)).collect()))
 }
 
 /// Parses a number, or a range that is not empty.
@@ -456,12 +432,8 @@ pub(crate) fn percentage(given: &str) -> Result<f64, String> {
 /// Parses `512`, `64k`, `2m` or `1g`: the suffixes are powers of 1024.
 pub(crate) fn bytes(given: &str) -> Result<u64, String> {
     let lower = given.to_ascii_lowercase();
-    let (digits, shift) = match lower.as_bytes().last() {
-        Some(b'k') => (&lower[..lower.len() - 1], 10),
-        Some(b'm') => (&lower[..lower.len() - 1], 20),
-        Some(b'g') => (&lower[..lower.len() - 1], 30),
-        _ => (&lower[..], 0),
-    };
+    let with_suffix = |(suffix, shift): (char, u32)| Some((lower.strip_suffix(suffix)?, shift));
+    let (digits, shift) = [('k', 10), ('m', 20), ('g', 30)].into_iter().find_map(with_suffix).unwrap_or((&*lower, 0));
     let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
     // Zero is not a valid size of a slab, zone or threshold. Sums of sizes above 2^60 overflow.
     let number = number.filter(|number| (1..=1 << 60).contains(number));
@@ -525,23 +497,19 @@ mod tests {
         of_line(&PROVERS[0], line).expect(line)
     }
 
+    /// The README promises a table with verdicts within a minute from a smoke run.
     #[test]
-    fn the_command_of_the_readme_runs_every_workload_under_every_default_arm() {
-        let plan = plan_of("plonky3");
-        let sizes: Vec<_> = plan.points.iter().map(|Point { workload: w, .. }| (w.spec.name, w.log_rows)).collect();
-        assert_eq!(sizes, [("poseidon2", 15), ("keccak", 14), ("whir", 21)]);
-        assert_eq!(plan.contestants.len(), 3);
-        assert!(plan.threads >= 1 && plan.measured.max_time.is_none());
-        assert_eq!((plan.rounds, plan.processes(plan.points[0].workload.spec)), (15, 5));
-    }
-
-    /// The README promises a table with verdicts within a minute.
-    #[test]
-    fn a_smoke_run_is_small_and_gives_verdicts() {
-        let plan = plan_of("plonky3 --smoke --threads 1");
-        let sizes: Vec<_> = plan.points.iter().map(|Point { workload: w, .. }| (w.spec.name, w.log_rows)).collect();
-        assert_eq!(sizes, [("poseidon2", 13), ("keccak", 12), ("whir", 20)]);
-        assert_eq!((plan.rounds, plan.processes(plan.points[0].workload.spec), plan.contestants.len()), (6, 4, 3));
+    fn the_commands_of_the_readme_run_every_workload_under_every_default_arm() {
+        for (line, sizes, rounds, processes) in
+            [("plonky3", [15, 14, 21], 15, 5), ("plonky3 --smoke --threads 1", [13, 12, 20], 6, 4)]
+        {
+            let plan = plan_of(line);
+            let found: Vec<_> = plan.points.iter().map(|Point { workload: w, .. }| (w.spec.name, w.log_rows)).collect();
+            assert_eq!(found, [("poseidon2", sizes[0]), ("keccak", sizes[1]), ("whir", sizes[2])]);
+            assert_eq!((plan.rounds, plan.processes(plan.points[0].workload.spec)), (rounds, processes));
+            assert_eq!(plan.contestants.len(), 3);
+            assert!(plan.threads >= 1 && plan.measured.max_time.is_none());
+        }
     }
 
     /// A set-up that takes minutes must run less often than one that takes milliseconds.
@@ -609,16 +577,13 @@ mod tests {
     #[test]
     fn percentages_and_times_are_parsed_with_their_units() {
         assert_eq!((percentage("2%"), percentage("2.5")), (Ok(0.02), Ok(0.025)));
-        assert_eq!((time("90"), time("90s"), time("5m")), (Ok(secs(90)), Ok(secs(90)), Ok(secs(300))));
+        let times = [90, 90, 300].map(|seconds| Ok(Duration::from_secs(seconds)));
+        assert_eq!(["90", "90s", "5m"].map(time), times);
         for wrong in ["0", "-2%", "two", "200%", "NaN"] {
             assert!(percentage(wrong).is_err(), "{wrong}");
         }
         for wrong in ["0", "m", "1h", "-3", "99999999999999999999m", "18446744073709551615m"] {
             assert!(time(wrong).is_err(), "{wrong}");
         }
-    }
-
-    fn secs(seconds: u64) -> Duration {
-        Duration::from_secs(seconds)
     }
 }

@@ -10,7 +10,8 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
-use std::path::{Path, PathBuf};
+use std::iter;
+use std::path::Path;
 
 /// A message from the driver.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
@@ -198,49 +199,29 @@ pub(crate) fn write(path: &Path, header: &Header, records: impl Iterator<Item = 
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// A trace that is read record by record.
-pub(crate) struct Reader {
-    pub(crate) header: Header,
-    file: BufReader<File>,
-    path: PathBuf,
-}
-
-impl Reader {
-    /// Opens a trace.
-    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
-        let named = || path.display().to_string();
-        let mut file = BufReader::new(File::open(path).with_context(|| format!("cannot open {}", named()))?);
-        let mut line = String::new();
-        file.read_line(&mut line).with_context(|| format!("{} is not a trace", named()))?;
-        let header: Header = serde_json::from_str(&line).with_context(|| format!("{} is not a trace", named()))?;
-        ensure!(header.version == VERSION, "{} has version {}, not {VERSION}", named(), header.version);
-        Ok(Self { header, file, path: path.to_owned() })
-    }
-
-    /// Reads the next record.
-    fn record(&mut self) -> anyhow::Result<Record> {
-        let mut bytes = [0; RECORD_WORDS * size_of::<u64>()];
-        self.file.read_exact(&mut bytes).with_context(|| format!("{} is cut off", self.path.display()))?;
-        let (words, _) = bytes.as_chunks();
-        let words = std::array::from_fn(|word| u64::from_le_bytes(words[word]));
-        Record::from_words(words).with_context(|| format!("{} has an invalid record", self.path.display()))
-    }
-}
-
-impl Iterator for Reader {
-    type Item = anyhow::Result<Record>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let is_over = self.file.fill_buf().is_ok_and(<[u8]>::is_empty);
-        (!is_over).then(|| self.record())
-    }
+/// Opens a trace, to read it record by record.
+pub(crate) fn open(path: &Path) -> anyhow::Result<(Header, impl Iterator<Item = anyhow::Result<Record>> + use<>)> {
+    let name = path.display().to_string();
+    let mut file = BufReader::new(File::open(path).with_context(|| format!("cannot open {name}"))?);
+    let mut line = String::new();
+    file.read_line(&mut line).with_context(|| format!("{name} is not a trace"))?;
+    let header: Header = serde_json::from_str(&line).with_context(|| format!("{name} is not a trace"))?;
+    ensure!(header.version == VERSION, "{name} has version {}, not {VERSION}", header.version);
+    let next = move || {
+        let is_over = file.fill_buf().is_ok_and(<[u8]>::is_empty);
+        (!is_over).then(|| {
+            let mut words = [[0_u8; size_of::<u64>()]; RECORD_WORDS];
+            file.read_exact(words.as_flattened_mut()).with_context(|| format!("{name} is cut off"))?;
+            Record::from_words(words.map(u64::from_le_bytes)).with_context(|| format!("{name} has an invalid record"))
+        })
+    };
+    Ok((header, iter::from_fn(next)))
 }
 
 /// Reads a whole trace.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Trace> {
-    let mut reader = Reader::open(path)?;
-    let records = reader.by_ref().collect::<anyhow::Result<_>>()?;
-    Ok(Trace { records, header: reader.header })
+    let (header, records) = open(path)?;
+    Ok(Trace { header, records: records.collect::<anyhow::Result<_>>()? })
 }
 
 /// Splits records into sections. Each section lies within one phase, or between two phases.

@@ -25,7 +25,6 @@ pub(crate) struct Sample {
     pub(crate) minflt: u64,
     /// TLB shootdowns: interrupts by which a processor makes the others forget addresses that were unmapped. The kernel
     /// counts them for the whole machine. `None` if it does not count them.
-    #[serde(default)]
     pub(crate) tlb_shootdowns: Option<u64>,
     /// Resident memory after the proof was verified and dropped.
     pub(crate) rss_bytes: u64,

@@ -30,7 +30,7 @@ impl Place {
         let mut run = Some(run);
         let mut result = None;
         self.call(&mut || result = run.take().map(|run| run()));
-        #[expect(clippy::expect_used, reason = "`call` calls once")]
+        // `call` calls once.
         result.expect("it was called")
     }
 

@@ -9,9 +9,7 @@ use crate::child::traces::{HEADER, PATH};
 use crate::machine::host;
 use crate::measure::{Failure, Interrupt, binaries, process};
 use crate::plan::{self, Contestant, Size, bytes};
-use crate::protocol::{
-    self, Header, Op, RECORD_WORDS, REPLAY, RSS_AT_LIVE_PEAK, RSS_RELEASED, Reader, Record, Shape, Trace,
-};
+use crate::protocol::{self, Header, Op, RECORD_WORDS, REPLAY, RSS_AT_LIVE_PEAK, RSS_RELEASED, Record, Shape, Trace};
 use crate::report::{self, Style};
 use crate::results::{format, stats};
 use crate::sample::Sample;
@@ -110,7 +108,7 @@ pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
     let contestants = &plan::contestants(&args.allocators)?[..];
     // A wrong name at the end must not waste the earlier replays.
     for path in &args.traces {
-        Reader::open(path).context("nothing was replayed")?;
+        drop(protocol::open(path).context("nothing was replayed")?);
     }
     let interrupt = Interrupt::on_signals()?;
     let folder = binaries::folder(contestants, &interrupt)?;

@@ -55,7 +55,12 @@ impl WorkloadSpec {
         about: &'static str,
         default_log_rows: u32,
     ) -> Self {
-        Self::set_up_by(|log_rows| ready(W::setup(log_rows)?, at_once), name, about, default_log_rows)
+        let setup: SetUp = |log_rows| {
+            ready(W::setup(log_rows)?, |workload, seed, concurrent, installed| {
+                concurrent.run(|number| in_scope(workload, seed.wrapping_add(number), installed))
+            })
+        };
+        Self::set_up_by(setup, name, about, default_log_rows)
     }
 
     /// Like [`new`](Self::new), for a workload that threads can't share. It takes no `--concurrent`.
@@ -64,7 +69,13 @@ impl WorkloadSpec {
         about: &'static str,
         default_log_rows: u32,
     ) -> Self {
-        Self::set_up_by(|log_rows| ready(W::setup(log_rows)?, only_one), name, about, default_log_rows)
+        let setup: SetUp = |log_rows| {
+            ready(W::setup(log_rows)?, |workload, seed, concurrent, installed| {
+                ensure!(concurrent.is_one(), "this workload takes no --concurrent: threads can't share it");
+                Ok(vec![in_scope(workload, seed, installed)?])
+            })
+        };
+        Self::set_up_by(setup, name, about, default_log_rows)
     }
 
     const fn set_up_by(setup: SetUp, name: &'static str, about: &'static str, default_log_rows: u32) -> Self {
@@ -81,22 +92,18 @@ impl WorkloadSpec {
     }
 
     /// The same workload with its own limits on `log_rows`, both inclusive.
-    pub const fn sizes(mut self, min_log_rows: u32, max_log_rows: u32) -> Self {
-        self.min_log_rows = min_log_rows;
-        self.max_log_rows = max_log_rows;
-        self
+    pub const fn sizes(self, min_log_rows: u32, max_log_rows: u32) -> Self {
+        Self { min_log_rows, max_log_rows, ..self }
     }
 
     /// The same workload, checked at `2^log_rows` rows. Choose a small size, because people skip a slow check.
-    pub const fn checked_at(mut self, log_rows: u32) -> Self {
-        self.check_log_rows = log_rows;
-        self
+    pub const fn checked_at(self, log_rows: u32) -> Self {
+        Self { check_log_rows: log_rows, ..self }
     }
 
     /// The same workload with an expensive set-up: without `--processes` an arm has at most `max_processes` processes.
-    pub const fn processes_at_most(mut self, max_processes: u32) -> Self {
-        self.max_processes = Some(max_processes);
-        self
+    pub const fn processes_at_most(self, max_processes: u32) -> Self {
+        Self { max_processes: Some(max_processes), ..self }
     }
 
     pub(crate) fn setup(&self, log_rows: u32) -> anyhow::Result<Subject> {
@@ -144,27 +151,6 @@ fn ready<W: Workload + 'static>(workload: W, prove: ProveAll<W>) -> anyhow::Resu
         drop(proofs);
         sample.at_rest(verification)
     }))
-}
-
-/// For a workload that threads share.
-fn at_once<W: Workload<Proof: Send> + Sync>(
-    workload: &W,
-    seed: u64,
-    concurrent: &ConcurrentProofs,
-    installed: &Installed,
-) -> anyhow::Result<Vec<W::Proof>> {
-    concurrent.run(|number| in_scope(workload, seed.wrapping_add(number), installed))
-}
-
-/// For a workload that threads can't share.
-fn only_one<W: Workload>(
-    workload: &W,
-    seed: u64,
-    concurrent: &ConcurrentProofs,
-    installed: &Installed,
-) -> anyhow::Result<Vec<W::Proof>> {
-    ensure!(concurrent.is_one(), "this workload takes no --concurrent: threads can't share it");
-    Ok(vec![in_scope(workload, seed, installed)?])
 }
 
 /// Makes a proof in the allocator's scope.

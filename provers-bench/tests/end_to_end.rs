@@ -138,13 +138,12 @@ fn the_report_page_shows_every_arm_figure_and_sample() {
 fn a_report_can_be_regenerated_from_the_result_alone() {
     let (bench, ..) = Bench::proved("regenerate", &format!("{SMALL} --workloads keccak"));
     let folder = bench.folder();
-    let files = || ["report.html", "table.md"].map(|name| fs::read_to_string(folder.join(name)).unwrap());
+    let paths = ["report.html", "table.md"].map(|name| folder.join(name));
+    let files = || paths.each_ref().map(|path| fs::read_to_string(path).unwrap());
     let first = files();
     let result = folder.join("result.json");
     for run in ["latest", folder.file_name().unwrap().to_str().unwrap(), result.to_str().unwrap()] {
-        for name in ["report.html", "table.md"] {
-            fs::remove_file(folder.join(name)).unwrap();
-        }
+        paths.iter().for_each(|path| fs::remove_file(path).unwrap());
         let text = bench.run(&format!("report {run}"), 0).out;
         assert!(text.contains("report.html"), "{text}");
         assert!(files() == first, "{run}");

@@ -275,8 +275,7 @@ fn the_first_interval_between_lines_is_cold_and_the_others_are_warm() {
     assert_eq!(places, [place(0, 0), place(0, 1), place(0, 2), place(1, 0), place(1, 3), place(1, 4)]);
     let summary = &arm(&result, "glibc-2")["summary"];
     let (cold, warm) = (summary["cold_wall_ns"].as_u64().unwrap(), summary["warm_wall_ns"].as_u64().unwrap());
-    assert!((200_000_000..300_000_000).contains(&cold) || cold > 300_000_000, "{summary}");
-    assert!(warm >= 20_000_000 && warm < cold, "{summary}");
+    assert!(cold >= 200_000_000 && warm >= 20_000_000 && warm < cold, "{summary}");
     assert_eq!(summary["wall_ratio"]["rounds"], 4);
 
     let Outcome { err, .. } = bench.exec("--rounds 1 --each ^proof", &["echo", "proof"], 1);

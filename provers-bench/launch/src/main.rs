@@ -7,6 +7,7 @@ use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 use std::time::Instant;
@@ -43,11 +44,9 @@ fn main() -> ExitCode {
         print!("{COMMANDS}");
         return ExitCode::SUCCESS;
     }
-    match &read(&Package::bench(bench_folder), &provers, words) {
-        Ok(runs) => match &runs[..] {
-            [run] => run.build_and_become(),
-            runs => each(runs),
-        },
+    match read(&Package::bench(bench_folder), &provers, words).as_deref() {
+        Ok([run]) => run.build_and_become(),
+        Ok(runs) => each(runs),
         Err(message) => {
             eprintln!("prove-bench: {message}");
             ExitCode::from(USAGE)
@@ -63,7 +62,7 @@ fn each(runs: &[Run]) -> ExitCode {
     }
     let mut worst = 0;
     for run in runs {
-        let code = run.build().map_or_else(|code| code, |()| code(run.driver().status()));
+        let code = run.build().err().unwrap_or_else(|| code(run.driver().status()));
         worst = worst.max(code);
         // A value that one prover refuses may suit the next.
         if code == INTERRUPTED {
@@ -74,7 +73,7 @@ fn each(runs: &[Run]) -> ExitCode {
 }
 
 /// A package with a driver, and with arms in `src/bin`: the facts that are needed before it is built.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Package {
     /// The prover's word on the command line: the name of its folder. Empty for the bench itself.
     word: String,
@@ -94,11 +93,9 @@ impl Package {
         let path = folder.join("Cargo.toml");
         let text = fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         let names_none = || format!("{} names no package", path.display());
-        let manifest = DeTable::parse(&text).map_err(|_| names_none())?.into_inner();
-        let at = |path: &[&str]| {
-            let first = manifest.get(*path.first()?)?.get_ref();
-            path[1..].iter().try_fold(first, |value: &DeValue<'_>, key| value.get(*key).map(|inner| inner.get_ref()))
-        };
+        let manifest = DeValue::Table(DeTable::parse(&text).map_err(|_| names_none())?.into_inner());
+        let at =
+            |path: &[&str]| path.iter().try_fold(&manifest, |value, key| value.get(*key).map(|inner| inner.get_ref()));
         let word = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
         let minutes = at(&["package", "metadata", "prove-bench", "minutes"]).and_then(DeValue::as_integer);
         Ok(Self {
@@ -113,13 +110,7 @@ impl Package {
 
     /// The bench itself, a member of the workspace: it has the tools and no prover.
     fn bench(folder: &Path) -> Self {
-        let (word, about) = (String::new(), String::new());
-        Self { word, name: "prove-bench".into(), about, minutes: 0, folder: folder.into(), chooses_allocators: true }
-    }
-
-    /// Whether it has a baseline for the gate.
-    fn has_baseline(&self) -> bool {
-        self.folder.join("baseline.toml").is_file()
+        Self { name: "prove-bench".into(), folder: folder.into(), chooses_allocators: true, ..Self::default() }
     }
 }
 
@@ -236,7 +227,8 @@ fn check(provers: &[Package], mut words: Vec<OsString>) -> Result<Vec<Run>, Stri
         words.remove(1);
         return Ok(vec![Run::of_prover(package, words)]);
     }
-    let mut gated: Vec<_> = provers.iter().filter(|package| package.has_baseline()).collect();
+    // The gate needs a baseline.
+    let mut gated: Vec<_> = provers.iter().filter(|package| package.folder.join("baseline.toml").is_file()).collect();
     if words.iter().any(|word| word == "--help" || word == "-h") {
         gated.truncate(1);
     }
@@ -306,14 +298,7 @@ impl Run {
 
     /// Builds the driver, then replaces this process with it. So Ctrl-C reaches only the bench, which exits cleanly.
     fn build_and_become(&self) -> ExitCode {
-        if let Err(code) = self.build() {
-            return ExitCode::from(code);
-        }
-        #[cfg(unix)]
-        let code = code(Err(std::os::unix::process::CommandExt::exec(&mut self.driver())));
-        #[cfg(not(unix))]
-        let code = code(self.driver().status());
-        ExitCode::from(code)
+        ExitCode::from(self.build().err().unwrap_or_else(|| code(Err(self.driver().exec()))))
     }
 
     /// The error is cargo's exit code.
@@ -350,22 +335,17 @@ impl Run {
             command.args(["--no-default-features", "--features", &self.features.join(",")]);
         }
         if !package.word.is_empty() {
-            // Compiled dependencies go to the workspace's target folder, so the packages share them. Two packages may
-            // have binaries of the same name, so each package has its own output folder. The driver inherits both
-            // variables and builds its arms there.
-            let target = target_folder();
+            // Compiled dependencies go to the workspace's target folder, which contains this program, so the packages share
+            // them. Two packages may have binaries of the same name, so each package has its own output folder. The driver
+            // inherits both variables and builds its arms there.
+            let program = env::current_exe().unwrap_or_default();
+            let is_target = |folder: &&Path| folder.join("CACHEDIR.TAG").is_file();
+            let target = program.ancestors().find(is_target).unwrap_or(Path::new("target"));
             command.env("CARGO_TARGET_DIR", target.join("provers").join(&package.word));
             command.env("CARGO_BUILD_BUILD_DIR", target);
         }
         command
     }
-}
-
-/// The target folder that contains this program.
-fn target_folder() -> PathBuf {
-    let program = env::current_exe().unwrap_or_default();
-    let is_target = |folder: &&Path| folder.join("CACHEDIR.TAG").is_file();
-    program.ancestors().find(is_target).map_or_else(|| PathBuf::from("target"), ToOwned::to_owned)
 }
 
 /// The exit code of a process; 130 if a signal ended it, as for Ctrl-C.

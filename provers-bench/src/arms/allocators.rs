@@ -57,13 +57,9 @@ impl Installed {
     /// the figures, so the results list them.
     pub(crate) fn settings(&self) -> Vec<String> {
         // A preloaded library may be another allocator.
-        let is_setting =
-            |name: &str| name == "LD_PRELOAD" || self.setting_prefixes.iter().any(|prefix| name.starts_with(prefix));
-        let mut settings: Vec<_> = env::vars_os()
-            .map(|(name, value)| (name.to_string_lossy().into_owned(), value))
-            .filter(|(name, _)| is_setting(name))
-            .map(|(name, value)| format!("{name}={}", value.to_string_lossy()))
-            .collect();
+        let prefixes = || self.setting_prefixes.iter().chain(&["LD_PRELOAD="]);
+        let all = env::vars_os().map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()));
+        let mut settings: Vec<_> = all.filter(|setting| prefixes().any(|prefix| setting.starts_with(prefix))).collect();
         settings.sort();
         settings
     }
@@ -401,20 +397,11 @@ pub mod zk_alloc {
             gauges,
             phase: |play| ::zk_alloc::phase(play),
             release: Some(|| _ = ::zk_alloc::release()),
-            setting,
+            // The value in force of one of the allocator's constants, in builds that can set them.
+            #[cfg(feature = "tune")]
+            setting: |name| ::zk_alloc::tuning::in_force(name).map(|value| value.to_string()),
             ..Installed::named("zk-alloc", env!("CARGO_PKG_VERSION"), prefixes)
         }
-    }
-
-    /// The value in force of one of the allocator's constants, in builds that can set them.
-    #[cfg(feature = "tune")]
-    fn setting(name: &str) -> Option<String> {
-        ::zk_alloc::tuning::in_force(name).map(|value| value.to_string())
-    }
-
-    #[cfg(not(feature = "tune"))]
-    fn setting(_: &str) -> Option<String> {
-        None
     }
 
     fn named(values: impl IntoIterator<Item = (&'static str, u64)>) -> Counters {

@@ -78,9 +78,8 @@ impl Arm {
     }
 
     /// The same arm in this colour: for a light and a dark background.
-    const fn coloured(mut self, light: &'static str, dark: &'static str) -> Self {
-        self.colour = Colour { light, dark };
-        self
+    const fn coloured(self, light: &'static str, dark: &'static str) -> Self {
+        Self { colour: Colour { light, dark }, ..self }
     }
 
     /// The same allocator with other settings. `exec` leaves this arm out unless it [`preloads`](Self::preloads) a library.
@@ -108,9 +107,8 @@ impl Arm {
     }
 
     /// The same arm, which `exec` starts with this library and these settings.
-    const fn preloads(mut self, library: Library, environment: &'static [(&'static str, &'static str)]) -> Self {
-        self.preload = Some(Preload { library, environment });
-        self
+    const fn preloads(self, library: Library, environment: &'static [(&'static str, &'static str)]) -> Self {
+        Self { preload: Some(Preload { library, environment }), ..self }
     }
 }
 

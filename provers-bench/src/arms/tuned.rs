@@ -56,13 +56,11 @@ fn halved_and_doubled(constant: &Constant) -> Vec<String> {
 fn arm(values: &str) -> Option<&'static Arm> {
     static MADE: Mutex<Vec<&Arm>> = Mutex::new(Vec::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_it = |arm: &&&'static Arm| arm.name.strip_prefix(PREFIX) == Some(values);
-    let known = made.iter().find(is_it).copied();
-    known.or_else(|| {
-        let new = make(values)?;
-        made.push(new);
-        Some(new)
-    })
+    if let Some(known) = made.iter().find(|arm| arm.name.strip_prefix(PREFIX) == Some(values)) {
+        return Some(*known);
+    }
+    made.push(make(values)?);
+    made.last().copied()
 }
 
 fn make(values: &str) -> Option<&'static Arm> {

@@ -55,21 +55,21 @@ macro_rules! arm {
 ///
 /// The prover's own output goes to stderr, because stdout belongs to the protocol.
 pub fn main(provers: &[Prover], installed: Installed) -> ExitCode {
-    match serve(provers, &installed) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    code_of(serve(provers, &installed))
 }
 
-fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
+/// The exit code. Prints an error.
+fn code_of(ended: anyhow::Result<ExitCode>) -> ExitCode {
+    ended.unwrap_or_else(|error| {
+        eprintln!("{error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<ExitCode> {
     let mut replies = File::from(dup(io::stdout()).context("cannot keep stdout")?);
     dup2_stdout(io::stderr()).context("cannot send stdout to stderr")?;
     let mut session = None;
-    #[cfg(feature = "profile")]
-    let profiling = profiling::Profiling::from_environment();
     for request in io::stdin().lock().lines() {
         let request = request.context("cannot read a request")?;
         let request = serde_json::from_str(&request)
@@ -90,13 +90,13 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<()> {
                 let (session, place) = session.as_ref().context("asked to prove before being set up")?;
                 let proof = || session.prove(installed, round, seed, &mut replies);
                 #[cfg(feature = "profile")]
-                let proof = || profiling.prove(round, proof);
+                let proof = || profiling::prove(round, proof);
                 place.begin(proof)?
             }
         };
         replies.write_all(line(&reply)?.as_bytes()).context("the driver is gone")?;
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 fn failed(error: anyhow::Error) -> Reply {
@@ -164,10 +164,8 @@ enum Fault {
     Hang,
     Garbage,
     BadProof,
-    /// The proof takes longer by this share of its time.
-    Slow {
-        percent: u32,
-    },
+    /// The proof takes longer by this percentage of its time.
+    Slow(u32),
     /// The proof touches pages that are new to the process.
     PageFaults,
 }
@@ -189,7 +187,7 @@ impl Fault {
         Ok(match kind.split_once('=') {
             Some(("slow", percent)) => {
                 let percent = percent.parse().with_context(|| format!("{FAULT}: slow={percent} is no percentage"))?;
-                Self::Slow { percent }
+                Self::Slow(percent)
             }
             None if kind == "die" => Self::Die,
             None if kind == "hang" => Self::Hang,
@@ -215,7 +213,7 @@ impl Fault {
     /// Runs after a proof that took `elapsed`, while the clock still runs.
     fn disturb(self, elapsed: Duration) -> anyhow::Result<()> {
         match self {
-            Self::Slow { percent } => {
+            Self::Slow(percent) => {
                 let since = Instant::now();
                 while since.elapsed() < elapsed * percent / 100 {
                     spin_loop();
@@ -235,8 +233,7 @@ fn storm() -> anyhow::Result<()> {
     let mut pages = vec![0_u8; STORM_BYTES];
     pages.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 1);
     drop(black_box(pages));
-    nix::sys::prctl::set_thp_disable(false).context("cannot switch huge pages on again")?;
-    Ok(())
+    nix::sys::prctl::set_thp_disable(false).context("cannot switch huge pages on again")
 }
 
 #[cfg(test)]
@@ -246,7 +243,7 @@ mod tests {
     /// A misspelt fault must not pass as a good proof.
     #[test]
     fn an_unknown_fault_is_refused() {
-        assert_eq!(Fault::named("slow=15").unwrap(), Fault::Slow { percent: 15 });
+        assert_eq!(Fault::named("slow=15").unwrap(), Fault::Slow(15));
         assert_eq!(Fault::named("page-faults").unwrap(), Fault::PageFaults);
         for wrong in ["slow", "slow=much", "page-fault", ""] {
             assert!(Fault::named(wrong).is_err(), "{wrong}");

@@ -17,32 +17,22 @@ use tracing_subscriber::layer::{self, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use zk_alloc::profile::{self, Site, Snapshot, Source};
-use zk_alloc_profile::Value;
+use zk_alloc_profile::{Profile as NamedProfile, Value};
 use zk_alloc_tracing::Recorder;
 
 /// The most call sites that `profile.json` lists.
 const MAX_SITES: usize = 100;
 
-/// The folder of the profile of this process; `None` if the driver asks for none.
-pub(super) struct Profiling(Option<PathBuf>);
-
-impl Profiling {
-    /// Reads the variable that the driver sets.
-    pub(super) fn from_environment() -> Self {
-        Self(env::var_os(FOLDER).map(PathBuf::from))
-    }
-
-    /// Makes a proof, and writes its profile if it is one of the first two.
-    pub(super) fn prove<R>(&self, round: u32, prove: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
-        match (&self.0, round) {
-            (Some(folder), 0) => {
-                let proved = prove()?;
-                profile::unsampled(|| named(&profile::snapshot()).write(&folder.join(FIRST)))?;
-                Ok(proved)
-            }
-            (Some(folder), 1) => prove_warm(&folder.join(WARM), prove),
-            _ => prove(),
+/// Makes a proof. Writes its profile if the driver asks for one, and it is one of the first two.
+pub(super) fn prove<R>(round: u32, prove: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
+    match (profile::unsampled(|| env::var_os(FOLDER).map(PathBuf::from)), round) {
+        (Some(folder), 0) => {
+            let proved = prove()?;
+            profile::unsampled(|| NamedProfile::new(&profile::snapshot()).write(&folder.join(FIRST)))?;
+            Ok(proved)
         }
+        (Some(folder), 1) => prove_warm(&folder.join(WARM), prove),
+        _ => prove(),
     }
 }
 
@@ -70,16 +60,10 @@ fn observed(began: Instant) -> anyhow::Result<(Recorder, Stages)> {
     Ok((memory, stages))
 }
 
-fn named(snapshot: &Snapshot) -> zk_alloc_profile::Profile {
-    zk_alloc_profile::Profile::new(snapshot)
-}
-
 fn write(folder: &Path, snapshot: &Snapshot, memory: &Recorder, profile: &Profile) -> anyhow::Result<()> {
-    named(snapshot).write(folder)?;
+    NamedProfile::new(snapshot).write(folder)?;
     fs::write(folder.join(TREE), memory.write(folder)?.to_string())?;
-    let text = serde_json::to_string(profile)?;
-    fs::write(folder.join(FILE), text)?;
-    Ok(())
+    Ok(fs::write(folder.join(FILE), serde_json::to_string(profile)?)?)
 }
 
 /// The call sites of the peak, with their stages and lifetimes.
@@ -93,7 +77,7 @@ fn described(snapshot: &Snapshot, stages: &Stages) -> Profile {
     let mut rows: Vec<CallSite> = Vec::new();
     for site in sites.into_iter().take(MAX_SITES) {
         one.sites = vec![site.clone()];
-        let (calls, _) = folded_line(named(&one).folded(Value::PeakSpace).trim_end());
+        let (calls, _) = folded_line(NamedProfile::new(&one).folded(Value::PeakSpace).trim_end());
         // Merges call sites that differ only in the allocator's own functions.
         match rows.iter_mut().find(|row| row.calls == calls) {
             Some(row) => {
@@ -104,12 +88,12 @@ fn described(snapshot: &Snapshot, stages: &Stages) -> Profile {
         }
     }
     rows.sort_by_key(|row| std::cmp::Reverse(row.peak_bytes));
-    let (mean_bytes, missed, stages) = (snapshot.mean_bytes as u64, snapshot.missed, stages.stages());
+    let (mean_bytes, missed, stages) = (snapshot.mean_bytes as u64, snapshot.missed, stages.lock().stages.clone());
     Profile { peak_bytes, backing_bytes, mean_bytes, missed, stages, sites: rows, ..Profile::default() }
 }
 
 fn described_site(site: &Site, calls: Vec<String>, stages: &Stages) -> CallSite {
-    let (stage, live_after_stage) = stages.of(&Key::of(site));
+    let (stage, live_after_stage) = stages.of(&key(site));
     let is_half = |bytes: u64| bytes * 2 >= site.peak.bytes;
     let lifetime = match live_after_stage {
         _ if is_half(site.live.bytes) => Lifetime::Survives,
@@ -211,8 +195,11 @@ struct Record {
 type SpanPath = usize;
 
 /// A call site: its addresses, and the allocator that serves it.
-#[derive(Clone, PartialEq, Eq, Hash)]
-struct Key(Vec<usize>, Source);
+type Key = (Vec<usize>, Source);
+
+fn key(site: &Site) -> Key {
+    (site.addresses.clone(), site.source)
+}
 
 /// The allocations of a call site so far.
 #[derive(Default)]
@@ -225,20 +212,9 @@ struct Seen {
     live_at_exit: HashMap<SpanPath, u64>,
 }
 
-impl Key {
-    fn of(site: &Site) -> Self {
-        Self(site.addresses.clone(), site.source)
-    }
-}
-
 impl Stages {
     fn new(began: Instant) -> Self {
         Self(Arc::new(Mutex::new(Record { began: Some(began), ..Record::default() })))
-    }
-
-    /// All spans that were entered.
-    fn stages(&self) -> Vec<Stage> {
-        self.lock().stages.clone()
     }
 
     /// The nested spans in which a site allocated most, and the site's live bytes when the innermost of them last ended.
@@ -306,7 +282,7 @@ impl Record {
         self.snapshots += 1;
         let within = self.open.last().map(|&(path, _)| path);
         for site in profile::snapshot().sites {
-            let seen = self.sites.entry(Key::of(&site)).or_default();
+            let seen = self.sites.entry(key(&site)).or_default();
             let grown = site.allocated.bytes.saturating_sub(seen.allocated_bytes);
             (seen.allocated_bytes, seen.live_bytes) = (site.allocated.bytes, site.live.bytes);
             if let Some(path) = within.filter(|_| grown > 0) {

@@ -12,7 +12,7 @@
 
 use crate::arms::{Counters, Installed};
 use crate::machine::process::{Account, Resident};
-use crate::protocol::{self, Header, Op, RECORD_WORDS, RSS_AT_LIVE_PEAK, RSS_RELEASED, Reader, Record, Shape};
+use crate::protocol::{self, Header, Op, RECORD_WORDS, RSS_AT_LIVE_PEAK, RSS_RELEASED, Record, Shape};
 use crate::sample::{Meter, Sample};
 use crate::workloads::{Prover, Subject};
 use anyhow::{Context, ensure};
@@ -26,8 +26,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -83,10 +83,7 @@ macro_rules! recorder {
 
 /// The `main` of the recorder's binary, whose global allocator is [`Recorder`].
 pub fn recorder_main(provers: &[Prover]) -> ExitCode {
-    recorded(provers).unwrap_or_else(|error| {
-        eprintln!("{error:#}");
-        ExitCode::FAILURE
-    })
+    super::code_of(recorded(provers))
 }
 
 fn recorded(provers: &[Prover]) -> anyhow::Result<ExitCode> {
@@ -156,14 +153,11 @@ fn record(session: &Session, op: Op, address: *mut u8, size: usize, align: usize
 }
 
 fn thread_number() -> u16 {
-    let number = |thread: &Cell<u16>| {
-        if thread.get() == 0 {
-            thread.set(THREADS.fetch_add(1, Ordering::Relaxed) + 1);
-        }
-        thread.get()
-    };
-    // A cell without a destructor is always accessible.
-    THREAD.try_with(number).unwrap_or(0)
+    // A cell without a destructor is always accessible, so nothing here panics.
+    if THREAD.get() == 0 {
+        THREAD.set(THREADS.fetch_add(1, Ordering::Relaxed) + 1);
+    }
+    THREAD.get()
 }
 
 fn record_new(op: Op, address: *mut u8, layout: Layout) {
@@ -214,10 +208,10 @@ unsafe impl GlobalAlloc for Recorder {
 
 /// The script at `path`, as a workload whose proof is a replay.
 pub(super) fn subject(path: &Path) -> anyhow::Result<Subject> {
-    let mut reader = Reader::open(path)?;
-    let shape = reader.header.shape.context("this trace was not prepared for a replay")?;
+    let (header, mut script) = protocol::open(path)?;
+    let shape = header.shape.context("this trace was not prepared for a replay")?;
     let records = &*table(shape.records, || {
-        let record = reader.next().context("the script is shorter than its header says")??;
+        let record = script.next().context("the script is shorter than its header says")??;
         let is_known = (1..=shape.threads).contains(&record.thread.into());
         ensure!(is_known, "the script names thread {}, but has {} threads", record.thread, shape.threads);
         Ok(record)
@@ -244,21 +238,7 @@ fn table<T>(len: usize, mut next: impl FnMut() -> anyhow::Result<T>) -> anyhow::
     Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) })
 }
 
-/// A thread of the script. One channel takes the steps of its next turn, the other returns the turn's result. Both have room for one
-/// message, so that sending allocates nothing.
-struct Player {
-    turns: SyncSender<Range<usize>>,
-    ended: Receiver<anyhow::Result<()>>,
-}
-
-impl Player {
-    /// Has the thread play these steps, and waits for it.
-    fn turn(&self, steps: Range<usize>) -> anyhow::Result<()> {
-        self.turns.send(steps).context("a thread of the replay has ended")?;
-        self.ended.recv().context("a thread of the replay has ended")?
-    }
-}
-
+/// Gives each thread of the script its turns, in the order of the script. Measures the whole script as one sample.
 fn replay(records: &'static [Record], shape: Shape, installed: &Installed) -> anyhow::Result<Sample> {
     let account = Account::open()?;
     let before = account.resident()?;
@@ -266,62 +246,59 @@ fn replay(records: &'static [Record], shape: Shape, installed: &Installed) -> an
     let play = Mutex::new(Play { records, blocks, peak_at, account, before, rss_at_live_peak_bytes: 0 });
     let play = || play.lock().unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
+        // Starts a thread of the script. Returns a function that has the thread play these steps, and waits for it. One channel takes the
+        // steps of the thread's next turn, the other returns the turn's result. Both have room for one message, so that sending allocates
+        // nothing.
         let players = (1..=shape.threads).map(|number| {
             let ((turns, next), (end, ended)) = (sync_channel::<Range<usize>>(1), sync_channel(1));
             // The send fails only if nothing waits any more.
             let act = move || next.into_iter().try_for_each(|steps| end.send(play().steps(steps)).ok());
             let thread = thread::Builder::new().spawn_scoped(scope, act);
             thread.with_context(|| format!("cannot start thread {number} of {}", shape.threads))?;
-            Ok(Player { turns, ended })
+            Ok(move |steps| {
+                turns.send(steps).context("a thread of the replay has ended")?;
+                ended.recv().context("a thread of the replay has ended")?
+            })
         });
         let players = players.collect::<anyhow::Result<Vec<_>>>()?;
-        direct(records, &players, play, installed)
-    })
-}
 
-/// Gives each thread its turns, in the order of the script. Measures the whole script as one sample.
-fn direct<'a>(
-    records: &[Record],
-    players: &[Player],
-    play: impl Fn() -> MutexGuard<'a, Play>,
-    installed: &Installed,
-) -> anyhow::Result<Sample> {
-    // An empty turn of each thread faults in its stack before the measurement starts.
-    players.iter().try_for_each(|player| player.turn(0..0))?;
-    let before = play().account.resident()?;
-    play().before = before;
-    let mut at = 0;
-    let meter = Meter::start(installed.counters)?;
-    for section in protocol::sections(records) {
-        let mut played = Ok(());
-        let mut turns = || {
-            let mut turns = section.chunk_by(|one, next| one.thread == next.thread);
-            played = turns.try_for_each(|turn| {
-                let steps = at..at + turn.len();
-                at = steps.end;
-                players[usize::from(turn[0].thread) - 1].turn(steps)
-            });
-        };
-        if section[0].in_phase {
-            (installed.phase)(&mut turns);
-        } else {
-            turns();
+        // An empty turn of each thread faults in its stack before the measurement starts.
+        players.iter().try_for_each(|player| player(0..0))?;
+        let before = play().account.resident()?;
+        play().before = before;
+        let mut at = 0;
+        let meter = Meter::start(installed.counters)?;
+        for section in protocol::sections(records) {
+            let mut played = Ok(());
+            let mut turns = || {
+                let mut turns = section.chunk_by(|one, next| one.thread == next.thread);
+                played = turns.try_for_each(|turn| {
+                    let steps = at..at + turn.len();
+                    at = steps.end;
+                    players[usize::from(turn[0].thread) - 1](steps)
+                });
+            };
+            if section[0].in_phase {
+                (installed.phase)(&mut turns);
+            } else {
+                turns();
+            }
+            played?;
         }
-        played?;
-    }
-    let (mut sample, _) = meter.stop(installed.gauges)?.at_rest(Ok(()))?;
-    let play = play();
-    let after = play.account.resident()?;
-    sample.rss_bytes = play.grown_bytes()?;
-    // Code that was faulted in during the replay does not count as the allocator's memory.
-    let peak = sample.peak_rss_bytes.saturating_sub(after.file_bytes + before.anonymous_bytes);
-    sample.peak_rss_bytes = peak.max(play.rss_at_live_peak_bytes);
-    sample.gauges.insert(RSS_AT_LIVE_PEAK.into(), play.rss_at_live_peak_bytes);
-    if let Some(release) = installed.release {
-        release();
-        sample.gauges.insert(RSS_RELEASED.into(), play.grown_bytes()?);
-    }
-    Ok(sample)
+        let (mut sample, _) = meter.stop(installed.gauges)?.at_rest(Ok(()))?;
+        let play = play();
+        let after = play.account.resident()?;
+        sample.rss_bytes = play.grown_bytes()?;
+        // Code that was faulted in during the replay does not count as the allocator's memory.
+        let peak = sample.peak_rss_bytes.saturating_sub(after.file_bytes + before.anonymous_bytes);
+        sample.peak_rss_bytes = peak.max(play.rss_at_live_peak_bytes);
+        sample.gauges.insert(RSS_AT_LIVE_PEAK.into(), play.rss_at_live_peak_bytes);
+        if let Some(release) = installed.release {
+            release();
+            sample.gauges.insert(RSS_RELEASED.into(), play.grown_bytes()?);
+        }
+        Ok(sample)
+    })
 }
 
 /// The state of the replay, which the thread whose turn it is works on. The measured allocator serves none of the replay's own memory,

@@ -9,14 +9,14 @@
 
 use crate::arms::{BASELINE, Variables};
 use crate::machine::BuildInfo;
-use crate::machine::process::{Spent, highest};
+use crate::machine::process::highest;
 use crate::measure::{self, ArmRunner, Failure, Interrupt, Output, Progress, Rounds, Schedule, Trial, binaries};
 use crate::plan::{MeasuredArgs, PRECISE_TIME, UsageError, seconds, whole};
 use crate::protocol::Identity;
 use crate::report::{self, Style};
 use crate::results::{ArmResult, Outcome, Proof, RssPoint, Run, SampleLog, Timed, WorkloadResult, format};
 use crate::sample::{Counters, Sample};
-use anyhow::{anyhow, bail};
+use anyhow::{anyhow, ensure};
 use clap::Args;
 use preload::{Candidate, Named, OUR_FILE, OUR_PACKAGE, PRELOAD, Target};
 use process::{Mapped, Mark, Ran, SameOutput, Task};
@@ -78,7 +78,7 @@ impl Job {
     pub(crate) fn checked(self) -> Result<Self, UsageError> {
         if self.profile && !cfg!(feature = "profile") {
             let text = "this bench was built without its feature profile: `cargo prove-bench exec --profile -- COMMAND` enables it";
-            return Err(UsageError::Other(text.into()));
+            return Err(UsageError(text.into()));
         }
         Ok(Self { allocators: preload::names(&self.allocators, &self.library)?, ..self })
     }
@@ -96,14 +96,12 @@ fn regex(given: &str) -> Result<Regex, String> {
 /// random order. Shows the table and the advice, and writes the run's files.
 pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     let target = Target::of(&job.command)?;
-    if let Some(obstacle) = &target.obstacle {
-        bail!("{obstacle}; so there is nothing to compare");
-    }
+    let remark = target.remark.map_err(|obstacle| anyhow!("{obstacle}; so there is nothing to compare"))?;
     let (preloaded, mut remarks) = inherited(environment());
-    remarks.extend(target.remark.clone());
+    remarks.extend(remark);
     let candidates = candidates(job, &preloaded);
     process::adopt_orphans()?;
-    let (name, measured) = (target.name(), &job.measured);
+    let (name, measured) = (target.name, &job.measured);
     let (folder, run_name) = measure::new_folder(measured.out.as_deref(), &format!("exec-{name}"))?;
     let mut run = Run::begin(run_name.clone(), &name, measured.seed, job.rounds);
     let count = candidates.iter().filter(|candidate| candidate.trouble.is_none()).count() as u64;
@@ -141,8 +139,7 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     run.workloads.push(workload);
     report::write(&folder, &run)?;
     output.progress.finish();
-    let section = |workload| report::section(&run, workload, Style::Terminal);
-    let table = run.workloads.iter().map(section).collect::<String>();
+    let table = report::section(&run, &run.workloads[0], Style::Terminal);
     measure::conclude(&run, &folder, measured.json, &report::with_advice(&run, &table, Style::Terminal))?;
     Ok(run)
 }
@@ -206,7 +203,7 @@ impl Runner {
     fn add(&mut self, ran: &Ran, trial: Trial, intervals: Option<usize>) {
         match intervals {
             None => {
-                let mut sample = sample(ran.wall, ran.spent, ran.last_rss_bytes, ran.peak_rss_bytes);
+                let mut sample = sample(&Mark::default(), &ran.end);
                 sample.gauges.insert("programs".into(), ran.programs as u64);
                 self.result.samples.push(trial.proof(None, sample));
             }
@@ -228,13 +225,9 @@ impl Runner {
         if let Some(line) = complaint.filter(|_| !self.arm.candidate.variables().is_empty()) {
             return Some(format!("the library or a setting was refused: {line}"));
         }
-        match (&ran.mapped, self.arm.candidate.file()) {
-            (Mapped::NotIn(program), Some(file)) => Some(format!(
-                "{file} was not mapped in {}, which has much of the memory (/proc/PID/maps)",
-                program.display()
-            )),
-            _ => None,
-        }
+        let (Mapped::NotIn(program), Some(file)) = (&ran.mapped, self.arm.candidate.file()) else { return None };
+        let program = program.display();
+        Some(format!("{file} was not mapped in {program}, which has much of the memory (/proc/PID/maps)"))
     }
 
     /// Records at the end whether the library was mapped. Fails an arm whose processes were all too short to be
@@ -254,14 +247,16 @@ impl Runner {
     }
 }
 
-fn sample(wall: Duration, spent: Spent, rss_bytes: u64, peak_rss_bytes: u64) -> Sample {
+/// The sample of the time between two marks.
+fn sample(from: &Mark, to: &Mark) -> Sample {
+    let spent = to.spent.since(from.spent);
     Sample {
-        wall_ns: wall.as_nanos() as u64,
+        wall_ns: (to.at - from.at).as_nanos() as u64,
         user_ns: spent.user_ns,
         sys_ns: spent.sys_ns,
         minflt: spent.minflt,
-        rss_bytes,
-        peak_rss_bytes,
+        rss_bytes: to.rss_bytes,
+        peak_rss_bytes: to.peak_rss_bytes,
         // A run that does not count has no sample.
         verified: true,
         counters: Counters::from([("major_faults".to_owned(), spent.majflt)]),
@@ -273,11 +268,9 @@ fn sample(wall: Duration, spent: Spent, rss_bytes: u64, peak_rss_bytes: u64) -> 
 /// numbered across all runs.
 fn between(marks: &[Mark], trial: Trial, intervals: usize) -> impl Iterator<Item = Proof> {
     let warm_each = intervals.saturating_sub(1) as u32;
-    (0_u32..).zip(marks.windows(2)).take(intervals).filter_map(move |(index, pair)| {
-        let [from, to] = pair else { return None };
-        let sample = sample(to.at - from.at, to.spent.since(from.spent), to.rss_bytes, to.peak_rss_bytes);
+    (0_u32..).zip(marks.array_windows::<2>()).take(intervals).map(move |(index, [from, to])| {
         let round = if index == 0 { 0 } else { trial.process * warm_each + index };
-        Some(Trial { round, ..trial }.proof(None, sample))
+        Trial { round, ..trial }.proof(None, sample(from, to))
     })
 }
 
@@ -307,24 +300,23 @@ impl Session<'_> {
         };
         self.remark_on(&ran, progress);
         if let Some(each) = &self.job.each {
-            if ran.marks.len() < MIN_LINES {
-                bail!(
-                    "{} lines of the output match --each {each}, and it takes {MIN_LINES} to have a cold interval and a warm one",
-                    ran.marks.len()
-                );
-            }
-            self.intervals = Some(ran.marks.len() - 1);
+            let lines = ran.marks.len();
+            ensure!(
+                lines >= MIN_LINES,
+                "{lines} lines of the output match --each {each}, and it takes {MIN_LINES} to have a cold interval and a warm one"
+            );
+            self.intervals = Some(lines - 1);
         }
-        let sys = ran.spent.sys_ns as f64 / ran.spent.cpu_ns().max(1) as f64;
+        let Mark { at: wall, spent, peak_rss_bytes, .. } = ran.end;
+        let kernel = 100.0 * (spent.sys_ns as f64 / spent.cpu_ns().max(1) as f64);
         progress.note(&format!(
-            "{}: {}, {:.1}% of its CPU time in the kernel, {} page faults, peak RSS {}",
+            "{}: {}, {kernel:.1}% of its CPU time in the kernel, {} page faults, peak RSS {}",
             self.name,
-            format::time(ran.wall.as_nanos() as u64),
-            100.0 * sys,
-            format::count(ran.spent.minflt),
-            format::bytes(ran.peak_rss_bytes)
+            format::time(wall.as_nanos() as u64),
+            format::count(spent.minflt),
+            format::bytes(peak_rss_bytes)
         ));
-        Ok(ran.wall)
+        Ok(wall)
     }
 
     /// Adds notes for the reader, from a run without a library.
@@ -335,8 +327,8 @@ impl Session<'_> {
                 "{name} maps {file} by itself: the row {BASELINE} measures that allocator, and a preloaded library replaces it"
             )
         });
-        let short = (ran.wall < process::EVERY).then(|| {
-            let [wall, every] = [ran.wall, process::EVERY].map(|time| format::time(time.as_nanos() as u64));
+        let short = (ran.end.at < process::EVERY).then(|| {
+            let [wall, every] = [ran.end.at, process::EVERY].map(|time| format::time(time.as_nanos() as u64));
             format!("A run takes {wall}, and memory is read every {every}, so peaks are missed")
         });
         let remarks: Vec<_> = own.chain(short).collect();
@@ -348,23 +340,18 @@ impl Session<'_> {
     fn round(&mut self, arms: &mut Arms<'_>, process: u32) -> anyhow::Result<()> {
         let (round, name) = (process + 1, self.name.clone());
         let what = format!("{name}, round {round} of {}", self.job.rounds.max(round));
-        arms.trials(
-            process,
-            round..round + 1,
-            (&name, 0, 0),
-            |_| what.clone(),
-            |arms, index, trial| {
-                let ran = self.trial(&arms.runners[index], trial, arms.limit(MIN_LIMIT))?;
-                let runner = &mut arms.runners[index];
-                if ran.left_behind > 0 && runner.made == 0 {
-                    let (label, left) = (&runner.result.label, ran.left_behind);
-                    let note = format!("{label}: the command left {left} processes behind, killed after a second");
-                    arms.output.progress.note(&note);
-                }
-                runner.add(&ran, trial, self.intervals);
-                Ok(ran.wall)
-            },
-        )
+        let make = |arms: &mut Arms<'_>, index: usize, trial: Trial| {
+            let ran = self.trial(&arms.runners[index], trial, arms.limit(MIN_LIMIT))?;
+            let runner = &mut arms.runners[index];
+            if ran.left_behind > 0 && runner.made == 0 {
+                let (label, left) = (&runner.result.label, ran.left_behind);
+                let note = format!("{label}: the command left {left} processes behind, killed after a second");
+                arms.output.progress.note(&note);
+            }
+            runner.add(&ran, trial, self.intervals);
+            Ok(ran.end.at)
+        };
+        arms.trials(process, round..round + 1, (&name, 0, 0), |_| what.clone(), make)
     }
 
     /// Runs the trial of one arm. The error says why the arm drops out.
@@ -392,7 +379,7 @@ impl Session<'_> {
         library: Option<&Path>,
         limit: Option<Duration>,
     ) -> Result<Ran, Failure> {
-        let before = self.same_output.as_ref().map(SameOutput::before);
+        let before = self.same_output.as_ref().map(SameOutput::state);
         let task = Task {
             command: &self.job.command,
             environment,
@@ -405,18 +392,16 @@ impl Session<'_> {
         let ran = process::run(&task, self.interrupt)?;
         if let Some(line) = &self.job.verify {
             let command: [OsString; 3] = ["sh".into(), "-c".into(), line.into()];
-            let verified = process::run(
-                &Task { command: &command, preloaded: &self.preloaded, ..Task::default() },
-                self.interrupt,
-            );
-            verified.map_err(|failure| match failure {
+            let task = Task { command: &command, preloaded: &self.preloaded, ..Task::default() };
+            process::run(&task, self.interrupt).map_err(|failure| match failure {
                 Failure::Interrupted => failure,
                 failure => Failure::Workload(format!("--verify failed: {failure}")),
             })?;
         }
-        let same = self.same_output.as_mut().zip(before);
-        let differs = same.and_then(|(same, before)| same.objection(before, &ran.stdout_sha256));
-        differs.map_or(Ok(ran), |reason| Err(Failure::Workload(reason)))
+        if let Some((same, before)) = self.same_output.as_mut().zip(before) {
+            same.check(before, &ran.stdout_sha256).map_err(Failure::Workload)?;
+        }
+        Ok(ran)
     }
 }
 
@@ -461,6 +446,7 @@ fn is_allocator(file: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::process::Spent;
     use clap::{Command, FromArgMatches};
 
     fn asked(line: &str) -> Result<Job, String> {

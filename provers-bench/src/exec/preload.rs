@@ -7,23 +7,18 @@ use crate::results::Outcome;
 use anyhow::{Context, bail};
 use nix::unistd::{Gid, Uid};
 use object::elf::{FileHeader64, PT_INTERP};
+use object::read::ReadCache;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, FileKind, Object, ObjectSymbol};
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// The arms that `exec` can preload, with their libraries and settings, in the order of tables.
-fn preloads() -> impl Iterator<Item = (&'static str, Preload)> {
-    ARMS.iter().filter_map(|arm| Some((arm.name, arm.preload?)))
-}
-
 /// How `exec` starts the arm `name`.
 fn preload(name: &str) -> Option<Preload> {
-    preloads().find(|(known, _)| *known == name).map(|(_, preload)| preload)
+    ARMS.iter().find(|arm| arm.name == name)?.preload
 }
 
 /// The variable that names libraries to the loader.
@@ -55,13 +50,8 @@ pub(super) struct Candidate {
     pub(super) trouble: Option<Outcome>,
 }
 
-/// A library that was named on the command line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Named {
-    /// An allocator of the table, or a new one.
-    pub(crate) name: String,
-    pub(crate) path: PathBuf,
-}
+/// A library that was named on the command line: an allocator of the table or a new one, and its path.
+pub(crate) type Named = (String, PathBuf);
 
 /// Parses `NAME=PATH`, or the path of our own library.
 pub(crate) fn named(given: &str) -> Result<Named, String> {
@@ -73,14 +63,15 @@ pub(crate) fn named(given: &str) -> Result<Named, String> {
     if name.is_empty() || name.contains('/') {
         return Err("expected a library's path, or NAME=PATH for an allocator other than zk-alloc".into());
     }
-    Ok(Named { name: name.into(), path })
+    Ok((name.into(), path))
 }
 
 /// Returns one name for each arm that `given` selects; a name may occur twice. The names of `libraries` are valid as
 /// well.
 pub(super) fn names(given: &[String], libraries: &[Named]) -> Result<Vec<String>, UsageError> {
-    let known: Vec<_> = preloads().map(|(name, _)| name.to_owned()).collect();
-    let added = libraries.iter().map(|named| named.name.clone()).filter(|name| !known.contains(name));
+    let preloads = ARMS.iter().filter(|arm| arm.preload.is_some());
+    let known: Vec<_> = preloads.map(|arm| arm.name.to_owned()).collect();
+    let added = libraries.iter().map(|(name, _)| name.clone()).filter(|name| !known.contains(name));
     let known: Vec<_> = known.iter().cloned().chain(added).collect();
     let mut names = Vec::new();
     for given in given {
@@ -106,10 +97,8 @@ pub(super) fn candidates(
 ) -> Vec<Candidate> {
     let mut candidates: Vec<Candidate> = Vec::new();
     for (name, label) in names.iter().zip(plan::labels(names.iter().map(String::as_str))) {
-        let candidate = match candidates.iter().find(|candidate| candidate.arm == *name) {
-            Some(same) => same.clone(),
-            None => candidate(name, libraries, &ours),
-        };
+        let same = candidates.iter().find(|candidate| candidate.arm == *name).cloned();
+        let candidate = same.unwrap_or_else(|| candidate(name, libraries, &ours));
         candidates.push(Candidate { label, preloaded: preloaded.into(), ..candidate });
     }
     candidates
@@ -118,12 +107,12 @@ pub(super) fn candidates(
 fn candidate(name: &str, libraries: &[Named], ours: &impl Fn() -> Result<PathBuf, String>) -> Candidate {
     let preload = preload(name);
     let library = preload.map(|preload| preload.library);
-    let serves = |named: &&Named| {
-        let of = self::preload(&named.name);
-        named.name == name || of.is_some_and(|of| of.library != Library::None && Some(of.library) == library)
+    let serves = |(named, _): &&Named| {
+        let of = self::preload(named);
+        named == name || of.is_some_and(|of| of.library != Library::None && Some(of.library) == library)
     };
     let found = match (libraries.iter().find(serves), library) {
-        (Some(named), _) => Ok(Some(named.path.clone())),
+        (Some((_, path)), _) => Ok(Some(path.clone())),
         (None, Some(Library::Packaged { files, debian, fedora })) => {
             found(files).map(Some).ok_or_else(|| not_installed(debian, fedora))
         }
@@ -203,28 +192,23 @@ pub(super) fn environment(candidate: &Candidate, command: &[OsString]) -> String
 /// Dockerfile lines that install an allocator. They belong after all commands that need the C library's own allocator.
 pub(super) fn dockerfile(candidate: &Candidate) -> Vec<String> {
     let mut lines = Vec::new();
-    let file = candidate.file();
     let variables = candidate.environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
     // No distribution has our package, so the library's file is copied.
     let package = candidate.package.as_ref().filter(|(package, _)| package != OUR_PACKAGE);
-    let preload = match (package, file) {
-        (Some((package, _)), Some(file)) if Path::new("/etc/debian_version").is_file() => {
-            lines.push(format!(
-                "RUN apt-get update && apt-get install -y --no-install-recommends {package} && rm -rf /var/lib/apt/lists/*"
-            ));
-            Some(file)
-        }
-        (Some((package, _)), Some(file)) => {
-            lines.push(format!("RUN dnf install -y {package} && dnf clean all"));
-            Some(file)
-        }
-        (None, Some(file)) => {
-            lines.push(format!("COPY {file} /usr/local/lib/{file}"));
-            Some(format!("/usr/local/lib/{file}"))
-        }
-        (_, None) => None,
-    };
-    let preload = preload.map(|library| format!("LD_PRELOAD={library}"));
+    let preload = candidate.file().map(|file| {
+        let (line, library) = match package {
+            Some((package, _)) if Path::new("/etc/debian_version").is_file() => (
+                format!(
+                    "RUN apt-get update && apt-get install -y --no-install-recommends {package} && rm -rf /var/lib/apt/lists/*"
+                ),
+                file,
+            ),
+            Some((package, _)) => (format!("RUN dnf install -y {package} && dnf clean all"), file),
+            None => (format!("COPY {file} /usr/local/lib/{file}"), format!("/usr/local/lib/{file}")),
+        };
+        lines.push(line);
+        format!("LD_PRELOAD={library}")
+    });
     let words: Vec<_> = preload.into_iter().chain(variables).collect();
     lines.push(format!("ENV {}", words.join(" ")));
     lines
@@ -244,8 +228,6 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// The headers of a program end before this offset.
-const HEADERS_BYTES: u64 = 1 << 16;
 /// The most interpreters to follow from a script. The kernel's limit is as low.
 const MAX_INTERPRETERS: usize = 4;
 
@@ -258,11 +240,11 @@ const OURS_IN_RUST: &str = "zk_alloc";
 /// A program on this machine.
 #[derive(Debug)]
 pub(super) struct Target {
-    pub(super) path: PathBuf,
-    /// Why no library can be preloaded into it.
-    pub(super) obstacle: Option<String>,
-    /// A warning: the program links an allocator of its own, whose requests never reach a preloaded library.
-    pub(super) remark: Option<String>,
+    /// The program's file name.
+    pub(super) name: String,
+    /// A warning: the program links an allocator of its own, whose requests never reach a preloaded library. The error says why no
+    /// library can be preloaded into the program.
+    pub(super) remark: Result<Option<String>, String>,
 }
 
 impl Target {
@@ -272,29 +254,19 @@ impl Target {
         let path = located(word).with_context(|| {
             format!("no program {} to run: there is none, or it is not executable", Path::new(word).display())
         })?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut program = path.clone();
         for _ in 0..MAX_INTERPRETERS {
             if let Some(obstacle) = privileges(&program) {
-                return Ok(Self { path, obstacle: Some(obstacle), remark: None });
+                return Ok(Self { name, remark: Err(obstacle) });
             }
             let bytes = fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?;
-            match interpreter(&bytes) {
-                Some(interpreter) => program = interpreter,
-                None => {
-                    let (remark, obstacle) = match linked(&program, &bytes) {
-                        Ok(remark) => (remark, None),
-                        Err(obstacle) => (None, Some(obstacle)),
-                    };
-                    return Ok(Self { path, obstacle, remark });
-                }
-            }
+            let Some(interpreter) = interpreter(&bytes) else {
+                return Ok(Self { name, remark: linked(&program, &bytes) });
+            };
+            program = interpreter;
         }
         bail!("{} is a script with too many interpreters that are scripts themselves", path.display())
-    }
-
-    /// The program's file name.
-    pub(super) fn name(&self) -> String {
-        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 }
 
@@ -332,12 +304,11 @@ fn privileges(program: &Path) -> Option<String> {
 
 /// Whether a program has no loader; `None` if it is not a readable 64-bit ELF program.
 pub(super) fn is_static(program: &Path) -> Option<bool> {
-    // The headers come first in the file.
-    let mut bytes = Vec::new();
-    fs::File::open(program).ok()?.take(HEADERS_BYTES).read_to_end(&mut bytes).ok()?;
-    let header = FileHeader64::<Endianness>::parse(&*bytes).ok()?;
+    // Reads only the headers.
+    let file = &ReadCache::new(fs::File::open(program).ok()?);
+    let header = FileHeader64::<Endianness>::parse(file).ok()?;
     let endian = header.endian().ok()?;
-    let headers = header.program_headers(endian, &*bytes).ok()?;
+    let headers = header.program_headers(endian, file).ok()?;
     Some(!headers.iter().any(|header| header.p_type(endian) == PT_INTERP))
 }
 
@@ -351,14 +322,10 @@ pub(super) fn is_allocator(library: &Path) -> bool {
 /// A note on how a program was linked, as far as its file shows. The error says why no library can be preloaded.
 fn linked(program: &Path, bytes: &[u8]) -> Result<Option<String>, String> {
     let name = program.display();
-    let elf = match FileKind::parse(bytes) {
-        Ok(FileKind::Elf64) => ElfFile64::<Endianness>::parse(bytes).ok(),
-        Ok(FileKind::Elf32) => {
-            return Err(format!("{name} is a 32-bit program, and the libraries are for 64 bits"));
-        }
-        _ => None,
-    };
-    let elf = elf.ok_or_else(|| format!("{name} is no ELF program"))?;
+    if matches!(FileKind::parse(bytes), Ok(FileKind::Elf32)) {
+        return Err(format!("{name} is a 32-bit program, and the libraries are for 64 bits"));
+    }
+    let elf = ElfFile64::<Endianness>::parse(bytes).map_err(|_| format!("{name} is no ELF program"))?;
     match loader(&elf, bytes) {
         None => Err(format!("{name} is static: there is no loader that could preload a library")),
         Some(loader) if loader.contains("musl") => {
@@ -399,7 +366,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_name_given_twice_is_two_arms_and_a_new_name_adds_its_library() {
-        let mine = Named { name: "mine".into(), path: "/lib/mine.so".into() };
+        let mine = ("mine".to_owned(), PathBuf::from("/lib/mine.so"));
         let names = names(&owned(&["glibc", "mine", "glibc"]), std::slice::from_ref(&mine)).unwrap();
         let candidates = candidates(&names, &[mine], "a.so", || unreachable!("ours does not take part"));
         let labels: Vec<_> = candidates.iter().map(|candidate| candidate.label.as_str()).collect();
@@ -412,7 +379,7 @@ pub(crate) mod tests {
     /// A path given for an allocator must also serve its tuned arm, or the two would measure different libraries.
     #[test]
     fn a_named_library_serves_the_plain_and_the_tuned_arm() {
-        let named = Named { name: "jemalloc".into(), path: "/opt/je.so".into() };
+        let named = ("jemalloc".into(), "/opt/je.so".into());
         let candidates = candidates(&owned(&["jemalloc-tuned", "glibc-tuned"]), &[named], "", || Err("none".into()));
         assert_eq!(candidates[0].library.as_deref(), Some(Path::new("/opt/je.so")));
         assert_eq!(candidates[1].library, None);
@@ -472,7 +439,7 @@ pub(crate) mod tests {
     #[test]
     fn a_dynamic_program_is_accepted_and_a_text_file_is_refused() {
         let own = env::current_exe().unwrap();
-        assert_eq!(Target::of(&[own.clone().into()]).unwrap().obstacle, None);
+        assert!(Target::of(&[own.clone().into()]).unwrap().remark.is_ok());
         assert_eq!((is_static(&own), is_static(Path::new("/proc/self/maps"))), (Some(false), None));
         assert!(linked(Path::new("/text"), b"text").unwrap_err().contains("no ELF program"));
         assert!(Target::of(&["no-such-program-here".into()]).is_err());

@@ -26,7 +26,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -62,12 +62,8 @@ pub(super) struct Task<'a> {
 
 /// The result of a run.
 pub(super) struct Ran {
-    pub(super) wall: Duration,
-    /// CPU time and faults of all its processes that were waited for.
-    pub(super) spent: Spent,
-    pub(super) peak_rss_bytes: u64,
-    /// Resident memory at the last poll that found a process.
-    pub(super) last_rss_bytes: u64,
+    /// Its end: its time, the CPU time and faults of all its processes that were waited for, and its peak.
+    pub(super) end: Mark,
     /// Milliseconds since the start, and resident bytes at that time.
     pub(super) rss_over_time: Vec<(u32, u64)>,
     pub(super) marks: Vec<Mark>,
@@ -82,13 +78,15 @@ pub(super) struct Ran {
     pub(super) stderr: Vec<String>,
 }
 
-/// A line of the output that matched.
-#[derive(Clone, Copy, Debug)]
+/// A line of the output that matched, or the end of a run.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mark {
+    /// Time since the start.
     pub(super) at: Duration,
     pub(super) spent: Spent,
+    /// Resident memory at the last poll that found a process.
     pub(super) rss_bytes: u64,
-    /// Peak since the previous mark.
+    /// Peak since the previous mark, or of the whole run.
     pub(super) peak_rss_bytes: u64,
 }
 
@@ -103,8 +101,8 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
     Exited::default().reap();
     let before = peak_rss_bytes().unwrap_or(0);
     let (sender, events) = mpsc::channel();
-    let program = task.command.first().cloned().unwrap_or_default();
-    let mut command = Command::new(&program);
+    let program = &task.command[0];
+    let mut command = Command::new(program);
     command.args(&task.command[1..]);
     if task.preloaded.is_empty() {
         command.env_remove(PRELOAD);
@@ -142,25 +140,19 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
     };
     let ended = watch.until_ended(&events, task.limit, interrupt);
     let left_behind = watch.end_all(pid, ended.is_ok());
-    let join =
-        |reader: Option<thread::JoinHandle<String>>| reader.and_then(|reader| reader.join().ok()).unwrap_or_default();
-    let stdout_sha256 = join(stdout);
+    let stdout_sha256 = stdout.and_then(|reader| reader.join().ok()).unwrap_or_default();
     let stderr: VecDeque<String> = stderr.and_then(|reader| reader.join().ok()).unwrap_or_default();
     let wall = ended?;
-    match watch.exited.status(pid) {
+    match watch.exited.statuses.get(&pid).copied() {
         Some(status) if status.success() => {}
         Some(status) => return Err(Failure::Died(process::how_it_died(status, "", stderr.into()))),
         None => return Err(Failure::Died("ended without a status".into())),
     }
     // The kernel's maximum includes the memory before `execve`, when the process was a copy of this driver.
     let alone = watch.exited.max_rss_bytes.filter(|bytes| *bytes > before).unwrap_or(0);
-    let seen = watch.seen.iter().map(|(_, bytes)| *bytes);
-    let last_rss_bytes = watch.last_rss_bytes();
+    let peak_rss_bytes = watch.seen.iter().map(|(_, bytes)| *bytes).fold(alone, u64::max);
     Ok(Ran {
-        wall,
-        spent: watch.exited.spent,
-        peak_rss_bytes: seen.max().unwrap_or(0).max(alone),
-        last_rss_bytes,
+        end: Mark { at: wall, spent: watch.exited.spent, rss_bytes: watch.last_rss_bytes(), peak_rss_bytes },
         rss_over_time: watch.seen,
         marks: watch.marks,
         mapped: watch.tree.mapped(watch.exited.spent),
@@ -212,10 +204,8 @@ impl Watch<'_> {
                     }
                     return Ok(at - self.started);
                 }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Failure::Died("the thread that waits for it has ended".into()));
-                }
+                // Time for the next poll. The channel stays connected until the end was sent.
+                Err(_) => {}
             }
         }
     }
@@ -373,13 +363,12 @@ impl<'a> ProcessTree<'a> {
 /// Whether a process with these `maps` has `library` mapped; `None` if it is too early to tell. The loader maps
 /// preloaded libraries before the program's own dependencies, which include the C library.
 fn told_by(maps: &str, library: Option<&Path>) -> Option<bool> {
-    let paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..])).map(Path::new);
-    let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned).unwrap_or_default();
-    if library.is_some_and(|library| paths.clone().any(|path| path == library)) {
+    let paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
+    if library.is_some_and(|library| paths.clone().any(|path| Path::new(path) == library)) {
         return Some(true);
     }
-    let is_c_library = |path: &Path| name(path).starts_with("libc.so") || name(path).starts_with("libc-");
-    paths.clone().any(is_c_library).then_some(false)
+    let mut names = paths.filter_map(|path| path.rsplit('/').next());
+    names.any(|name| name.starts_with("libc.so") || name.starts_with("libc-")).then_some(false)
 }
 
 /// Makes this process the parent of processes that the command leaves behind. Called once per process.
@@ -393,14 +382,10 @@ struct Exited {
     spent: Spent,
     /// The highest resident memory of a single process.
     max_rss_bytes: Option<u64>,
-    statuses: Vec<(Pid, ExitStatus)>,
+    statuses: BTreeMap<Pid, ExitStatus>,
 }
 
 impl Exited {
-    fn status(&self, pid: Pid) -> Option<ExitStatus> {
-        self.statuses.iter().find(|(ended, _)| *ended == pid).map(|(_, status)| *status)
-    }
-
     /// Waits for every child that has ended. Its figures include those of all children that it waited for itself.
     fn reap(&mut self) {
         loop {
@@ -417,7 +402,7 @@ impl Exited {
             self.spent = self.spent.plus((&usage).into());
             // In KiB (getrusage(2)).
             self.max_rss_bytes = self.max_rss_bytes.max(Some(usage.ru_maxrss.unsigned_abs() * 1024));
-            self.statuses.push((Pid::from_raw(pid), ExitStatus::from_raw(status)));
+            self.statuses.entry(Pid::from_raw(pid)).or_insert(ExitStatus::from_raw(status));
         }
     }
 }
@@ -445,40 +430,33 @@ impl SameOutput {
         self.file == Path::new(STDOUT)
     }
 
-    /// The state of the file before a run.
-    pub(super) fn before(&self) -> State {
-        state(&self.file)
+    /// The state of the file now.
+    pub(super) fn state(&self) -> State {
+        let file = fs::metadata(&self.file).ok()?;
+        Some((file.ino(), file.ctime(), file.ctime_nsec()))
     }
 
-    /// Compares the output of a run with that of the first run. Returns why the run does not count, if it does not.
-    pub(super) fn objection(&mut self, before: State, stdout_sha256: &str) -> Option<String> {
+    /// Compares the output of a run with that of the first run. `before` is the state of the file before the run. The error says why
+    /// the run does not count.
+    pub(super) fn check(&mut self, before: State, stdout_sha256: &str) -> Result<(), String> {
         let name = self.file.display();
         let found = if self.is_stdout() {
             stdout_sha256.to_owned()
         } else {
             // Otherwise a file from an earlier run could pass for this run's.
-            if state(&self.file) == before {
-                return Some(format!("it did not write {name}"));
+            if self.state() == before {
+                return Err(format!("it did not write {name}"));
             }
-            match machine::sha256_of(&self.file) {
-                Some(found) => found,
-                None => return Some(format!("{name} cannot be read")),
-            }
+            machine::sha256_of(&self.file).ok_or_else(|| format!("{name} cannot be read"))?
         };
         let what = if self.is_stdout() { "its output".into() } else { name.to_string() };
         let expected = self.expected.get_or_insert_with(|| found.clone());
-        let [short, expected_short] = [&found, expected].map(|digest| digest.chars().take(12).collect::<String>());
-        (found != *expected).then(|| {
-            format!(
-                "{what} differs from that of the first run, without a library: SHA-256 {short}…, not {expected_short}…"
-            )
-        })
+        if found == *expected {
+            return Ok(());
+        }
+        let [found, expected] = [&found, expected].map(|digest| digest.chars().take(12).collect::<String>());
+        Err(format!("{what} differs from that of the first run, without a library: SHA-256 {found}…, not {expected}…"))
     }
-}
-
-fn state(file: &Path) -> State {
-    let file = fs::metadata(file).ok()?;
-    Some((file.ino(), file.ctime(), file.ctime_nsec()))
 }
 
 /// A pipe that is scanned while it is read.

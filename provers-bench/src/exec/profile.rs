@@ -15,8 +15,7 @@ use anyhow::{Context, anyhow, bail};
 use perf_event::data::Record;
 use perf_event::events::Software;
 use perf_event::{Builder, SampleFlag};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt::Write;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io, iter, thread};
@@ -34,7 +33,7 @@ const MAX_FUNCTIONS: usize = 10;
 pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<String> {
     let target = Target::of(&job.command)?;
     let (preloaded, _) = inherited(environment());
-    let name = target.name();
+    let name = target.name;
     process::adopt_orphans()?;
     let (folder, _) = new_folder(job.measured.out.as_deref(), &format!("profile-{name}"))?;
     let folder = folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?;
@@ -55,24 +54,17 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<String
     fs::write(&raw_path, raw).with_context(|| format!("cannot write {}", raw_path.display()))?;
     let before = Profile::read(&raw_path)?;
 
-    let ours = match &target.obstacle {
-        Some(obstacle) => Err(obstacle.clone()),
-        None => ours(job, &preloaded),
-    };
-    let under_ours = match ours {
-        Err(reason) => {
-            eprintln!("not run under {OURS}: {reason}");
-            None
-        }
-        Ok(candidate) => {
-            eprintln!("{name}: once under {OURS}");
-            let mut environment = candidate.variables();
-            let place = folder.join(OURS_FOLDER);
-            environment.push(("ZK_ALLOC_PROFILE".into(), place.display().to_string()));
-            let ran = run(&environment, candidate.library.as_deref())?;
-            Some((ran, largest(&place)))
-        }
-    };
+    let ours = target.remark.and_then(|_| ours(job, &preloaded));
+    let ours = ours.inspect_err(|reason| eprintln!("not run under {OURS}: {reason}")).ok();
+    let under_ours = ours.map(|candidate| {
+        eprintln!("{name}: once under {OURS}");
+        let mut environment = candidate.variables();
+        let place = folder.join(OURS_FOLDER);
+        environment.push(("ZK_ALLOC_PROFILE".into(), place.display().to_string()));
+        let ran = run(&environment, candidate.library.as_deref())?;
+        anyhow::Ok((ran, largest(&place)))
+    });
+    let under_ours = under_ours.transpose()?;
     let peak = under_ours.as_ref().and_then(|(_, profile)| profile.as_ref());
     let functions = functions(&before, peak, page_bytes);
     let peak = peak.map(|profile| flame_graph(profile, Value::PeakSpace)).transpose()?;
@@ -98,11 +90,10 @@ fn ours(job: &Job, preloaded: &str) -> Result<Candidate, String> {
 
 /// The profile with the highest peak in a folder: one process of a command does most of its work.
 fn largest(folder: &Path) -> Option<Profile> {
-    let entries = fs::read_dir(folder).ok()?;
-    let paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    let raw = paths.iter().filter(|path| path.extension().is_some_and(|extension| extension == "raw"));
+    let paths = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    let raw = paths.filter(|path| path.extension().is_some_and(|extension| extension == "raw"));
     // A process that was killed may have left an incomplete profile.
-    let read = |path: &PathBuf| Profile::read(path).inspect_err(|error| eprintln!("left out: {error:#}")).ok();
+    let read = |path: PathBuf| Profile::read(&path).inspect_err(|error| eprintln!("left out: {error:#}")).ok();
     raw.filter_map(read).max_by_key(|profile| profile.total(Value::PeakSpace))
 }
 
@@ -113,8 +104,8 @@ fn flame_graph(profile: &Profile, value: Value) -> anyhow::Result<Option<String>
 /// The results of the two runs, as lines of text.
 fn facts(name: &str, own: &Ran, ours: Option<&Ran>, share: f64, lost: u64) -> Vec<String> {
     let fact = |how: String, ran: &Ran| {
-        let [faults, wall] = [format::count(ran.spent.minflt), format::time(ran.wall.as_nanos() as u64)];
-        format!("{how}: {faults} page faults, {wall}, peak RSS {}.", format::bytes(ran.peak_rss_bytes))
+        let [faults, wall] = [format::count(ran.end.spent.minflt), format::time(ran.end.at.as_nanos() as u64)];
+        format!("{how}: {faults} page faults, {wall}, peak RSS {}.", format::bytes(ran.end.peak_rss_bytes))
     };
     let mut facts = vec![fact(format!("{name} as it is"), own)];
     facts.extend(ours.map(|ran| fact(format!("Under {OURS}, with sampling"), ran)));
@@ -132,24 +123,19 @@ type Function = (String, u64, Option<u64>);
 
 /// The program's functions, those with the most faulted or held bytes first.
 fn functions(before: &Profile, peak: Option<&Profile>, page_bytes: u64) -> Vec<Function> {
-    let faulted = by_function(before, Value::FreshSpace);
-    let peak = peak.map(|peak| by_function(peak, Value::PeakSpace));
-    let names: BTreeSet<_> = faulted.keys().chain(peak.iter().flat_map(BTreeMap::keys)).collect();
-    let of = |figures: &BTreeMap<String, u64>, name: &String| figures.get(name).copied().unwrap_or(0);
-    let mut functions: Vec<_> =
-        names.into_iter().map(|name| (name, of(&faulted, name), peak.as_ref().map(|peak| of(peak, name)))).collect();
-    functions.sort_by_key(|(_, faulted, peak)| std::cmp::Reverse((*faulted).max(peak.unwrap_or(0))));
-    functions.into_iter().map(|(name, faulted, peak)| (name.clone(), faulted / page_bytes, peak)).collect()
-}
-
-/// A figure in bytes by the program's innermost function.
-fn by_function(profile: &Profile, value: Value) -> BTreeMap<String, u64> {
-    let mut functions = BTreeMap::<String, u64>::new();
-    for line in profile.folded(value).lines() {
-        let (calls, bytes) = folded_line(line);
-        *functions.entry(short(function_of(&calls))).or_default() += bytes;
-    }
-    functions
+    // The faulted and the held bytes, by the program's innermost function.
+    let mut functions = BTreeMap::<String, [u64; 2]>::new();
+    let mut add = |profile: &Profile, value, place: usize| {
+        for line in profile.folded(value).lines() {
+            let (calls, bytes) = folded_line(line);
+            functions.entry(short(function_of(&calls))).or_default()[place] += bytes;
+        }
+    };
+    add(before, Value::FreshSpace, 0);
+    peak.iter().for_each(|peak| add(peak, Value::PeakSpace, 1));
+    let mut functions: Vec<_> = functions.into_iter().collect();
+    functions.sort_by_key(|&(_, [faulted, held])| std::cmp::Reverse(faulted.max(held)));
+    functions.into_iter().map(|(name, [faulted, held])| (name, faulted / page_bytes, peak.map(|_| held))).collect()
 }
 
 fn table(functions: &[Function]) -> String {
@@ -261,11 +247,8 @@ impl Sampled {
         let mappings = largest.mappings.iter().chain(inherited.flat_map(|(_, process)| &process.mappings));
         let mut text = "zk-alloc-profile 1\nmean_bytes 1\nmissed 0\n".to_owned();
         for (chain, samples) in &largest.chains {
-            let _ = write!(text, "site 0 0 0 0 0 0 {} :", samples * PERIOD * page_bytes);
-            for address in chain {
-                let _ = write!(text, " {address:x}");
-            }
-            text.push('\n');
+            let addresses: String = chain.iter().map(|address| format!(" {address:x}")).collect();
+            text += &format!("site 0 0 0 0 0 0 {} :{addresses}\n", samples * PERIOD * page_bytes);
         }
         text += "maps\n";
         text.extend(mappings.map(String::as_str));

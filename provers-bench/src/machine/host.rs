@@ -89,7 +89,7 @@ impl Host {
             limit_bytes: limit_bytes(),
             cpu_limit: cpu_limit(),
             overcommit: number("/proc/sys/vm/overcommit_memory"),
-            nodes: nodes(Path::new("/sys/devices/system/node")),
+            nodes: nodes(),
             max_map_count: number("/proc/sys/vm/max_map_count"),
         }
     }
@@ -126,8 +126,8 @@ fn reported_bytes(order: &str) -> Option<u64> {
     Some((4 << 10) << order)
 }
 
-fn nodes(folder: &Path) -> usize {
-    let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+fn nodes() -> usize {
+    let names = fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten().map(|entry| entry.file_name());
     let is_node = |name: &str| name.strip_prefix("node").is_some_and(|number| number.parse::<u32>().is_ok());
     names.filter(|name| name.to_str().is_some_and(is_node)).count().max(1)
 }
@@ -151,10 +151,7 @@ pub(crate) fn compaction_stalls() -> u64 {
 /// Memory of this process in huge pages. If it has none, this counts the machine's anonymous folios of several pages.
 /// Some kernels make only those, and report them only for the whole machine.
 pub(crate) fn large_folio_bytes() -> Option<u64> {
-    let of_size = |kib: u64| {
-        let count = format!("/sys/kernel/mm/transparent_hugepage/hugepages-{kib}kB/stats/nr_anon");
-        Some(fs::read_to_string(count).ok()?.trim().parse::<u64>().ok()? * (kib << 10))
-    };
+    let of_size = |kib: u64| Some(number(&format!("{HUGE_PAGES}/hugepages-{kib}kB/stats/nr_anon"))? * (kib << 10));
     match huge_page_bytes()? {
         // Folios of 16 KiB to 1 MiB.
         0 => Some((4..=10).filter_map(|log2_kib| of_size(1 << log2_kib)).sum()),
@@ -235,10 +232,7 @@ mod tests {
 
     #[test]
     fn a_reporting_order_is_a_block_size_or_none() {
-        assert_eq!(reported_bytes("9"), Some(2 << 20));
-        assert_eq!(reported_bytes("5"), Some(128 << 10));
-        assert_eq!(reported_bytes("-1"), None);
-        assert_eq!(reported_bytes("4294967295"), None);
-        assert_eq!(reported_bytes(""), None);
+        let blocks = ["9", "5", "-1", "4294967295", ""].map(reported_bytes);
+        assert_eq!(blocks, [Some(2 << 20), Some(128 << 10), None, None, None]);
     }
 }

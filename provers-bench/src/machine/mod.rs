@@ -25,7 +25,6 @@ pub(crate) struct Machine {
     /// Setting of transparent huge pages, for results without a [kind](Self::kind).
     pub(crate) transparent_huge_pages: Option<String>,
     /// `None` in results from before it was recorded.
-    #[serde(default)]
     pub(crate) kind: Option<Kind>,
     /// `vm.overcommit_memory`.
     pub(crate) overcommit_memory: Option<String>,

@@ -316,10 +316,8 @@ pub(crate) mod tests {
     #[test]
     fn memory_is_summed_over_the_time_of_the_proof() {
         let seen = [(0, 1_000), (1_000, 1_000), (2_000, 3_000), (9_000, 9_000)];
-        assert_eq!(byte_seconds(&seen[..2], Duration::from_secs(2)), Some(2_000));
-        assert_eq!(byte_seconds(&seen[..3], Duration::from_secs(2)), Some(3_000));
-        assert_eq!(byte_seconds(&seen, Duration::from_secs(2)), Some(3_000));
-        assert_eq!(byte_seconds(&[], Duration::from_secs(2)), None);
+        let sums = [&seen[..2], &seen[..3], &seen, &[]].map(|seen| byte_seconds(seen, Duration::from_secs(2)));
+        assert_eq!(sums, [Some(2_000), Some(3_000), Some(3_000), None]);
     }
 
     /// The curve must show memory that is allocated within a proof. A process of its own allocates it, so that no other test

@@ -1,8 +1,7 @@
 //! Finds the arms' binaries next to the driver. `cargo run` builds only the binary that it runs, so a driver that cargo
 //! started builds the arms first.
 
-use super::process::Failure;
-use super::process::Interrupt;
+use super::process::{Failure, Interrupt};
 use crate::machine::BuildInfo;
 use crate::plan::Contestant;
 use anyhow::{Context, bail};
@@ -13,7 +12,6 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::SystemTime;
 
 /// Returns the folder with the binaries of `contestants`. If cargo started this process, builds them first. Fails if a
 /// binary is missing or older than its sources. The error is [`Failure::Interrupted`] if the user stopped the build.
@@ -176,10 +174,9 @@ impl Cargo {
         // The profile `dev` builds into the folder `debug`.
         let profile = if profile == "debug" { "dev".into() } else { profile.to_owned() };
         arguments.extend(["--profile".into(), profile]);
-        let parent = folder.parent();
         if let Some(target) = target_folder(folder) {
             arguments.extend(["--target-dir".into(), target.into()]);
-            if parent != Some(target) {
+            if folder.parent() != Some(target) {
                 arguments.extend(["--target".into(), BuildInfo::current().target.into()]);
             }
         }
@@ -211,13 +208,10 @@ fn described<'a>(metadata: &'a Value, package: &str) -> impl Iterator<Item = &'a
 /// The hash in [`BuildInfo`] covers the harness and the allocator, but not a user's own prover. This check covers the
 /// prover too, so that driver and arms are not compared across two states of its sources.
 fn newer_source(binary: &Path) -> Option<PathBuf> {
+    let modified = |path: &Path| fs::metadata(path).ok()?.modified().ok();
     let list = fs::read_to_string(binary.with_extension("d")).ok()?;
     let built = modified(binary)?;
     sources(&list).into_iter().find(|source| modified(source).is_some_and(|changed| changed > built))
-}
-
-fn modified(path: &Path) -> Option<SystemTime> {
-    fs::metadata(path).ok()?.modified().ok()
 }
 
 /// The prerequisites in a makefile of one rule, `target: source source`. A backslash escapes a space in a path.
@@ -231,7 +225,7 @@ fn sources(list: &str) -> Vec<PathBuf> {
 mod tests {
     use super::*;
     use crate::plan;
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime};
 
     fn arguments(folder: &str) -> String {
         let cargo = Cargo { program: "cargo".into(), manifest_folder: "/w/bench".into(), package: "bench".into() };

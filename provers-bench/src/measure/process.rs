@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -48,7 +48,6 @@ pub(crate) enum Failure {
 pub(crate) struct ChildProcess {
     binary: PathBuf,
     child: Child,
-    stdin: Option<ChildStdin>,
     /// The lines of its stdout. The channel disconnects when the child closes its stdout.
     answers: Receiver<String>,
     stderr: Option<JoinHandle<VecDeque<String>>>,
@@ -69,16 +68,15 @@ impl ChildProcess {
             .spawn()
             .map_err(|source| Failure::Start { binary: binary.to_owned(), source })?;
         let (sender, answers) = mpsc::channel();
-        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        if let Some(stdout) = stdout {
+        if let Some(stdout) = child.stdout.take() {
             // A line that is not valid text counts as garbage, so it must be forwarded too.
             let lines = BufReader::new(stdout).split(b'\n').map_while(Result::ok);
             // The send fails only if the receiver is gone.
             let mut forward = move |line: Vec<u8>| sender.send(String::from_utf8_lossy(&line).into_owned()).ok();
             thread::spawn(move || lines.into_iter().try_for_each(&mut forward));
         }
-        let stderr = stderr.map(|stderr| thread::spawn(move || last_lines(stderr)));
-        Ok(Self { binary: binary.to_owned(), child, stdin, answers, stderr, interrupt: interrupt.clone() })
+        let stderr = child.stderr.take().map(|stderr| thread::spawn(move || last_lines(stderr)));
+        Ok(Self { binary: binary.to_owned(), child, answers, stderr, interrupt: interrupt.clone() })
     }
 
     /// The process id.
@@ -109,7 +107,7 @@ impl ChildProcess {
 
     /// Lets the child exit by itself and returns the last lines of its stderr. A failing exit fails the arm.
     pub(crate) fn finish(mut self) -> Result<Vec<String>, Failure> {
-        drop(self.stdin.take());
+        drop(self.child.stdin.take());
         match self.exit_status(EXIT_PATIENCE) {
             Some(status) if status.success() => Ok(self.stderr_tail()),
             Some(status) => Err(self.died(status, " while exiting")),
@@ -118,11 +116,8 @@ impl ChildProcess {
     }
 
     fn ask(&mut self, request: &Request, limit: Duration) -> Result<Reply, Failure> {
-        let sent = line(request).map_err(io::Error::from).and_then(|line| match &mut self.stdin {
-            Some(stdin) => stdin.write_all(line.as_bytes()),
-            None => Err(io::ErrorKind::BrokenPipe.into()),
-        });
-        if sent.is_err() {
+        let sent = line(request).ok().and_then(|line| self.child.stdin.as_mut()?.write_all(line.as_bytes()).ok());
+        if sent.is_none() {
             return Err(self.gone());
         }
         let since = Instant::now();

@@ -3,8 +3,7 @@
 
 use crate::arms::BASELINE;
 use crate::measure::{Failure, Interrupt};
-use crate::results::record;
-use crate::results::{ArmResult, Ended, Outcome, Proof, SampleLog, WorkloadResult, format};
+use crate::results::{ArmResult, Ended, Outcome, Proof, SampleLog, WorkloadResult, format, widest_interval};
 use crate::sample::Sample;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rand::rngs::StdRng;
@@ -131,7 +130,7 @@ impl<'a, A> Rounds<'a, A> {
             }
             let widest = || {
                 let arms: Vec<_> = self.runners.iter().map(|runner| runner.result.clone()).collect();
-                record::widest_interval(&arms, self.baseline, self.seed)
+                widest_interval(&arms, self.baseline, self.seed)
             };
             if let Some(ended) = self.schedule.ends_after(process, widest) {
                 break ended;

@@ -10,7 +10,7 @@ use crate::protocol::profiles::{FILE, FIRST, FOLDER, Profile, TREE, WARM, moves}
 use crate::report::{self, Style};
 use crate::results::format;
 use crate::workloads::Prover;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ pub(crate) fn run(provers: &'static [Prover], args: &ProfileArgs) -> anyhow::Res
     let name = args.workload.clone().or(first).unwrap_or_default();
     let workload = plan::sized(prover, &[name], args.log_rows.map_or(Size::Own, Size::LogRows))?[0];
     let arm = arms::named(ARM).ok_or_else(|| {
-        UsageError::Other(
+        UsageError(
             "this bench was built without its feature profile: `cargo prove-bench profile PROVER` enables it".into(),
         )
     })?;
@@ -102,16 +102,13 @@ fn read(folder: &Path) -> anyhow::Result<Profile> {
     let path = folder.join(WARM).join(FILE);
     let text =
         fs::read_to_string(&path).with_context(|| format!("no profile there: cannot read {}", path.display()))?;
-    match serde_json::from_str(&text) {
-        Ok(profile) => Ok(profile),
-        Err(error) => bail!("{} is not a profile of this version: {error}", path.display()),
-    }
+    serde_json::from_str(&text).with_context(|| format!("{} is not a profile of this version", path.display()))
 }
 
 /// Largest number of rows in a table.
 const MAX_ROWS: usize = 10;
 
-/// A table of the functions with the most bytes alive at the peak.
+/// The peak in a sentence, and a table of the functions with the most bytes alive at it.
 fn sites(profile: &Profile) -> String {
     let rows = profile.groups().into_iter().take(MAX_ROWS).map(|group| {
         let share = group.peak_bytes as f64 / profile.peak_bytes.max(1) as f64 * 100.0;
@@ -124,16 +121,12 @@ fn sites(profile: &Profile) -> String {
         ]
     });
     let table = report::drawn("call site|at the peak|share|stage|lifetime", rows, Style::Terminal);
-    format!("{}\n{table}\n", peak(profile))
-}
-
-/// The peak, in a sentence.
-fn peak(profile: &Profile) -> String {
     let backing = match profile.backing_bytes {
         0 => String::new(),
         bytes => format!(", {} of it from the backing allocator", format::mebibytes(bytes)),
     };
-    format!("Live bytes at the peak of the warm proof: {}{backing}", format::mebibytes(profile.peak_bytes))
+    let peak = format::mebibytes(profile.peak_bytes);
+    format!("Live bytes at the peak of the warm proof: {peak}{backing}\n{table}\n")
 }
 
 /// A table of the call sites whose bytes at the peak changed since an earlier profile.

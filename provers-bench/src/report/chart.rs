@@ -2,7 +2,7 @@
 //! Every picture of a report is drawn by [`Chart`]: arms as lines, dots or areas over two axes.
 
 use crate::arms::{self, ARMS, Arm, Colour};
-use crate::results::{ArmResult, Interval, Ratio, Timed, WorkloadResult, format, view, warm_wall_ratios};
+use crate::results::{ArmResult, Interval, Ratio, RssPoint, Timed, WorkloadResult, format, view, warm_wall_ratios};
 use maud::{Markup, PreEscaped, html};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -116,11 +116,10 @@ pub(super) fn memory(workload: &WorkloadResult, palette: &Palette) -> Vec<Chart>
     let chart = |round: u32| {
         let over_time = |arm: &ArmResult| {
             let points = arm.rss_over_time.iter().filter(|point| point.round == round);
-            let point = |x: u32, bytes: u64| Point { x: f64::from(x), y: bytes as f64, ..Point::default() };
-            let points: Vec<_> = points.map(|rss| point(rss.at_ms, rss.rss_bytes)).collect();
-            let series =
-                Series { label: arm.label.clone(), look: palette.look(&arm.label), shape: Shape::Line, points };
-            (!series.points.is_empty()).then_some(series)
+            let point = |rss: &RssPoint| Point { x: rss.at_ms.into(), y: rss.rss_bytes as f64, ..Point::default() };
+            let points: Vec<_> = points.map(point).collect();
+            let look = palette.look(&arm.label);
+            (!points.is_empty()).then(|| Series { label: arm.label.clone(), look, shape: Shape::Line, points })
         };
         let times = points().filter(|point| point.round == round).map(|point| f64::from(point.at_ms));
         let what = match (workload.timed, round) {
@@ -433,7 +432,6 @@ impl Look {
 
 /// The appearance of each arm, by label: one colour per allocator, the same in every chart. Variants of an allocator differ by
 /// the dashes of their lines.
-#[derive(Debug)]
 pub(super) struct Palette(BTreeMap<String, Look>);
 
 impl Palette {

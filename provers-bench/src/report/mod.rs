@@ -65,7 +65,7 @@ pub(crate) fn read(name: &str, runs_folder: &Path) -> anyhow::Result<Run> {
 
 /// Runs `job` on the runs in `runs_folder` and returns the text for stdout.
 pub(crate) fn run(job: &Job, runs_folder: &Path) -> anyhow::Result<String> {
-    let misused = |text: String| Err(UsageError::Other(text).into());
+    let misused = |text: String| Err(UsageError(text).into());
     match (&job.run, &job.splice) {
         (Some(_), Some(name)) if name.is_empty() => {
             misused("--splice with a RUN needs the NAME to save it under".into())

@@ -162,7 +162,7 @@ fn block(what: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)> 
 
 /// A workload with the figures of the baseline and of our arm.
 struct Row<'a> {
-    /// The prover's name if the run has only this workload, otherwise the workload's.
+    /// The prover's name if it has only this workload, otherwise the workload's.
     name: &'a str,
     workload: &'a WorkloadResult,
     before: &'a Summary,
@@ -182,7 +182,9 @@ impl<'a> Row<'a> {
         let peers = workload.arms.iter().filter(|arm| !view::is_ours(arm) && !view::is_baseline(workload, arm));
         let figures = peers.filter_map(|arm| Some((arm.label.as_str(), view::figures(arm)?)));
         let peer = figures.min_by_key(|(_, figures)| figures.warm_wall_ns.unwrap_or(u64::MAX));
-        let name = if run.workloads.len() == 1 { &run.prover } else { &workload.workload };
+        // A prover with several workloads ran this one alone because `--workloads` names it.
+        let is_only = run.workloads.len() == 1 && !run.command_line.iter().any(|word| word == "--workloads");
+        let name = if is_only { &run.prover } else { &workload.workload };
         Ok(Self { name, workload, before: summary(&workload.baseline)?, ours: summary(OURS)?, peer })
     }
 }
@@ -195,15 +197,12 @@ fn summary(rows: &[Row<'_>]) -> String {
         "| {what}: time, peak RSS | glibc | fastest peer | zk-alloc | time vs glibc (95% CI) | page faults |\n\
         |---|--:|--:|--:|--:|--:|\n"
     );
+    let shown = |value: Option<u64>, shown: fn(u64) -> String| value.map_or("-".into(), shown);
+    let both =
+        |of: &Summary| format!("{}, {}", shown(of.warm_wall_ns, format::time), shown(of.peak_rss_bytes, format::bytes));
     for Row { name, workload, before, ours, peer } in rows {
-        let both = |summary: &Summary| {
-            let shown = |value: Option<u64>, shown: fn(u64) -> String| value.map_or("-".into(), shown);
-            let (time, peak) =
-                (shown(summary.warm_wall_ns, format::time), shown(summary.peak_rss_bytes, format::bytes));
-            format!("{time}, {peak}")
-        };
         let peer = peer.map_or("-".into(), |(label, summary)| format!("{label}: {}", both(summary)));
-        let faults = [before, ours].map(|summary| summary.warm_minflt.map_or("-".into(), format::count)).join(" → ");
+        let faults = [before, ours].map(|of| shown(of.warm_minflt, format::count)).join(" → ");
         let ratio = ours.wall_ratio.as_ref().map_or("-".into(), format::ratio);
         let verdict = ours.verdict.map_or("", format::verdict);
         let size = if are_commands { String::new() } else { format!(" 2^{}", workload.log_rows) };
@@ -279,12 +278,9 @@ const FIGURES: [Figure; 5] = [
 /// and a column for each workload.
 fn ablation(runs: &[&Run]) -> String {
     let workloads = || runs.iter().flat_map(|run| run.workloads.iter().map(|workload| (*run, workload)));
-    let mut labels: Vec<&str> = Vec::new();
-    for arm in workloads().flat_map(|(_, workload)| &workload.arms) {
-        if !labels.contains(&arm.label.as_str()) {
-            labels.push(&arm.label);
-        }
-    }
+    let mut seen = BTreeSet::new();
+    let labels = workloads().flat_map(|(_, workload)| &workload.arms).map(|arm| arm.label.as_str());
+    let labels: Vec<_> = labels.filter(|label| seen.insert(*label)).collect();
     let names: String = workloads().map(|(run, workload)| format!(" {} |", view::name(run, workload))).collect();
     let tables = FIGURES.map(|(heading, figure)| {
         let mut table = format!("{heading}:\n\n| |{names}\n|---|{}\n", "--:|".repeat(workloads().count()));

@@ -47,7 +47,7 @@ pub(crate) struct Run {
     /// The user stopped the run, so rounds are missing.
     pub(crate) interrupted: bool,
     /// Only for runs of a command.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) advice: Option<Advice>,
 }
 
@@ -120,7 +120,6 @@ pub(crate) struct ArmResult {
     pub(crate) arm: String,
     pub(crate) outcome: Outcome,
     /// Why the arm may fail without failing the run.
-    #[serde(default)]
     pub(crate) known_to_fail: Option<String>,
     /// How the arm's process described itself; `None` if it failed before that.
     pub(crate) identity: Option<Identity>,
@@ -295,7 +294,6 @@ pub(crate) struct Proof {
     /// Place of the arm in this round, from 0.
     pub(crate) order: u32,
     /// Resident memory summed over the time of the proof, in byte seconds; `None` if it was not sampled.
-    #[serde(default)]
     pub(crate) byte_seconds: Option<u64>,
     #[serde(flatten)]
     pub(crate) sample: Sample,
@@ -335,20 +333,16 @@ pub(crate) struct Summary {
     /// Cold wall-clock time as a ratio to the baseline's, process by process.
     pub(crate) cold_ratio: Option<Ratio>,
     /// CPU time of the first proofs as a ratio to the baseline's, process by process.
-    #[serde(default)]
     pub(crate) cold_cpu_ratio: Option<Ratio>,
     /// Median CPU time of the processes' first proofs, user and kernel.
-    #[serde(default)]
     pub(crate) cold_cpu_ns: Option<u64>,
     /// Median minor faults of the processes' first proofs.
-    #[serde(default)]
     pub(crate) cold_minflt: Option<u64>,
     /// Median wall-clock time of the warm proofs.
     pub(crate) warm_wall_ns: Option<u64>,
     /// Median CPU time of the warm proofs, user and kernel.
     pub(crate) warm_cpu_ns: Option<u64>,
     /// Median kernel time of the warm proofs.
-    #[serde(default)]
     pub(crate) warm_sys_ns: Option<u64>,
     /// Median minor faults of the warm proofs.
     pub(crate) warm_minflt: Option<u64>,
@@ -360,7 +354,6 @@ pub(crate) struct Summary {
     pub(crate) peak_rss_ratio: Option<f64>,
     /// Median of resident memory summed over the time of a warm proof, in byte seconds: the memory that a proof costs
     /// its host.
-    #[serde(default)]
     pub(crate) warm_byte_seconds: Option<u64>,
     /// Resident memory after the last proof was dropped.
     pub(crate) resting_rss_bytes: Option<u64>,
@@ -449,12 +442,9 @@ pub(crate) mod tests {
     /// An arm whose proof in round `i` took `wall_ns[i]`. Each process makes one cold and two warm proofs, and every
     /// cold proof takes `wall_ns[0]`.
     pub(crate) fn arm(label: &str, outcome: Outcome, wall_ns: &[u64]) -> ArmResult {
-        let proof = |process, round, ns| Proof {
-            process,
-            round,
-            order: 0,
-            byte_seconds: None,
-            sample: sample(ns, Counters::new()),
+        let proof = |process, round, ns| {
+            let sample = sample(ns, Counters::new());
+            Proof { process, round, order: 0, byte_seconds: None, sample }
         };
         let mut samples: Vec<_> = wall_ns.iter().take(1).map(|&ns| proof(0, 0, ns)).collect();
         for (round, &ns) in (1..).zip(&wall_ns[wall_ns.len().min(1)..]) {

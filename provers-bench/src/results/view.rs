@@ -42,9 +42,8 @@ pub(crate) fn baseline(workload: &WorkloadResult) -> Option<(&ArmResult, &Summar
 
 /// Our arm with its figures: the arena with default settings, or otherwise its first variant.
 pub(crate) fn ours(workload: &WorkloadResult) -> Option<(&ArmResult, &Summary)> {
-    let mut ours: Vec<_> = workload.arms.iter().filter(|arm| is_ours(arm) && !is_baseline(workload, arm)).collect();
-    ours.sort_by_key(|arm| arm.arm != OURS);
-    ours.into_iter().find_map(|arm| Some((arm, figures(arm)?)))
+    let ours = workload.arms.iter().filter(|arm| is_ours(arm) && !is_baseline(workload, arm));
+    ours.filter_map(|arm| Some((arm, figures(arm)?))).min_by_key(|(arm, _)| arm.arm != OURS)
 }
 
 /// The proofs that count for warm figures.

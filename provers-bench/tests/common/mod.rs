@@ -137,13 +137,13 @@ impl Bench {
 
     /// `result.json`.
     pub(crate) fn result(&self) -> Value {
-        serde_json::from_slice(&read(&self.folder().join("result.json"))).expect("result.json is JSON")
+        let text = fs::read(self.folder().join("result.json")).expect("a result.json");
+        serde_json::from_slice(&text).expect("result.json is JSON")
     }
 
     /// The rows of `samples.csv`, each with its fields by name.
     pub(crate) fn samples(&self) -> Vec<Value> {
-        let file = read(&self.folder().join("samples.csv"));
-        let mut reader = csv::Reader::from_reader(file.as_slice());
+        let mut reader = csv::Reader::from_path(self.folder().join("samples.csv")).expect("a samples.csv");
         let rows: Result<Vec<std::collections::BTreeMap<String, String>>, _> = reader.deserialize().collect();
         rows.expect("samples.csv is CSV").into_iter().map(|row| serde_json::to_value(row).unwrap()).collect()
     }
@@ -153,10 +153,6 @@ impl Drop for Bench {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.files);
     }
-}
-
-fn read(path: &Path) -> Vec<u8> {
-    fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The items of an array in a result.

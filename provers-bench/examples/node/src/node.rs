@@ -326,14 +326,13 @@ impl Store {
         let mut transaction = self.database.begin_write()?;
         let is_durable = self.commits.is_multiple_of(DURABLE_EVERY);
         transaction.set_durability(if is_durable { Durability::Immediate } else { Durability::None })?;
-        {
-            let mut table = transaction.open_table(TABLE)?;
-            for record in records {
-                table.insert(self.next, record.as_slice())?;
-                self.written.insert(self.next, crc32fast::hash(record));
-                self.next = (self.next + 1) % RECORDS;
-            }
+        let mut table = transaction.open_table(TABLE)?;
+        for record in records {
+            table.insert(self.next, record.as_slice())?;
+            self.written.insert(self.next, crc32fast::hash(record));
+            self.next = (self.next + 1) % RECORDS;
         }
+        drop(table);
         transaction.commit()?;
         self.commits += 1;
         Ok(())

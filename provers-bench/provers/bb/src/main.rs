@@ -47,22 +47,19 @@ const USAGE: u8 = 2;
 const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
-    let complain = |error: anyhow::Error| eprintln!("prove-bench: {error:#}");
     let code = match Job::parse(Arguments::from_env()) {
-        Ok(Some(job)) => job.run().unwrap_or_else(|error| {
-            complain(error);
-            FAILED
-        }),
+        Ok(Some(job)) => job.run().map_err(|error| (FAILED, error)),
         Ok(None) => {
             print!("{HELP}");
-            0
+            Ok(0)
         }
-        Err(error) => {
-            complain(error);
-            USAGE
-        }
+        Err(error) => Err((USAGE, error)),
     };
-    code.into()
+    let complain = |(code, error): (u8, anyhow::Error)| {
+        eprintln!("prove-bench: {error:#}");
+        code
+    };
+    code.unwrap_or_else(complain).into()
 }
 
 /// The command line.

@@ -42,7 +42,7 @@ impl Workload for Product {
         let rows = 1 << log_rows;
         // These parameters come from a fixed seed; real ones come from a ceremony.
         let parameters = ParamsKZG::setup(log_rows, StdRng::seed_from_u64(0));
-        let circuit = InnerProduct::unknown(rows);
+        let circuit = InnerProduct { pairs: Value::unknown(), steps: steps(rows) };
         let verifying_key = keygen_vk(&parameters, &circuit).context("making the verifying key")?;
         let key = keygen_pk(&parameters, verifying_key, &circuit).context("making the proving key")?;
         Ok(Self { parameters, key, rows })
@@ -99,10 +99,6 @@ struct InnerProduct {
 }
 
 impl InnerProduct {
-    fn unknown(rows: usize) -> Self {
-        Self { pairs: Value::unknown(), steps: steps(rows) }
-    }
-
     /// Vectors that fill `rows` rows, and their inner product.
     fn random(rows: usize, rng: &mut impl Rng) -> (Self, Fr) {
         let steps = steps(rows);

@@ -67,7 +67,8 @@ impl Workload for Squaring {
 
     fn prove(&self, seed: u64) -> anyhow::Result<Proof> {
         let mut inputs = PartialWitness::new();
-        inputs.set_target(self.first, input(seed))?;
+        // At least 2, because 0 and 1 are their own squares.
+        inputs.set_target(self.first, F::from_canonical_u64(2 + seed % (F::ORDER - 2)))?;
         zk_alloc_plonky2::prove(&self.circuit, inputs)
     }
 
@@ -131,11 +132,6 @@ impl VerifierCircuit {
         inputs.set_proof_with_pis_target(&self.proof, inner)?;
         zk_alloc_plonky2::prove(&self.circuit, inputs)
     }
-}
-
-/// The field element for `seed`, at least 2, because 0 and 1 are their own squares.
-fn input(seed: u64) -> F {
-    F::from_canonical_u64(2 + seed % (F::ORDER - 2))
 }
 
 /// Checks the two public inputs. The proof shows that squaring the first gives the second; this function computes it

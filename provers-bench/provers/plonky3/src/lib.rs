@@ -15,10 +15,11 @@ use p3_fri::{FriParameters, TwoAdicFriPcs};
 use p3_keccak::{Keccak256Hash, KeccakF};
 use p3_keccak_air::{KeccakAir, NUM_ROUNDS};
 use p3_koala_bear::{
-    GenericPoseidon2LinearLayersKoalaBear, KOALABEAR_POSEIDON2_HALF_FULL_ROUNDS, KOALABEAR_POSEIDON2_PARTIAL_ROUNDS_16,
-    KOALABEAR_POSEIDON2_RC_16_EXTERNAL_FINAL, KOALABEAR_POSEIDON2_RC_16_EXTERNAL_INITIAL,
-    KOALABEAR_POSEIDON2_RC_16_INTERNAL, KOALABEAR_S_BOX_DEGREE, KoalaBear, Poseidon2KoalaBear,
-    default_koalabear_poseidon2_16, default_koalabear_poseidon2_24,
+    GenericPoseidon2LinearLayersKoalaBear as LinearLayers, KOALABEAR_POSEIDON2_HALF_FULL_ROUNDS as HALF_FULL_ROUNDS,
+    KOALABEAR_POSEIDON2_PARTIAL_ROUNDS_16 as PARTIAL_ROUNDS, KOALABEAR_POSEIDON2_RC_16_EXTERNAL_FINAL,
+    KOALABEAR_POSEIDON2_RC_16_EXTERNAL_INITIAL, KOALABEAR_POSEIDON2_RC_16_INTERNAL,
+    KOALABEAR_S_BOX_DEGREE as SBOX_DEGREE, KoalaBear, Poseidon2KoalaBear, default_koalabear_poseidon2_16,
+    default_koalabear_poseidon2_24,
 };
 use p3_merkle_tree::MerkleTreeMmcs;
 use p3_poseidon2_air::{RoundConstants, VectorizedPoseidon2Air, generate_vectorized_trace_rows};
@@ -76,18 +77,14 @@ type Poseidon2Config = Config<Poseidon2Mmcs, Poseidon2Challenger>;
 
 const WIDTH: usize = 16;
 const SBOX_REGISTERS: usize = 0;
-const HALF_FULL_ROUNDS: usize = KOALABEAR_POSEIDON2_HALF_FULL_ROUNDS;
-const PARTIAL_ROUNDS: usize = KOALABEAR_POSEIDON2_PARTIAL_ROUNDS_16;
 /// Poseidon2 permutations in a row of the trace.
 const VECTOR_LEN: usize = 8;
 
-type LinearLayers = GenericPoseidon2LinearLayersKoalaBear;
-type Poseidon2Constants = RoundConstants<KoalaBear, WIDTH, HALF_FULL_ROUNDS, PARTIAL_ROUNDS>;
 type Poseidon2Air = VectorizedPoseidon2Air<
     KoalaBear,
     LinearLayers,
     WIDTH,
-    KOALABEAR_S_BOX_DEGREE,
+    SBOX_DEGREE,
     SBOX_REGISTERS,
     HALF_FULL_ROUNDS,
     PARTIAL_ROUNDS,
@@ -101,8 +98,7 @@ pub struct Poseidon2 {
     config: KeccakConfig,
     air: Poseidon2Air,
     /// The AIR's constants, for the trace generator. The AIR does not expose them, and its own generator takes no seed.
-    constants: Poseidon2Constants,
-    log_blowup: usize,
+    constants: RoundConstants<KoalaBear, WIDTH, HALF_FULL_ROUNDS, PARTIAL_ROUNDS>,
     permutations: usize,
 }
 
@@ -114,30 +110,24 @@ impl Workload for Poseidon2 {
         // The three top layers of every tree are part of the commitment, as in the example of p3-poseidon2-air.
         let mmcs = KeccakMmcs::new(SerializingHasher::new(sponge), CompressionFunctionFromHasher::new(sponge), 3);
         let challenger = KeccakChallenger::from_hasher(vec![], Keccak256Hash {});
-        let (config, log_blowup) = config(mmcs, challenger);
         let constants = RoundConstants::new(
             KOALABEAR_POSEIDON2_RC_16_EXTERNAL_INITIAL,
             KOALABEAR_POSEIDON2_RC_16_INTERNAL,
             KOALABEAR_POSEIDON2_RC_16_EXTERNAL_FINAL,
         );
         let air = VectorizedPoseidon2Air::new(constants.clone());
-        Ok(Self { config, air, constants, log_blowup, permutations: VECTOR_LEN << log_rows })
+        Ok(Self { config: config(mmcs, challenger), air, constants, permutations: VECTOR_LEN << log_rows })
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
         let trace = || {
             let mut rng = SmallRng::seed_from_u64(seed);
             let inputs = (0..self.permutations).map(|_| rng.random()).collect();
-            generate_vectorized_trace_rows::<
-                _,
-                LinearLayers,
-                WIDTH,
-                KOALABEAR_S_BOX_DEGREE,
-                SBOX_REGISTERS,
-                HALF_FULL_ROUNDS,
-                PARTIAL_ROUNDS,
-                VECTOR_LEN,
-            >(inputs, &self.constants, self.log_blowup)
+            generate_vectorized_trace_rows::<_, LinearLayers, _, SBOX_DEGREE, SBOX_REGISTERS, _, _, VECTOR_LEN>(
+                inputs,
+                &self.constants,
+                LOG_BLOWUP,
+            )
         };
         Ok(zk_alloc_plonky3::prove_with_trace(&self.config, &self.air, trace, &[])?)
     }
@@ -152,7 +142,6 @@ impl Workload for Poseidon2 {
 /// The trace is one zeroed allocation with room for its extension.
 pub struct Keccak {
     config: Poseidon2Config,
-    log_blowup: usize,
     permutations: usize,
 }
 
@@ -161,16 +150,15 @@ impl Workload for Keccak {
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let challenger = Poseidon2Challenger::new(default_koalabear_poseidon2_24());
-        let (config, log_blowup) = config(poseidon2_mmcs(), challenger);
         // As many permutations as fit. The generator pads the rows to the next power of two, which is 2^log_rows.
-        Ok(Self { config, log_blowup, permutations: (1 << log_rows) / NUM_ROUNDS })
+        Ok(Self { config: config(poseidon2_mmcs(), challenger), permutations: (1 << log_rows) / NUM_ROUNDS })
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
         let trace = || {
             let mut rng = SmallRng::seed_from_u64(seed);
             let inputs = (0..self.permutations).map(|_| rng.random()).collect();
-            p3_keccak_air::generate_trace_rows(inputs, self.log_blowup)
+            p3_keccak_air::generate_trace_rows(inputs, LOG_BLOWUP)
         };
         Ok(zk_alloc_plonky3::prove_with_trace(&self.config, &KeccakAir {}, trace, &[])?)
     }
@@ -180,14 +168,14 @@ impl Workload for Keccak {
     }
 }
 
-/// A configuration with Plonky3's benchmark parameters of FRI over `mmcs`, and the base-2 logarithm of their blowup.
-fn config<ValMmcs: Clone, Challenger: Clone>(
-    mmcs: ValMmcs,
-    challenger: Challenger,
-) -> (Config<ValMmcs, Challenger>, usize) {
-    let fri = FriParameters::new_benchmark(ChallengeMmcs::new(mmcs.clone()));
-    let log_blowup = fri.log_blowup;
-    (StarkConfig::new(TwoAdicFriPcs::new(Dft::default(), mmcs, fri), challenger), log_blowup)
+/// Base-2 logarithm of the blowup, as in Plonky3's benchmark parameters.
+const LOG_BLOWUP: usize = 1;
+
+/// A configuration with Plonky3's benchmark parameters of FRI over `mmcs`.
+fn config<ValMmcs: Clone, Challenger: Clone>(mmcs: ValMmcs, challenger: Challenger) -> Config<ValMmcs, Challenger> {
+    let mmcs_of_challenges = ChallengeMmcs::new(mmcs.clone());
+    let fri = FriParameters { log_blowup: LOG_BLOWUP, ..FriParameters::new_benchmark(mmcs_of_challenges) };
+    StarkConfig::new(TwoAdicFriPcs::new(Dft::default(), mmcs, fri), challenger)
 }
 
 /// The Poseidon2 Merkle trees of Plonky3's examples: 24 wide for leaves and 16 wide for nodes.

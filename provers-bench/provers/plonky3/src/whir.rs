@@ -46,14 +46,9 @@ pub struct Whir {
     log_rows: usize,
 }
 
-/// A commitment and its opening. The point is not stored, because the commitment determines it.
-pub struct WhirOpening {
-    commitment: <Poseidon2Mmcs as Mmcs<KoalaBear>>::Commitment,
-    proof: PcsProof<KoalaBear, Challenge, Poseidon2Mmcs>,
-}
-
 impl Workload for Whir {
-    type Proof = WhirOpening;
+    /// A commitment and its opening. The point is not stored, because the commitment determines it.
+    type Proof = (<Poseidon2Mmcs as Mmcs<KoalaBear>>::Commitment, PcsProof<KoalaBear, Challenge, Poseidon2Mmcs>);
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let log_rows = log_rows as usize;
@@ -90,13 +85,13 @@ impl Workload for Whir {
             let witness = Suffix::new_witness(vec![polynomial], FOLDING);
             let (commitment, data) = self.pcs.commit(witness, &mut challenger)?;
             let proof = self.pcs.open(data, self.protocol.clone(), &mut challenger)?;
-            Ok(WhirOpening { commitment, proof })
+            Ok((commitment, proof))
         })
     }
 
-    fn verify(&self, opening: &Self::Proof) -> anyhow::Result<()> {
+    fn verify(&self, (commitment, proof): &Self::Proof) -> anyhow::Result<()> {
         let mut challenger = self.challenger.clone();
-        Ok(self.pcs.verify(&opening.commitment, &opening.proof, &mut challenger, self.protocol.clone())?)
+        Ok(self.pcs.verify(commitment, proof, &mut challenger, self.protocol.clone())?)
     }
 }
 
@@ -112,10 +107,10 @@ mod tests {
         whir.verify(&first).unwrap();
         whir.verify(&second).unwrap();
 
-        std::mem::swap(&mut first.commitment, &mut second.commitment);
+        std::mem::swap(&mut first.0, &mut second.0);
         assert!(whir.verify(&first).is_err());
-        std::mem::swap(&mut first.commitment, &mut second.commitment);
-        std::mem::swap(&mut first.proof.evals, &mut second.proof.evals);
+        std::mem::swap(&mut first.0, &mut second.0);
+        std::mem::swap(&mut first.1.evals, &mut second.1.evals);
         assert!(whir.verify(&first).is_err());
     }
 
