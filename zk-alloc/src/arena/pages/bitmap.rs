@@ -5,8 +5,8 @@
 //! never hands it out twice.
 #![allow(unsafe_code, reason = "lays atomics over zeroed memory")]
 
-use crate::os::{self, Errno, Mapping};
-use crate::sync::{AtomicU64, Ordering};
+use crate::os::{self, AllZero, Errno, Mapping};
+use crate::sync::{AtomicU8, AtomicU64, Ordering};
 
 pub(crate) const WORD_BITS: usize = u64::BITS as usize;
 
@@ -534,38 +534,22 @@ impl<const SETS: usize> HintSets<SETS> {
 
 // Tables of atomics for metadata. They are all zeroes at first, and are faulted in as they are touched.
 
-/// An atomic integer, which may be laid over zeroed memory.
-///
-/// # Safety
-/// All-zero bytes are a valid value, which needs no drop, and all changes to it are atomic.
-pub(crate) unsafe trait Zeroed: Sync + 'static {
-    #[cfg(loom)]
-    fn zero() -> Self;
-}
-
-macro_rules! zeroed {
-    ($($atomic:ty),*) => {$(
-        // SAFETY: an integer that is only changed atomically.
-        unsafe impl Zeroed for $atomic {
-            #[cfg(loom)]
-            fn zero() -> Self {
-                Self::new(0)
-            }
-        }
-    )*};
-}
-zeroed!(crate::sync::AtomicU8, crate::sync::AtomicU64);
+// SAFETY: an integer that is only changed atomically.
+unsafe impl AllZero for AtomicU8 {}
+// SAFETY: as above.
+unsafe impl AllZero for AtomicU64 {}
+// SAFETY: as above.
 #[cfg(feature = "c-api")]
-zeroed!(std::sync::atomic::AtomicU32);
+unsafe impl AllZero for std::sync::atomic::AtomicU32 {}
 
 /// A table. Once published, it lasts as long as the process, because threads may read it at any time.
-pub(crate) struct Table<T: Zeroed> {
+pub(crate) struct Table<T: AllZero + Default> {
     entries: &'static [T],
     #[cfg(not(loom))]
     mapping: Mapping,
 }
 
-impl<T: Zeroed> Table<T> {
+impl<T: AllZero + Default> Table<T> {
     /// A table of `len` zeroes.
     ///
     /// # Errors
@@ -607,7 +591,7 @@ impl<T: Zeroed> Table<T> {
 
     #[cfg(loom)]
     fn over(len: usize, _map: fn(usize) -> Result<Mapping, Errno>) -> Result<Self, Errno> {
-        Ok(Self { entries: Box::leak((0..len).map(|_| T::zero()).collect()) })
+        Ok(Self { entries: Box::leak((0..len).map(|_| T::default()).collect()) })
     }
 
     #[cfg(loom)]
@@ -624,7 +608,7 @@ impl<T: Zeroed> Table<T> {
 
 /// Frees the entries, because a model makes thousands of tables. No reference into a table is left when it is dropped.
 #[cfg(loom)]
-impl<T: Zeroed> Drop for Table<T> {
+impl<T: AllZero + Default> Drop for Table<T> {
     fn drop(&mut self) {
         // SAFETY: leaked by `over`, and dropped together with the structure that held the table.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(self.entries).cast_mut()) });
