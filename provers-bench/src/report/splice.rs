@@ -4,8 +4,8 @@
 //!
 //! - `<!-- prove-bench: tables plonky3 -->`: all tables of the run docs/data/runs/plonky3.json
 //! - `<!-- prove-bench: rows plonky3/poseidon2 jolt/dory -->`: a row for each workload
-//! - `<!-- prove-bench: summary plonky3/poseidon2 jolt/dory -->`: the same, and the picture
-//!   docs/results.svg
+//! - `<!-- prove-bench: kinds a/poseidon2 b/poseidon2 a/whir b/whir -->`: a row for each workload, with the runs on two kinds of host
+//! - `<!-- prove-bench: picture plonky3/poseidon2 jolt/dory -->`: the picture docs/results.svg of these workloads
 //! - `<!-- prove-bench: ablation a b -->`: what each mechanism or constant changes, over all workloads of these runs
 //! - `<!-- prove-bench: constants -->`: the constants of the allocator
 //!
@@ -132,6 +132,7 @@ fn block(what: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)> 
         return Ok((format!("*Not measured yet: {command} fills this in.*\n"), None));
     }
     let runs: Vec<_> = sources.iter().map(|(run, _)| &saved[*run]).collect();
+    let rows = || sources.iter().map(|(run, name)| Row::of(&saved[*run], name)).collect::<anyhow::Result<Vec<_>>>();
     let text = match (kind, &sources[..]) {
         ("tables", [(run, "")]) => {
             // Without the run's own heading.
@@ -139,22 +140,24 @@ fn block(what: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)> 
             let body = text.split_once("\n\n").map_or(text.as_str(), |(_, body)| body);
             format!("{body}\n{}", text::on(&saved[*run]))
         }
-        ("rows" | "summary", _) => {
-            let rows: Vec<_> =
-                sources.iter().map(|(run, name)| Row::of(&saved[*run], name)).collect::<anyhow::Result<_>>()?;
-            let (table, provenance) = (summary(&rows), provenance_in_brief(&runs));
-            if kind == "summary" {
-                let picture = "Time of a warm proof against peak memory, for the workloads of this table";
-                let named: Vec<_> = rows.iter().map(|row| (row.name.to_owned(), row.workload)).collect();
-                let drawn = chart::time_and_memory(&named).map(|chart| chart.picture());
-                return Ok((format!("{table}\n![{picture}]({PICTURE})\n\n{provenance}"), drawn));
-            }
-            format!("{table}\n{provenance}")
+        ("rows", _) => format!("{}\n{}", summary(&rows()?), provenance_in_brief(&runs)),
+        ("kinds", _) => kinds(&runs, &rows()?)?,
+        ("picture", _) => {
+            let rows = rows()?;
+            let named: Vec<_> = rows.iter().map(|row| (row.name.to_owned(), row.workload)).collect();
+            let drawn = chart::time_and_memory(&named).map(|chart| chart.picture());
+            return Ok(("![Time of a warm proof against peak memory](results.svg)".into(), drawn));
         }
         ("ablation", _) => format!("{}\n{}", ablation(&runs), provenance(&runs)),
         _ => {
-            let kinds = "constants, tables RUN, rows RUN/WORKLOAD ..., summary RUN/WORKLOAD ..., ablation RUN ...";
-            bail!("{what:?} is none of: {kinds}")
+            let valid = [
+                "tables RUN",
+                "rows RUN/WORKLOAD ...",
+                "kinds RUN/WORKLOAD ...",
+                "picture RUN/WORKLOAD ...",
+                "ablation RUN ...",
+            ];
+            bail!("{what:?} is none of: constants, {}", valid.join(", "))
         }
     };
     Ok((text, None))
@@ -210,6 +213,37 @@ fn summary(rows: &[Row<'_>]) -> String {
         text += &format!("| {name}{size} | {before} | {peer} | **{ours}** | {ratio} {verdict} | {faults} |\n");
     }
     text
+}
+
+/// A table with a row for each workload, on two kinds of host: zk-alloc's and the fastest peer's figures as ratios to glibc's. The workloads'
+/// rows on the first kind alternate with those on the second.
+fn kinds(runs: &[&Run], rows: &[Row<'_>]) -> anyhow::Result<String> {
+    let (&[first, second, ..], []) = (runs, rows.as_chunks::<2>().1) else { bail!("each workload needs two runs") };
+    let kind = |run: &Run| run.machine.kind_of_host().split(" (").next().unwrap_or_default().to_owned();
+    let mut text = format!(
+        "| warm proof: time, peak RSS, as ratios to glibc's | {}: zk-alloc | fastest peer | {}: zk-alloc | fastest peer |\n\
+        |---|--:|--:|--:|--:|\n",
+        kind(first),
+        kind(second)
+    );
+    let peak = |of: &Summary| of.peak_rss_ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"));
+    for on in rows.as_chunks::<2>().0 {
+        if on[0].name != on[1].name {
+            bail!("{} and {} are not one workload on two kinds of host", on[0].name, on[1].name);
+        }
+        text += &format!("| {} 2^{} |", on[0].name, on[0].workload.log_rows);
+        for Row { ours, peer, .. } in on {
+            let ratio = ours.wall_ratio.as_ref().map_or("-".into(), format::ratio);
+            let verdict = ours.verdict.map_or("", format::verdict);
+            let peer = peer.map_or("-".into(), |(label, peer)| {
+                let time = peer.wall_ratio.map_or("-".into(), |ratio| format!("{:.2}", ratio.median));
+                format!("{label}: {time}, {}", peak(peer))
+            });
+            text += &format!(" **{ratio} {verdict}, {}** | {peer} |", peak(ours));
+        }
+        text += "\n";
+    }
+    Ok(text)
 }
 
 /// The commands of many runs: those with the same allocators, machine, commit and day in one sentence.
