@@ -522,7 +522,9 @@ pub(crate) fn load(program: &Settings) -> Config {
     let warn = warn_unless(|_| has_warned);
     let config = Config::resolve(os::host(), os::variable, program, &warn);
     check_others(&warn);
-    warn_of_unknown(|_| has_warned);
+    if !has_warned {
+        warn_of_unknown(|_| false);
+    }
     if config.settings.sandbox.value {
         os::enter_sandbox();
     }

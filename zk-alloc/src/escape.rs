@@ -152,7 +152,13 @@ pub(crate) fn allocated(at: usize, bytes: usize) {
 
 /// Notes a live allocation. Returns `false` if the table is locked or can't grow.
 fn note(at: usize, allocation: Made) -> bool {
-    made().is_some_and(|mut made| made.try_reserve(1).map(|()| made.insert(at, allocation)).is_ok())
+    made().is_some_and(|mut made| {
+        let has_room = made.try_reserve(1).is_ok();
+        if has_room {
+            made.insert(at, allocation);
+        }
+        has_room
+    })
 }
 
 #[cold]

@@ -70,6 +70,8 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<ExitCode> 
     let mut replies = File::from(dup(io::stdout()).context("cannot keep stdout")?);
     dup2_stdout(io::stderr()).context("cannot send stdout to stderr")?;
     let mut session = None;
+    #[cfg(feature = "profile")]
+    let folder = profiling::folder();
     for request in io::stdin().lock().lines() {
         let request = request.context("cannot read a request")?;
         let request = serde_json::from_str(&request)
@@ -90,7 +92,7 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<ExitCode> 
                 let (session, place) = session.as_ref().context("asked to prove before being set up")?;
                 let proof = || session.prove(installed, round, seed, &mut replies);
                 #[cfg(feature = "profile")]
-                let proof = || profiling::prove(round, proof);
+                let proof = || profiling::prove(folder.as_deref(), round, proof);
                 place.begin(proof)?
             }
         };

@@ -23,9 +23,18 @@ use zk_alloc_tracing::Recorder;
 /// The most call sites that `profile.json` lists.
 const MAX_SITES: usize = 100;
 
-/// Makes a proof. Writes its profile if the driver asks for one, and it is one of the first two.
-pub(super) fn prove<R>(round: u32, prove: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
-    match (profile::unsampled(|| env::var_os(FOLDER).map(PathBuf::from)), round) {
+/// The folder of the profile of this process; `None` if the driver asks for none.
+pub(super) fn folder() -> Option<PathBuf> {
+    env::var_os(FOLDER).map(PathBuf::from)
+}
+
+/// Makes a proof. With a folder, writes its profile if it is one of the first two.
+pub(super) fn prove<R>(
+    folder: Option<&Path>,
+    round: u32,
+    prove: impl FnOnce() -> anyhow::Result<R>,
+) -> anyhow::Result<R> {
+    match (folder, round) {
         (Some(folder), 0) => {
             let proved = prove()?;
             profile::unsampled(|| NamedProfile::new(&profile::snapshot()).write(&folder.join(FIRST)))?;

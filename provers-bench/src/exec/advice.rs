@@ -48,7 +48,7 @@ pub(super) fn of(
         comparisons.iter().filter(|comparison| comparison.gains()).partition(|comparison| !comparison.costs());
     // Starts with the lowest peak. An allocator with a higher peak replaces it only if it saves time.
     let taken = free.into_iter().reduce(|leaner, other| {
-        let saves = time(other.arm, leaner.arm, (seed, exact_cpu)).is_some_and(|(.., change)| change.is_lt());
+        let saves = time(other.arm, leaner.arm, (seed, exact_cpu)).is_some_and(|(.., change)| change == Change::Less);
         if saves { other } else { leaner }
     });
     advice.verdict.push(match taken {
@@ -89,15 +89,23 @@ fn ceiling(workload: &WorkloadResult) -> Option<String> {
     ))
 }
 
-/// How a figure of one arm compares with another arm's: `Equal` if no difference is shown, or if it is too small.
-type Change = std::cmp::Ordering;
+/// How a figure of one arm compares with another arm's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Less,
+    More,
+    /// No difference is shown, or it is too small.
+    None,
+}
 
-/// The change of time that `ratio` shows.
-fn change(ratio: &Ratio) -> Change {
-    match ratio.verdict() {
-        Verdict::Faster if ratio.median <= 1.0 - MIN_TIME_CHANGE => Change::Less,
-        Verdict::Slower if ratio.median >= 1.0 + MIN_TIME_CHANGE => Change::Greater,
-        _ => Change::Equal,
+impl Change {
+    /// The change of time that `ratio` shows.
+    fn of(ratio: &Ratio) -> Self {
+        match ratio.verdict() {
+            Verdict::Faster if ratio.median <= 1.0 - MIN_TIME_CHANGE => Self::Less,
+            Verdict::Slower if ratio.median >= 1.0 + MIN_TIME_CHANGE => Self::More,
+            _ => Self::None,
+        }
     }
 }
 
@@ -125,9 +133,9 @@ impl<'a> Comparison<'a> {
         let resting_ratio = resting_ratio.map(|(bytes, reference)| bytes as f64 / reference as f64);
         let shown = ratio(arm, base, seed, |sample| sample.peak_rss_bytes).map(|ratio| ratio.verdict());
         let memory = match figures.peak_rss_ratio {
-            Some(ratio) if ratio > 1.0 + MIN_MEMORY_CHANGE => Change::Greater,
+            Some(ratio) if ratio > 1.0 + MIN_MEMORY_CHANGE => Change::More,
             Some(ratio) if ratio <= 1.0 - MIN_MEMORY_CHANGE && shown == Some(Verdict::Faster) => Change::Less,
-            _ => Change::Equal,
+            _ => Change::None,
         };
         let (wall, cpu, time) = time(arm, base, (seed, exact_cpu))?;
         let peak_bytes = figures.peak_rss_bytes.unwrap_or(u64::MAX);
@@ -135,25 +143,30 @@ impl<'a> Comparison<'a> {
     }
 
     fn gains(&self) -> bool {
-        self.time.is_lt() || self.memory.is_lt()
+        self.time == Change::Less || self.memory == Change::Less
     }
 
     fn costs(&self) -> bool {
         let rests_higher = self.resting_ratio.is_some_and(|ratio| ratio > 1.0 + MIN_MEMORY_CHANGE);
-        self.time.is_gt() || self.memory.is_gt() || rests_higher
+        self.time == Change::More || self.memory == Change::More || rests_higher
     }
 
     /// The arm's time and memory, as shares of the baseline's.
     fn sentence(&self) -> String {
         let wall = format::ratio(&self.wall);
-        let time = match self.cpu.map(|cpu| format::ratio(&cpu)) {
-            Some(cpu) => format!("{cpu} of the CPU time (wall time is too noisy for a verdict: {wall})"),
-            None if self.wall.verdict() != Verdict::NoDifferenceShown => format!("{wall} of the time"),
-            None => format!("{wall} of the time (no difference shown)"),
+        let time = match self.cpu {
+            Some(cpu) => {
+                format!("{} of the CPU time (wall time is too noisy for a verdict: {wall})", format::ratio(&cpu))
+            }
+            None if self.wall.verdict() == Verdict::NoDifferenceShown => {
+                format!("{wall} of the time (no difference shown)")
+            }
+            None => format!("{wall} of the time"),
         };
         let peak = self.peak_ratio.map_or_else(|| "an unknown part".to_owned(), |ratio| format!("{ratio:.2}"));
-        let resting = self.resting_ratio.map(|ratio| format!(" After the last interval it holds {ratio:.2}."));
-        let resting = resting.unwrap_or_default();
+        let resting = self
+            .resting_ratio
+            .map_or_else(String::new, |ratio| format!(" After the last interval it holds {ratio:.2}."));
         format!("{} takes {time} and {peak} of the memory.{resting}", self.arm.label)
     }
 }
@@ -166,12 +179,12 @@ fn time(arm: &ArmResult, other: &ArmResult, (seed, exact_cpu): (u64, bool)) -> O
     // CPU time decides only if the noise of wall time could hide a change of that size.
     let hides = |change| match change {
         Change::Less => interval.low <= 1.0 - MIN_TIME_CHANGE,
-        Change::Greater => interval.high >= 1.0 + MIN_TIME_CHANGE,
-        Change::Equal => false,
+        Change::More => interval.high >= 1.0 + MIN_TIME_CHANGE,
+        Change::None => false,
     };
     let cpu = ratio(arm, other, seed, Sample::cpu_ns)
-        .filter(|cpu| exact_cpu && wall.verdict() == Verdict::NoDifferenceShown && hides(change(cpu)));
-    Some((wall, cpu, change(&cpu.unwrap_or(wall))))
+        .filter(|cpu| exact_cpu && wall.verdict() == Verdict::NoDifferenceShown && hides(Change::of(cpu)));
+    Some((wall, cpu, Change::of(&cpu.unwrap_or(wall))))
 }
 
 /// The ratio of a figure between the warm samples of two arms, round by round.

@@ -50,8 +50,13 @@ pub(super) struct Candidate {
     pub(super) trouble: Option<Outcome>,
 }
 
-/// A library that was named on the command line: an allocator of the table or a new one, and its path.
-pub(crate) type Named = (String, PathBuf);
+/// A library that was named on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// An allocator of the table, or a new one.
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+}
 
 /// Parses `NAME=PATH`, or the path of our own library.
 pub(crate) fn named(given: &str) -> Result<Named, String> {
@@ -63,7 +68,7 @@ pub(crate) fn named(given: &str) -> Result<Named, String> {
     if name.is_empty() || name.contains('/') {
         return Err("expected a library's path, or NAME=PATH for an allocator other than zk-alloc".into());
     }
-    Ok((name.into(), path))
+    Ok(Named { name: name.into(), path })
 }
 
 /// Returns one name for each arm that `given` selects; a name may occur twice. The names of `libraries` are valid as
@@ -71,7 +76,7 @@ pub(crate) fn named(given: &str) -> Result<Named, String> {
 pub(super) fn names(given: &[String], libraries: &[Named]) -> Result<Vec<String>, UsageError> {
     let preloads = ARMS.iter().filter(|arm| arm.preload.is_some());
     let known: Vec<_> = preloads.map(|arm| arm.name.to_owned()).collect();
-    let added = libraries.iter().map(|(name, _)| name.clone()).filter(|name| !known.contains(name));
+    let added = libraries.iter().map(|named| named.name.clone()).filter(|name| !known.contains(name));
     let known: Vec<_> = known.iter().cloned().chain(added).collect();
     let mut names = Vec::new();
     for given in given {
@@ -107,12 +112,12 @@ pub(super) fn candidates(
 fn candidate(name: &str, libraries: &[Named], ours: &impl Fn() -> Result<PathBuf, String>) -> Candidate {
     let preload = preload(name);
     let library = preload.map(|preload| preload.library);
-    let serves = |(named, _): &&Named| {
-        let of = self::preload(named);
-        named == name || of.is_some_and(|of| of.library != Library::None && Some(of.library) == library)
+    let serves = |named: &&Named| {
+        let of = self::preload(&named.name);
+        named.name == name || of.is_some_and(|of| of.library != Library::None && Some(of.library) == library)
     };
     let found = match (libraries.iter().find(serves), library) {
-        (Some((_, path)), _) => Ok(Some(path.clone())),
+        (Some(named), _) => Ok(Some(named.path.clone())),
         (None, Some(Library::Packaged { files, debian, fedora })) => {
             found(files).map(Some).ok_or_else(|| not_installed(debian, fedora))
         }
@@ -366,7 +371,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_name_given_twice_is_two_arms_and_a_new_name_adds_its_library() {
-        let mine = ("mine".to_owned(), PathBuf::from("/lib/mine.so"));
+        let mine = Named { name: "mine".into(), path: "/lib/mine.so".into() };
         let names = names(&owned(&["glibc", "mine", "glibc"]), std::slice::from_ref(&mine)).unwrap();
         let candidates = candidates(&names, &[mine], "a.so", || unreachable!("ours does not take part"));
         let labels: Vec<_> = candidates.iter().map(|candidate| candidate.label.as_str()).collect();
@@ -379,7 +384,7 @@ pub(crate) mod tests {
     /// A path given for an allocator must also serve its tuned arm, or the two would measure different libraries.
     #[test]
     fn a_named_library_serves_the_plain_and_the_tuned_arm() {
-        let named = ("jemalloc".into(), "/opt/je.so".into());
+        let named = Named { name: "jemalloc".into(), path: "/opt/je.so".into() };
         let candidates = candidates(&owned(&["jemalloc-tuned", "glibc-tuned"]), &[named], "", || Err("none".into()));
         assert_eq!(candidates[0].library.as_deref(), Some(Path::new("/opt/je.so")));
         assert_eq!(candidates[1].library, None);

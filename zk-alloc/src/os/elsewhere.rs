@@ -179,7 +179,7 @@ mod unix {
         checked(unsafe { libc::mprotect(at.cast(), len, libc::PROT_READ | libc::PROT_WRITE) })
     }
 
-    // Extends an address range. On these systems the range is reserved.
+    // An address range is reserved on these systems, so extending it only makes pages accessible.
     pub(crate) use self::commit as extend;
 
     /// Purges the pages. The range reads as zeroes afterwards.

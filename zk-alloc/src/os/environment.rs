@@ -294,7 +294,7 @@ pub fn postpone_asking_host() {
     IS_POSTPONED.store(true, Ordering::Relaxed);
 }
 
-/// The most mappings that this process may have. It is the kernel's default before the limit was read.
+/// The most mappings that this process may have. Holds the default of Linux until the limit is read.
 static MAX_MAPPINGS: AtomicUsize = AtomicUsize::new(65_530);
 
 /// The most mappings that this process may have: `vm.max_map_count`, or the kernel's default if that can't be read.
@@ -376,7 +376,12 @@ mod hook {
     }
 
     /// The identity of a file: its device, its inode number there, and its type.
-    type File = (libc::dev_t, libc::ino_t, libc::mode_t);
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct File {
+        device: libc::dev_t,
+        number: libc::ino_t,
+        kind: libc::mode_t,
+    }
 
     /// The file behind descriptor 2 when the process began; `None` if the descriptor was closed.
     static AT_START: WrittenOnce<Option<File>> = WrittenOnce::new();
@@ -387,7 +392,7 @@ mod hook {
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: a place for the answer.
         imp::keeping_errno(|| unsafe { libc::fstat(libc::STDERR_FILENO, &raw mut stat) }).ok()?;
-        Some((stat.st_dev, stat.st_ino, stat.st_mode & libc::S_IFMT))
+        Some(File { device: stat.st_dev, number: stat.st_ino, kind: stat.st_mode & libc::S_IFMT })
     }
 
     extern "C" fn note() {
