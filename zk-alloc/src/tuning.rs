@@ -88,7 +88,7 @@ constants! {
     max_resident_probes = 64, "free runs", off 0;
     /// Free runs of one length class that may be too short before a search takes a longer one.
     max_probes_per_bin = 8, "free runs";
-    /// The same for free runs of 4 MiB and more, whose classes are twice as wide. Checking so many takes some two microseconds.
+    /// The same for free runs of 1,024 pages and more, which are one class. Checking so many takes some two microseconds.
     max_long_probes_per_bin = 64, "free runs";
 
     // Growth and reallocation.

@@ -7,9 +7,9 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::models::{Uses, beside, beside_two, bounded, join, words};
-use crate::arena::pages::bitmap::{self, Bitmap, HintSet, Occupied};
+use crate::arena::pages::bitmap::{self, Bitmap, HintSet};
 use crate::arena::pages::memory::{Mapped, Obstacle};
-use crate::arena::pages::runs::{Failures, Runs, Wanted};
+use crate::arena::pages::runs::{Runs, Wanted};
 use crate::os::{Errno, OCCUPIED};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -283,51 +283,6 @@ fn a_thread_that_sets_a_hint_finds_it_while_another_thread_sets_it_too() {
             places.assert_found(3);
         };
         beside(&places, |other| other.hints.set(INDICES[3]), own);
-    });
-}
-
-/// One thread frees the only used page of a word, while another claims a different page of that word.
-#[test]
-fn a_word_that_is_claimed_while_its_last_page_is_freed_counts_as_used() {
-    bounded(4, || {
-        let words_of_hints = words(bitmap::words_for(BITS / 64));
-        let occupied = Occupied { bits: Bitmap::new(words(BITS / 64)), words: HintSet::new(words_of_hints, BITS / 64) };
-        occupied.bits.try_claim(64, 1).expect("all is free");
-        occupied.set(64, 1);
-        let thread = thread::spawn(move || {
-            occupied.bits.release(64, 1);
-            occupied.cleared(64, 1);
-        });
-        occupied.bits.try_claim(100, 1).expect("it is free");
-        occupied.set(100, 1);
-        join([thread]);
-        assert_eq!(occupied.next_set(0, BITS), Some(100));
-        assert_eq!(occupied.end_of_set(BITS), 101);
-    });
-}
-
-/// Two threads search while a third frees a run that both searches would accept.
-#[test]
-fn no_failure_is_remembered_if_a_run_was_freed_during_the_search() {
-    bounded(3, || {
-        let bits = Bitmap::new(words(BITS / 64));
-        bits.try_claim(0, BITS).expect("all is free");
-        let failures = Arc::new(Failures::new());
-        // Loom orders values that are stored with SeqCst, but not the initial values.
-        failures.search(0, Wanted::anywhere(16), || Some(()));
-        failures.freed(16);
-        let search = move |failures: &Failures, n: usize| {
-            failures.search(0, Wanted::anywhere(n), || bits.find_clear_run(0, n, 1, 0));
-        };
-        let free = move |failures: &Failures| {
-            bits.release(64, 16);
-            failures.freed(16);
-        };
-        beside_two(&failures, free, move |other| search(other, 16), || search(&failures, 15));
-        for n in [16, 15] {
-            let found = failures.search(0, Wanted::anywhere(n), || Some(()));
-            assert!(found.is_some(), "a free run would not be found");
-        }
     });
 }
 

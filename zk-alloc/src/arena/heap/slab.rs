@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{self, AtomicUsize};
 
 use crate::accounts::{self, Limit};
-use crate::arena::pages::bitmap::{HintSets, Table, WORD_BITS, low_bits};
+use crate::arena::pages::bitmap::{HintSets, Table, WORD_BITS, each_bit, low_bits};
 use crate::arena::pages::layout;
 use crate::arena::pages::memory::Allowance;
 use crate::arena::pages::zone::{Shortage, Zone};
@@ -589,13 +589,4 @@ fn lowest(bits: u64, n: usize) -> u64 {
 /// Whether a slab of this class may begin at a unit.
 fn begins_slab(unit: usize, class: Class) -> bool {
     unit * UNIT_BYTES % class.slab_bytes() == 0
-}
-
-fn each_bit(mask: u64) -> impl Iterator<Item = usize> {
-    let mut left = mask;
-    std::iter::from_fn(move || {
-        let bit = (left != 0).then(|| left.trailing_zeros() as usize);
-        left &= left.wrapping_sub(1);
-        bit
-    })
 }

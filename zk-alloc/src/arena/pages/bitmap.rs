@@ -107,17 +107,14 @@ impl<'a> Bitmap<'a> {
     }
 
     /// The lowest run of `n` clear bits that starts at an index `i`, not below `from`, with `(i + skew) % align == 0`. `align` is a
-    /// power of two. Reads every word.
+    /// power of two. For models that do not index free runs.
+    #[cfg(loom)]
     pub(crate) fn find_clear_run(self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
-        debug_assert!(n > 0 && align.is_power_of_two());
-        if skew == 0 && (2..=WORD_BITS).contains(&align) && n <= align {
-            return self.next_aligned(from, n, align, usize::MAX);
-        }
         let mut at = from;
         loop {
             at = self.next_clear_within(at, self.len())?;
-            at = ((at + skew + align - 1) & !(align - 1)) - skew;
-            if at.checked_add(n).is_none_or(|end| end > self.len()) {
+            at = (at + skew).next_multiple_of(align) - skew;
+            if at + n > self.len() {
                 return None;
             }
             match self.last_set(at, n) {
@@ -231,6 +228,16 @@ pub(crate) const fn low_bits(n: usize) -> u64 {
     if n == WORD_BITS { u64::MAX } else { (1 << n) - 1 }
 }
 
+/// The numbers of the set bits of a word, in ascending order.
+pub(crate) fn each_bit(word: u64) -> impl Iterator<Item = usize> {
+    let mut left = word;
+    std::iter::from_fn(move || {
+        let bit = (left != 0).then(|| left.trailing_zeros() as usize);
+        left &= left.wrapping_sub(1);
+        bit
+    })
+}
+
 const fn highest(bits: u64) -> usize {
     WORD_BITS - 1 - bits.leading_zeros() as usize
 }
@@ -252,93 +259,6 @@ pub(crate) mod steps {
     pub(crate) fn take() -> usize {
         STEPS.take()
     }
-}
-
-/// How many words a search reads before it uses the hints.
-#[cfg(not(loom))]
-const NEAR: usize = 4;
-/// The models use the hints at once.
-#[cfg(loom)]
-const NEAR: usize = 0;
-
-/// Which words of a bitmap have set bits. With it, a search from a clear bit to the next set bit takes a few loads, however far that is.
-///
-/// A [hint set](HintSet) names the words. A thread that sets bits of a word adds the word afterwards. A thread that clears its last bit removes
-/// the word afterwards. A search reads each named word, so a superfluous hint does no harm. A missing hint makes a claim fail. Then the claiming
-/// thread sets the hint, because a fork may have cut off the thread that set the bits.
-#[derive(Clone, Copy)]
-pub(crate) struct Occupied<'a> {
-    pub(crate) bits: Bitmap<'a>,
-    pub(crate) words: HintSet,
-}
-
-impl Occupied<'_> {
-    /// Notes that the bits of `[start, start + n)` were set.
-    pub(crate) fn set(self, start: usize, n: usize) {
-        words_of(start, n).for_each(|(group, mask)| self.words.set_all(group, mask));
-    }
-
-    /// Notes that the bits of `[start, start + n)` became clear.
-    pub(crate) fn cleared(self, start: usize, n: usize) {
-        for (group, mask) in words_of(start, n) {
-            let clear = self.clear_words(group, mask);
-            if clear != 0 {
-                self.words.clear_all(group, clear);
-                // A bit may have been set before the hint was cleared.
-                let set = clear & !self.clear_words(group, clear);
-                if set != 0 {
-                    self.words.set_all(group, set);
-                }
-            }
-        }
-    }
-
-    /// The words of `mask`, in a group of words, whose bits are all clear.
-    fn clear_words(self, group: usize, mask: u64) -> u64 {
-        let (first, end) = (mask.trailing_zeros() as usize, WORD_BITS - mask.leading_zeros() as usize);
-        let word = |bit: usize| self.bits.words[group * WORD_BITS + bit].load(Ordering::SeqCst);
-        let is_clear = |&bit: &usize| mask >> bit & 1 == 1 && word(bit) == 0;
-        (first..end).filter(is_clear).fold(0, |clear, bit| clear | 1 << bit)
-    }
-
-    /// The lowest set bit in `[at, end)`.
-    pub(crate) fn next_set(self, at: usize, end: usize) -> Option<usize> {
-        let mut far = (at / WORD_BITS + NEAR) * WORD_BITS;
-        if let Some(set) = self.bits.next_set(at, end.min(far)) {
-            return Some(set);
-        }
-        while far < end {
-            let word = self.words.first(far / WORD_BITS)?;
-            far = (word + 1) * WORD_BITS;
-            if let Some(set) = self.bits.next_set((word * WORD_BITS).min(end), end.min(far)) {
-                return Some(set);
-            }
-        }
-        None
-    }
-
-    /// The start of the clear bits right below `at`.
-    pub(crate) fn end_of_set(self, at: usize) -> usize {
-        let mut far = (at.div_ceil(WORD_BITS)).saturating_sub(NEAR) * WORD_BITS;
-        let near = self.bits.end_of_set(far, at);
-        if near > far {
-            return near;
-        }
-        while let Some(word) = self.words.last(far / WORD_BITS) {
-            far = word * WORD_BITS;
-            let end = self.bits.end_of_set(far, far + WORD_BITS);
-            if end > far {
-                return end;
-            }
-        }
-        0
-    }
-}
-
-/// The words of `[start, start + n)`, in groups of 64: the number of a group, and a mask.
-fn words_of(start: usize, n: usize) -> impl Iterator<Item = (usize, u64)> {
-    let first = start / WORD_BITS;
-    masks(first, (start + n).div_ceil(WORD_BITS) - first)
 }
 
 // Hints: a set of indices at which a search should look. A few loads find the lowest index, however large the set is.
@@ -416,36 +336,19 @@ impl HintSet {
         }
     }
 
-    /// Adds the indices of a mask, whose bit 0 is index `64 * word`.
-    pub(crate) fn set_all(self, word: usize, mask: u64) {
-        let lowest = self.word(0, word);
-        if lowest.load(Ordering::SeqCst) & mask != mask {
-            lowest.fetch_or(mask, Ordering::SeqCst);
-        }
-        self.set_from(1, word);
-    }
-
     /// Removes an index. The caller then checks whether it has to be set again.
-    pub(crate) fn clear(self, index: usize) {
-        self.clear_all(index / WORD_BITS, 1 << (index % WORD_BITS));
-    }
-
-    /// As [`clear`](Self::clear), for the indices of a mask as in [`set_all`](Self::set_all).
-    pub(crate) fn clear_all(self, word: usize, mask: u64) {
-        let (mut index, mut mask) = (word, mask);
+    pub(crate) fn clear(self, mut index: usize) {
         for depth in 0..LEVELS {
-            let before = self.word(depth, index).fetch_and(!mask, Ordering::SeqCst);
+            let mask = 1 << (index % WORD_BITS);
+            let before = self.word(depth, index / WORD_BITS).fetch_and(!mask, Ordering::SeqCst);
             // Another thread may have set a bit of the word below since, and found this bit still set.
-            if depth > 0 {
-                let below = index * WORD_BITS + mask.trailing_zeros() as usize;
-                if self.word(depth - 1, below).load(Ordering::SeqCst) != 0 {
-                    return self.set_from(depth, below);
-                }
+            if depth > 0 && self.word(depth - 1, index).load(Ordering::SeqCst) != 0 {
+                return self.set_from(depth, index);
             }
             if before & !mask != 0 {
                 return;
             }
-            (index, mask) = (index / WORD_BITS, 1 << (index % WORD_BITS));
+            index /= WORD_BITS;
         }
     }
 
@@ -456,59 +359,41 @@ impl HintSet {
 
     /// The lowest index at or above `from`.
     pub(crate) fn first(self, from: usize) -> Option<usize> {
-        self.nearest::<true>(from)
-    }
-
-    /// The highest index below `end`.
-    pub(crate) fn last(self, end: usize) -> Option<usize> {
-        self.nearest::<false>(end.checked_sub(1)?)
-    }
-
-    /// The nearest index to `from`, at or above it if `UP`, otherwise at or below it.
-    fn nearest<const UP: bool>(self, from: usize) -> Option<usize> {
         let mut at = from;
         for depth in 0..LEVELS {
-            if let Some(found) = self.nearest_at::<UP>(depth, at) {
-                return self.descend::<UP>(depth, found);
+            if let Some(found) = self.first_at(depth, at) {
+                return self.descend(depth, found);
             }
-            // The word has no such index. The search goes up the levels until another word in its direction has a bit, and then down again.
-            at = if UP { at / WORD_BITS + 1 } else { (at / WORD_BITS).checked_sub(1)? };
+            // The rest of the word has no index. The search goes up the levels until another word has a bit, and then down again.
+            at = at / WORD_BITS + 1;
         }
         // The highest level has no summary.
-        let in_word = |word| {
-            let found = self.nearest_at::<UP>(LEVELS - 1, first_bit::<UP>(word))?;
-            self.descend::<UP>(LEVELS - 1, found)
-        };
-        if UP { (at..self.words_at(LEVELS - 1)).find_map(in_word) } else { (0..=at).rev().find_map(in_word) }
+        (at..self.words_at(LEVELS - 1)).find_map(|word| {
+            let found = self.first_at(LEVELS - 1, word * WORD_BITS)?;
+            self.descend(LEVELS - 1, found)
+        })
     }
 
-    /// The nearest set bit to `from` in the direction of the search, within the word of `from`.
-    fn nearest_at<const UP: bool>(self, depth: usize, from: usize) -> Option<usize> {
+    /// The lowest set bit at or above `from`, within the word of `from`.
+    fn first_at(self, depth: usize, from: usize) -> Option<usize> {
         let (word, bit) = (from / WORD_BITS, from % WORD_BITS);
         if word >= self.words_at(depth) {
             return None;
         }
-        let mask = if UP { u64::MAX << bit } else { low_bits(bit + 1) };
-        let bits = self.word(depth, word).load(Ordering::SeqCst) & mask;
-        (bits != 0).then(|| word * WORD_BITS + if UP { bits.trailing_zeros() as usize } else { highest(bits) })
+        let bits = self.word(depth, word).load(Ordering::SeqCst) & u64::MAX << bit;
+        (bits != 0).then(|| word * WORD_BITS + bits.trailing_zeros() as usize)
     }
 
-    /// The first index of the search under bit `index` of level `depth`. If another thread removed it, the next one.
-    fn descend<const UP: bool>(self, depth: usize, mut index: usize) -> Option<usize> {
+    /// The lowest index under bit `index` of level `depth`. If another thread removed it, the next one.
+    fn descend(self, depth: usize, mut index: usize) -> Option<usize> {
         for below in (0..depth).rev() {
-            let Some(found) = self.nearest_at::<UP>(below, first_bit::<UP>(index)) else {
-                let span = WORD_BITS.pow(below as u32 + 1);
-                return if UP { self.first((index + 1) * span) } else { self.last(index * span) };
+            let Some(found) = self.first_at(below, index * WORD_BITS) else {
+                return self.first((index + 1) * WORD_BITS.pow(below as u32 + 1));
             };
             index = found;
         }
         Some(index)
     }
-}
-
-/// The bit of a word at which a search begins.
-const fn first_bit<const UP: bool>(word: usize) -> usize {
-    if UP { word * WORD_BITS } else { word * WORD_BITS + WORD_BITS - 1 }
 }
 
 /// Several sets of the same length, in one table.
