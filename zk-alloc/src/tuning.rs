@@ -63,9 +63,6 @@ const NEVER: usize = usize::MAX;
 
 constants! {
     // Where a request goes.
-    /// Runs below this length whose alignment is too large for a block have a zone of their own. In another zone, each would fault in a whole
-    /// huge page.
-    aligned_bytes = 256 * KIB, "bytes", off 0;
     /// Words of a bitmap that are scanned for a run shorter than its alignment, before free runs of its length are tried. This takes some 25 ns.
     aligned_scan_words = 64, "words";
     /// The smallest huge run. Huge runs have a zone of their own. Otherwise a smaller run that survives in the gap of a freed huge run would

@@ -225,7 +225,7 @@ static CASES: [Case; 6] = [
         assert_eq!(thread_capacity_bytes(), 3 * GIB);
         let threads = std::thread::available_parallelism().expect("a number").get() + 4;
         let zone_bytes = (3 * GIB * threads / 4).next_power_of_two();
-        assert_eq!(stats().address_space_bytes, 3 * zone_bytes);
+        assert_eq!(stats().address_space_bytes, 2 * zone_bytes);
     }),
     (ZkAllocator.settings(Settings::new().retain_bytes(0)), "ZK_ALLOC_RETAIN_BYTES=0", |allocator| {
         phase(|| request(allocator, 100 * MIB));

@@ -61,7 +61,7 @@ pub(crate) use crate::arena::pages::runs::{Runs, Wanted};
 pub(crate) use crate::arena::pages::zone::{Contents, Populate, Shortage, Zone};
 use crate::classes::{self, Class};
 use crate::config::{self, Config, Settings};
-use crate::os::{self, AddressRange, Errno, Mapping};
+use crate::os::{self, AddressRange, Errno};
 use crate::sync::AtomicU64;
 use crate::{escape, gate, pinned, tuning};
 
@@ -296,7 +296,7 @@ impl Arena {
     pub(crate) fn alloc(&self, size: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Unserved> {
         self.try_alloc(size, align, contents, Limit::Peak).or_else(|shortage| {
             let found = match shortage {
-                Shortage::Full => self.alloc_in_any_zone(size, align, contents),
+                Shortage::Full => self.alloc_beyond_its_zone(size, align, contents),
                 Shortage::Refused => None,
                 Shortage::OverBudget => purge::alloc_within_budget(self, size, align, contents),
             };
@@ -323,28 +323,24 @@ impl Arena {
         let other = match runs {
             RunKind::Huge => RunKind::Mid,
             RunKind::Mid if size >= tuning::crosses_min_bytes() => RunKind::Huge,
-            RunKind::Mid | RunKind::Aligned => return None,
+            RunKind::Mid => return None,
         };
         self.region.zone(other).claim_for_other_zone(size, align, contents)
     }
 
-    /// Serves a run from any other zone, because its own zone has no free addresses. If no zone has any, the first such request writes a warning
-    /// to standard error.
+    /// Serves a run from the other zone, because its own zone has no free addresses. If neither has any, the first such request writes a
+    /// warning to standard error.
     #[cold]
-    fn alloc_in_any_zone(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
-        let others: &[RunKind] = match layout::path(size, align) {
-            Path::Block(_) => &[],
-            Path::Run(RunKind::Aligned) => &[RunKind::Mid, RunKind::Huge],
-            Path::Run(RunKind::Mid) if size < tuning::crosses_min_bytes() => &[RunKind::Aligned, RunKind::Huge],
-            Path::Run(RunKind::Mid) => &[RunKind::Huge, RunKind::Aligned],
-            Path::Run(RunKind::Huge) => &[RunKind::Mid, RunKind::Aligned],
+    fn alloc_beyond_its_zone(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
+        let other = match layout::path(size, align) {
+            Path::Block(_) => None,
+            Path::Run(RunKind::Mid) => Some(RunKind::Huge),
+            Path::Run(RunKind::Huge) => Some(RunKind::Mid),
         };
-        for &other in others {
-            match self.region.zone(other).claim(size, align, contents, Limit::Cap, || None) {
-                Ok(at) => return Some(at),
-                Err(Shortage::Full) => {}
-                Err(Shortage::OverBudget | Shortage::Refused) => return None,
-            }
+        match other.map(|other| self.region.zone(other).claim(size, align, contents, Limit::Cap, || None)) {
+            Some(Ok(at)) => return Some(at),
+            Some(Err(Shortage::OverBudget | Shortage::Refused)) => return None,
+            Some(Err(Shortage::Full)) | None => {}
         }
         static WARNED: AtomicBool = AtomicBool::new(false);
         // A request larger than the whole region is no sign of a shortage.
@@ -489,7 +485,7 @@ impl Arena {
         if gate::is_pinned(at.as_ptr()) || pinned::has_room(new_size) {
             return None;
         }
-        let (old_runs, new_runs) = (self.region.zone_of(at), layout::run_kind(new_size, align));
+        let (old_runs, new_runs) = (self.region.zone_of(at), layout::run_kind(new_size));
         let (old, new) = (self.region.zone(old_runs), self.region.zone(new_runs));
         let len = old.run_bytes(old_size);
         if len > new.run_bytes(new_size) {
@@ -682,13 +678,13 @@ pub(crate) struct Region {
     /// The address space. Memory that a zone mapped there is never unmapped, because a published region is never dropped.
     range: AddressRange,
     /// The words of the zones' bitmaps and block claims.
-    _words: Mapping,
+    _words: Table<AtomicU64>,
     span_shift: u32,
     zones: [Zone; ZONES],
 }
 
 /// One zone for each [`RunKind`], in the order of its variants.
-const ZONES: usize = 3;
+const ZONES: usize = 2;
 
 /// How many bitmaps of a zone have a bit for each page.
 const BITMAPS: usize = 5;
@@ -698,7 +694,7 @@ const BLOCK_BITMAPS: usize = 2;
 impl Region {
     /// Finds address space for `span_bytes` (rounded up to a power of two) for each zone. If the system refuses, because limits leave too little
     /// room, tries a half, a quarter, ... of the span. Returns the span, the address space of all zones, and the memory of the bitmaps.
-    fn largest(span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<(usize, AddressRange, Mapping), Errno> {
+    fn largest(span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<(usize, AddressRange, Table<AtomicU64>), Errno> {
         let mut span = span_bytes.clamp(tuning::min_span_bytes(), usize::MAX / 4 / ZONES).next_power_of_two();
         loop {
             match Self::exactly(span, specs) {
@@ -708,7 +704,7 @@ impl Region {
         }
     }
 
-    fn exactly(span: usize, specs: &[ZoneSpec; ZONES]) -> Result<(usize, AddressRange, Mapping), Errno> {
+    fn exactly(span: usize, specs: &[ZoneSpec; ZONES]) -> Result<(usize, AddressRange, Table<AtomicU64>), Errno> {
         // These trial mappings test whether the limits leave this much to the tables and to the program. They are dropped at once.
         drop(os::reserve(span / tuning::address_part())?);
         drop(os::map_zeroed(span / tuning::data_part())?);
@@ -717,8 +713,7 @@ impl Region {
         let block_words = BLOCK_BITMAPS * Bitmap::words_for(blocks) + blocks;
         let words = |spec: &ZoneSpec| BITMAPS * Bitmap::words_for(span / spec.page_bytes) + block_words;
         let words: usize = specs.iter().map(words).sum();
-        let words = os::map_zeroed((words * size_of::<u64>()).next_multiple_of(os::HUGE_PAGE_BYTES))?.for_table();
-        Ok((span, range, words))
+        Ok((span, range, Table::new(words)?))
     }
 
     /// Finds a region with `span_bytes` for each zone, or less if limits leave less room. Builds it in place, zone by zone, because the
@@ -731,16 +726,13 @@ impl Region {
     /// `place` is valid for writes, and only the caller reaches it.
     pub(crate) unsafe fn find_at(place: *mut Self, span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<(), Errno> {
         let (span, range, words) = Self::largest(span_bytes, specs)?;
-        let (base, mut words_at) = (range.start(), words.start());
+        let (base, mut rest) = (range.start(), words.all());
         // Slabs and caches store blocks as addresses.
         base.as_ptr().expose_provenance();
-        let mut take_words = |len: usize| -> &'static [AtomicU64] {
-            // SAFETY: the next `len` words of the mapping, which is large enough for all bitmaps and claims, zeroed, kept as long as the zones,
-            // and accessed through nothing else.
-            let words = unsafe { std::slice::from_raw_parts(words_at.cast::<AtomicU64>().as_ptr(), len) };
-            // SAFETY: still within the mapping, or one past its end.
-            words_at = unsafe { words_at.add(len * size_of::<u64>()) };
-            words
+        let mut take_words = |len: usize| {
+            let (taken, others) = rest.split_at(len);
+            rest = others;
+            taken
         };
         for (index, spec) in specs.iter().enumerate() {
             let pages = span / spec.page_bytes;
@@ -793,11 +785,8 @@ impl Region {
     /// The zone that holds an address of the region, by the kind of its runs.
     #[inline(always)]
     pub(crate) fn zone_of(&self, at: NonNull<u8>) -> RunKind {
-        match (at.addr().get() - self.base().addr().get()) >> self.span_shift {
-            0 => RunKind::Aligned,
-            1 => RunKind::Mid,
-            _ => RunKind::Huge,
-        }
+        let index = (at.addr().get() - self.base().addr().get()) >> self.span_shift;
+        if index == 0 { RunKind::Mid } else { RunKind::Huge }
     }
 }
 

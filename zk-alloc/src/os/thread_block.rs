@@ -69,30 +69,3 @@ pub(crate) fn profile_block() -> NonNull<u8> {
     // SAFETY: within the block, which is longer by this part.
     unsafe { thread_block().add(THREAD_BLOCK_BYTES) }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A block that two threads share would hand one thread's cache to the other.
-    #[test]
-    fn each_thread_has_its_own_zeroed_block() {
-        let zero_and_apart = || {
-            let at = thread_block();
-            assert!(at.addr().get().is_multiple_of(16));
-            // SAFETY: this thread's block. The thread allocates nothing from the arena.
-            unsafe {
-                assert_eq!(at.cast::<[u8; THREAD_BLOCK_BYTES]>().read(), [0; THREAD_BLOCK_BYTES]);
-                at.write_bytes(1, THREAD_BLOCK_BYTES);
-                let other = std::thread::spawn(|| {
-                    let at = thread_block();
-                    assert_eq!(at.cast::<[u8; THREAD_BLOCK_BYTES]>().read(), [0; THREAD_BLOCK_BYTES]);
-                    at.addr()
-                });
-                assert_ne!(other.join().unwrap(), at.addr());
-                at.write_bytes(0, THREAD_BLOCK_BYTES);
-            }
-        };
-        std::thread::spawn(zero_and_apart).join().unwrap();
-    }
-}

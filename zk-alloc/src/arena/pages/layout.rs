@@ -23,10 +23,7 @@ pub(crate) enum Path {
 /// The kinds of runs. Each kind has a zone of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum RunKind {
-    /// Runs below [`tuning::aligned_bytes`] that are aligned to more than a block can be. Elsewhere, each would fault in a whole huge
-    /// page.
-    Aligned,
-    /// All other runs below [`tuning::huge_run_bytes`].
+    /// Runs below [`tuning::huge_run_bytes`].
     Mid,
     /// Runs of [`tuning::huge_run_bytes`] and more.
     Huge,
@@ -34,7 +31,7 @@ pub(crate) enum RunKind {
 
 /// Slabs lie in the zone of these runs, so that slabs and runs can reuse each other's memory.
 pub(crate) const SLABS: RunKind = RunKind::Mid;
-/// The kind of the runs that thread caches keep. Aligned runs are rare, and a cached huge run would be lost to the other threads.
+/// The kind of the runs that thread caches keep. A cached huge run would be lost to the other threads.
 pub(crate) const CACHED: RunKind = RunKind::Mid;
 
 /// The path of a request that the arena serves.
@@ -43,19 +40,13 @@ pub(crate) fn path(size: usize, align: usize) -> Path {
     if size <= classes::MAX_BYTES && align <= classes::MAX_ALIGN {
         Path::Block(Class::of(size, align))
     } else {
-        Path::Run(run_kind(size, align))
+        Path::Run(run_kind(size))
     }
 }
 
 /// The kind of the run that serves a request.
-pub(crate) fn run_kind(size: usize, align: usize) -> RunKind {
-    if size >= tuning::huge_run_bytes() {
-        RunKind::Huge
-    } else if size < tuning::aligned_bytes() && align > classes::MAX_ALIGN {
-        RunKind::Aligned
-    } else {
-        RunKind::Mid
-    }
+pub(crate) fn run_kind(size: usize) -> RunKind {
+    if size >= tuning::huge_run_bytes() { RunKind::Huge } else { RunKind::Mid }
 }
 
 /// The shortest run that may stay in a zone when it shrinks, in bytes.
@@ -116,15 +107,14 @@ pub(crate) struct ZoneSpec {
 }
 
 /// The parameters of the zones, in the order of [`RunKind`].
-pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 3] {
+pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 2] {
     let huge = HugeAdvice::of(config.huge_pages);
     // In small pages, a fault for each page costs more than clearing the pages here.
     let lazy_zero_bytes = if huge == HugeAdvice::Ask { config.settings.lazy_zero_bytes.value } else { usize::MAX };
-    [RunKind::Aligned, RunKind::Mid, RunKind::Huge].map(|runs| {
+    [RunKind::Mid, RunKind::Huge].map(|runs| {
         let small_region_bytes = if runs == SLABS { first_bytes(config.threads) } else { 0 };
         let small_pages_bytes = match runs {
             _ if config.huge_pages == HugePagesOutcome::Always => 0,
-            RunKind::Aligned => usize::MAX,
             RunKind::Mid => small_region_bytes + tuning::small_pages_bytes(),
             RunKind::Huge => 0,
         };
@@ -223,9 +213,7 @@ mod tests {
         let is_block = |size, align| matches!(path(size, align), Path::Block(_));
         assert!(is_block(1, 1) && is_block(classes::MAX_BYTES, classes::MAX_ALIGN));
         assert_eq!(path(classes::MAX_BYTES + 1, classes::MAX_ALIGN), Path::Run(RunKind::Mid));
-        assert_eq!(path(64, classes::MAX_ALIGN * 2), Path::Run(RunKind::Aligned));
-        assert_eq!(path(tuning::aligned_bytes() - 1, classes::MAX_ALIGN * 2), Path::Run(RunKind::Aligned));
-        assert_eq!(path(tuning::aligned_bytes(), classes::MAX_ALIGN * 2), Path::Run(RunKind::Mid));
+        assert_eq!(path(64, classes::MAX_ALIGN * 2), Path::Run(RunKind::Mid));
         assert_eq!(path(tuning::huge_run_bytes() - 1, 1), Path::Run(RunKind::Mid));
         assert_eq!(path(tuning::huge_run_bytes(), 1), Path::Run(RunKind::Huge));
         assert_eq!(path(isize::MAX as usize, 1), Path::Run(RunKind::Huge));

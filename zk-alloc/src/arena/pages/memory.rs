@@ -750,20 +750,6 @@ mod tests {
         assert!(mapped.foreign() < 40_000);
     }
 
-    #[test]
-    fn a_block_that_another_thread_claims_is_neither_waited_for_nor_foreign() {
-        let (mapped, kernel) = (mapped(64), Kernel::new(64, &[]));
-        assert_eq!(mapped.claim(3..5, 7), 5);
-        let taken = mapped.reach(2..6, || 1, || 7, |blocks| kernel.map(blocks));
-        assert_eq!(taken, Err(Obstacle::Taken { behind: 5, passed: 0..0 }));
-        assert!(!mapped.is_foreign(3) && mapped.claims[2].load(Ordering::Relaxed) == 0);
-        assert_eq!(place(&mapped, &kernel, 4, 2), Some((5, 1)));
-        // The claimant goes on.
-        kernel.map(3..5).unwrap();
-        mapped.publish(3..5);
-        assert_eq!(place(&mapped, &kernel, 4, 2), Some((2, 0)));
-    }
-
     /// A child inherits the claims of its parent's threads, but not the threads. They may have mapped the blocks already.
     #[test]
     fn a_forked_child_replaces_the_claims_of_its_parents_threads() {

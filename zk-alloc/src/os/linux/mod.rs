@@ -448,25 +448,17 @@ pub(crate) unsafe fn copy_held(from: *const u8, to: *mut u8, len: usize) -> bool
             unsafe { copy_nonoverlapping(from, to, len - offset) };
             return true;
         }
-        let mut at = 0;
-        while at < pages {
-            let is_held = holds(in_source[at]);
-            let alike = in_source[at..pages].iter().take_while(|&&entry| holds(entry) == is_held).count();
-            let clear = in_target[at..at + alike].iter().position(|&entry| holds(entry));
-            let bytes = (alike * page).min(part - at * page);
-            // SAFETY: within the caller's ranges.
+        for index in 0..pages {
+            let at = index * page;
+            let bytes = page.min(part - at);
+            // SAFETY: within the caller's ranges. A page that holds nothing reads as zeroes.
             unsafe {
-                if is_held {
-                    copy_nonoverlapping(from.add(at * page), to.add(at * page), bytes);
-                } else if let Some(first) = clear {
-                    // Clears only this page: the target's next pages may hold nothing, and must then stay untouched.
-                    at += first;
-                    to.add(at * page).write_bytes(0, page.min(part - at * page));
-                    at += 1;
-                    continue;
+                if holds(in_source[index]) {
+                    copy_nonoverlapping(from.add(at), to.add(at), bytes);
+                } else if holds(in_target[index]) {
+                    to.add(at).write_bytes(0, bytes);
                 }
             }
-            at += alike;
         }
     }
     true
