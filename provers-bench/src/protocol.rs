@@ -82,9 +82,9 @@ pub(crate) fn line<T: Serialize>(message: &T) -> serde_json::Result<String> {
 }
 
 /// Increases when this code can no longer read older traces.
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// 64-bit words of a record.
-pub(crate) const RECORD_WORDS: usize = 4;
+pub(crate) const RECORD_WORDS: usize = 3;
 
 /// The kind of event that a record describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,8 +111,6 @@ pub(crate) struct Record {
     pub(crate) size_bytes: u64,
     pub(crate) align_bytes: u64,
     pub(crate) address: u64,
-    /// Time since the recorder started.
-    pub(crate) time_ns: u64,
 }
 
 impl Record {
@@ -121,11 +119,11 @@ impl Record {
         let align_log2 = u64::from(self.align_bytes.trailing_zeros());
         let phase = u64::from(self.proof) << 1 | u64::from(self.in_phase);
         let tags = self.op as u64 | align_log2 << 8 | u64::from(self.thread) << 16 | phase << 32;
-        [tags, self.size_bytes, self.address, self.time_ns]
+        [tags, self.size_bytes, self.address]
     }
 
     /// Decodes a record; `None` if the words are not a record.
-    pub(crate) fn from_words([tags, size_bytes, address, time_ns]: [u64; RECORD_WORDS]) -> Option<Self> {
+    pub(crate) fn from_words([tags, size_bytes, address]: [u64; RECORD_WORDS]) -> Option<Self> {
         let op = [Op::Alloc, Op::AllocZeroed, Op::Free, Op::ReallocFrom, Op::ReallocTo]
             .into_iter()
             .find(|op| *op as u64 == tags & 0xff)?;
@@ -137,7 +135,6 @@ impl Record {
             size_bytes,
             align_bytes: 1_u64.checked_shl((tags >> 8 & 0xff) as u32)?,
             address,
-            time_ns,
         })
     }
 }
@@ -158,12 +155,6 @@ pub(crate) struct Header {
     pub(crate) shape: Option<Shape>,
 }
 
-impl Header {
-    pub(crate) fn new(title: String, min_bytes: u64) -> Self {
-        Self { version: VERSION, title, min_bytes, lost: 0, shape: None }
-    }
-}
-
 /// Facts about a script that are needed before its records are read.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Shape {
@@ -175,13 +166,6 @@ pub(crate) struct Shape {
     /// Index of the record after which the most bytes are alive.
     pub(crate) peak_at: usize,
     pub(crate) live_peak_bytes: u64,
-}
-
-/// A recorded run.
-#[derive(Debug)]
-pub(crate) struct Trace {
-    pub(crate) header: Header,
-    pub(crate) records: Vec<Record>,
 }
 
 /// Writes a trace without collecting its records in memory.
@@ -216,43 +200,4 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<(Header, impl Iterator<Item = 
         })
     };
     Ok((header, iter::from_fn(next)))
-}
-
-/// Reads a whole trace.
-pub(crate) fn read(path: &Path) -> anyhow::Result<Trace> {
-    let (header, records) = open(path)?;
-    Ok(Trace { header, records: records.collect::<anyhow::Result<_>>()? })
-}
-
-/// Splits records into sections. Each section lies within one phase, or between two phases.
-pub(crate) fn sections(records: &[Record]) -> impl Iterator<Item = &[Record]> {
-    records.chunk_by(|one, next| one.in_phase == next.in_phase && (!one.in_phase || one.proof == next.proof))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn record() -> Record {
-        Record {
-            op: Op::ReallocTo,
-            thread: 65_535,
-            proof: u32::MAX >> 1,
-            in_phase: true,
-            size_bytes: 1 << 40,
-            align_bytes: 1 << 21,
-            address: u64::MAX,
-            time_ns: 7,
-        }
-    }
-
-    /// Fields share a word. A field that overflows into its neighbour would replay a different program.
-    #[test]
-    fn a_record_is_encoded_as_words_and_decoded_again() {
-        let outside = Record { op: Op::Alloc, in_phase: false, proof: 0, align_bytes: 1, ..record() };
-        for record in [record(), outside] {
-            assert_eq!(Record::from_words(record.to_words()), Some(record));
-        }
-        assert_eq!(Record::from_words([0; RECORD_WORDS]), None);
-    }
 }

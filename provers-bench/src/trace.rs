@@ -9,7 +9,7 @@ use crate::child::traces::{HEADER, PATH};
 use crate::machine::host;
 use crate::measure::{Failure, Interrupt, binaries, process};
 use crate::plan::{self, Contestant, Size, bytes};
-use crate::protocol::{self, Header, Op, RECORD_WORDS, REPLAY, RSS_AT_LIVE_PEAK, RSS_RELEASED, Record, Shape, Trace};
+use crate::protocol::{self, Header, Op, RECORD_WORDS, REPLAY, RSS_AT_LIVE_PEAK, RSS_RELEASED, Record, Shape, VERSION};
 use crate::report::{self, Style};
 use crate::results::{format, stats};
 use crate::sample::Sample;
@@ -73,14 +73,14 @@ pub(crate) fn record(provers: &'static [Prover], args: &RecordArgs) -> anyhow::R
         let sized = format!("{name} 2^{log_rows}");
         let title = format!("{} {sized}, {proofs} proofs, threads: {counted}", prover.name);
         eprintln!("{title}");
-        let header = Header::new(title, args.min_bytes);
+        let header = Header { version: VERSION, title, min_bytes: args.min_bytes, lost: 0, shape: None };
         let mut environment =
             vec![(PATH.to_owned(), path.display().to_string()), (HEADER.to_owned(), serde_json::to_string(&header)?)];
         environment.extend(threads.clone().map(|threads| ("RAYON_NUM_THREADS".to_owned(), threads)));
         process::prove((&folder, &RECORDER), &environment, (prover.name, name, log_rows), proofs, &interrupt)
             .with_context(|| format!("{sized} was not recorded"))?;
-        let trace = protocol::read(&path)?;
-        eprintln!("{} records, {} lost: {}", trace.records.len(), trace.header.lost, path.display());
+        let (header, records) = protocol::open(&path)?;
+        eprintln!("{} records, {} lost: {}", records.count(), header.lost, path.display());
         paths += &format!("{}\n", path.display());
     }
     Ok(paths)
@@ -114,16 +114,15 @@ pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
     let folder = binaries::folder(contestants, &interrupt)?;
     let (mut text, mut failed) = (String::new(), false);
     for path in &args.traces {
-        let trace = protocol::read(path)?;
-        let min_bytes = args.min_bytes.unwrap_or(0).max(trace.header.min_bytes);
-        let (shape, script) = script(&trace, min_bytes).with_context(|| path.display().to_string())?;
-        check_script(path, &script, shape)?;
+        let (header, shape, records) = script(path, args.min_bytes.unwrap_or(0))?;
+        check_script(path, &records, shape, header.min_bytes)?;
         // The file is in memory, so a driver that is killed leaves no file behind.
         let file = memfd_create("script", MFdFlags::MFD_CLOEXEC).context("no file for the script")?;
         let file_path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-        protocol::write(Path::new(&file_path), &script.header, script.records.iter().copied())?;
-        eprintln!("{}", script.header.title);
-        let mut rows: Vec<_> = contestants.iter().map(Row::new).collect();
+        protocol::write(Path::new(&file_path), &header, records.into_iter())?;
+        eprintln!("{}", header.title);
+        let row = |contestant| Row { contestant, replays: Vec::new(), settings: Vec::new(), failure: None };
+        let mut rows: Vec<_> = contestants.iter().map(row).collect();
         for round in 1..=args.rounds {
             for row in rows.iter_mut().filter(|row| row.failure.is_none()) {
                 eprintln!("round {round} of {}: {}", args.rounds, row.contestant.label);
@@ -135,17 +134,17 @@ pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
             }
         }
         failed |= rows.iter().any(|row| row.failure.is_some() && row.contestant.arm.known_to_fail.is_none());
-        text += &format!("{}\n\n", table(&script.header, shape, &rows));
+        text += &format!("{}\n\n", table(&header, shape, &rows));
     }
     Ok((text, failed))
 }
 
 /// Fails if the script is empty or does not fit into memory.
-fn check_script(path: &Path, script: &Trace, shape: Shape) -> anyhow::Result<()> {
-    let (named, min_bytes) = (path.display(), script.header.min_bytes);
+fn check_script(path: &Path, records: &[Record], shape: Shape, min_bytes: u64) -> anyhow::Result<()> {
+    let named = path.display();
     ensure!(shape.records > 0, "{named} holds no block of {min_bytes} bytes or more: there is nothing to replay");
     // The child's table of records, and the script's file, which is also in memory.
-    let script_bytes = size_of_val(&script.records[..]) + shape.records * RECORD_WORDS * size_of::<u64>();
+    let script_bytes = size_of_val(records) + shape.records * RECORD_WORDS * size_of::<u64>();
     let needed = shape.live_peak_bytes + script_bytes as u64;
     let available = host::available_bytes().unwrap_or(u64::MAX);
     let [needs, has] = [needed, available].map(format::bytes);
@@ -163,11 +162,7 @@ struct Row<'a> {
     failure: Option<String>,
 }
 
-impl<'a> Row<'a> {
-    fn new(contestant: &'a Contestant) -> Self {
-        Self { contestant, replays: Vec::new(), settings: Vec::new(), failure: None }
-    }
-
+impl Row<'_> {
     /// Replays the script in this file once more, in a new process.
     fn replay(&mut self, folder: &Path, script: &str, interrupt: &Interrupt) -> Result<(), Failure> {
         let arm = self.contestant.arm;
@@ -238,24 +233,17 @@ fn table(header: &Header, shape: Shape, rows: &[Row<'_>]) -> String {
     format!("{title}{lost}\n\n{}{notes}", report::drawn(COLUMNS, lines, Style::Markdown))
 }
 
-/// The script for the blocks of `trace` with at least `min_bytes`.
-fn script(trace: &Trace, min_bytes: u64) -> anyhow::Result<(Shape, Trace)> {
+/// The script for the trace at `path`: its header with its shape, and its records. It has only blocks of at least `min_bytes`.
+fn script(path: &Path, min_bytes: u64) -> anyhow::Result<(Header, Shape, Vec<Record>)> {
+    let (header, records) = protocol::open(path)?;
+    let min_bytes = min_bytes.max(header.min_bytes);
     let mut writer = Writer { min_bytes, ..Writer::default() };
-    for (index, record) in trace.records.iter().enumerate() {
-        writer.take(record).with_context(|| format!("record {index} of the trace can't be replayed"))?;
+    for (index, record) in records.enumerate() {
+        let taken = writer.take(record?);
+        taken.with_context(|| format!("record {index} of the trace {} can't be replayed", path.display()))?;
     }
     let (shape, records) = writer.finish();
-    Ok((shape, Trace { header: Header { min_bytes, shape: Some(shape), ..trace.header.clone() }, records }))
-}
-
-/// A live block at this point of the trace.
-#[derive(Clone, Copy)]
-struct Live {
-    number: u64,
-    size_bytes: u64,
-    align_bytes: u64,
-    /// The thread that allocated it, in the script's numbering.
-    thread: u16,
+    Ok((Header { min_bytes, shape: Some(shape), ..header }, shape, records))
 }
 
 #[derive(Default)]
@@ -263,25 +251,22 @@ struct Writer {
     records: Vec<Record>,
     shape: Shape,
     min_bytes: u64,
-    /// Live blocks, by their address in the recording process.
-    live: HashMap<u64, Live>,
+    /// The step that made each live block, by the block's address in the recording process.
+    live: HashMap<u64, Record>,
     live_bytes: u64,
     /// Blocks whose `realloc` began, by thread: the old address, and the block if it is known.
-    moving: HashMap<u16, (u64, Option<Live>)>,
+    moving: HashMap<u16, (u64, Option<Record>)>,
     free_numbers: Vec<u64>,
-    threads: HashMap<u16, u16>,
 }
 
 impl Writer {
-    fn take(&mut self, record: &Record) -> anyhow::Result<()> {
-        let thread = self.thread(record.thread)?;
-        let step = Record { thread, ..*record };
+    fn take(&mut self, record: Record) -> anyhow::Result<()> {
         match record.op {
-            Op::Alloc | Op::AllocZeroed => self.place(step, None)?,
+            Op::Alloc | Op::AllocZeroed => self.place(record, None)?,
             // Blocks older than the recorder, or below the replayed sizes, are unknown.
             Op::Free => {
                 if let Some(block) = self.live.remove(&record.address) {
-                    self.free(step, block);
+                    self.free(record, block);
                 }
             }
             Op::ReallocFrom => {
@@ -291,16 +276,16 @@ impl Writer {
                 (None, _) | (Some((_, None)), 0) => {}
                 // The `realloc` failed in the recording, so the block stayed in place.
                 (Some((before, Some(block))), 0) => _ = self.live.insert(before, block),
-                (Some((_, None)), _) => self.place(Record { op: Op::Alloc, ..step }, None)?,
-                (Some((_, block)), _) => self.place(step, block)?,
+                (Some((_, None)), _) => self.place(Record { op: Op::Alloc, ..record }, None)?,
+                (Some((_, block)), _) => self.place(record, block)?,
             },
         }
         Ok(())
     }
 
     /// Records an allocation, or a `realloc` of `block`. Leaves out a request below the replayed sizes, and frees `block` instead.
-    fn place(&mut self, step: Record, block: Option<Live>) -> anyhow::Result<()> {
-        let Record { size_bytes, thread, address, .. } = step;
+    fn place(&mut self, step: Record, block: Option<Record>) -> anyhow::Result<()> {
+        let size_bytes = step.size_bytes;
         if size_bytes < self.min_bytes {
             block.into_iter().for_each(|block| self.free(step, block));
             return Ok(());
@@ -308,23 +293,24 @@ impl Writer {
         let align_bytes = block.map_or(step.align_bytes, |block| block.align_bytes);
         let possible = size_bytes > 0 && Layout::from_size_align(size_bytes as usize, align_bytes as usize).is_ok();
         ensure!(possible, "a request for {size_bytes} bytes aligned to {align_bytes} is invalid");
-        let known = block.map(|block| block.number).or_else(|| self.free_numbers.pop());
+        let known = block.map(|block| block.address).or_else(|| self.free_numbers.pop());
         let number = known.unwrap_or(self.shape.blocks as u64);
         self.shape.blocks = self.shape.blocks.max(number as usize + 1);
         let live_bytes = self.live_bytes - block.map_or(0, |block| block.size_bytes) + size_bytes;
-        self.write(Record { address: number, align_bytes, ..step }, live_bytes);
-        if let Some(lost) = self.live.insert(address, Live { number, size_bytes, align_bytes, thread }) {
+        let made = Record { address: number, align_bytes, ..step };
+        self.write(made, live_bytes);
+        if let Some(lost) = self.live.insert(step.address, made) {
             // The address was handed out again, so the free of its earlier block was lost.
             self.free(step, lost);
         }
         Ok(())
     }
 
-    fn free(&mut self, step: Record, block: Live) {
-        let Live { number, size_bytes, align_bytes, .. } = block;
-        self.free_numbers.push(number);
-        let live_bytes = self.live_bytes - size_bytes;
-        self.write(Record { op: Op::Free, address: number, size_bytes, align_bytes, ..step }, live_bytes);
+    fn free(&mut self, step: Record, block: Record) {
+        self.free_numbers.push(block.address);
+        let live_bytes = self.live_bytes - block.size_bytes;
+        let Record { thread, proof, in_phase, .. } = step;
+        self.write(Record { op: Op::Free, thread, proof, in_phase, ..block }, live_bytes);
     }
 
     /// Adds a record, after which `live_bytes` are alive.
@@ -342,131 +328,13 @@ impl Writer {
         let mut left: Vec<_> = self.live.drain().map(|(_, block)| block).collect();
         left.extend(self.moving.drain().filter_map(|(_, (_, block))| block));
         // Sorted so that each thread frees its blocks in one turn.
-        left.sort_unstable_by_key(|block| (block.thread, block.number));
+        left.sort_unstable_by_key(|block| (block.thread, block.address));
         if let Some(&last) = self.records.last() {
             for block in left {
                 self.free(Record { thread: block.thread, in_phase: false, ..last }, block);
             }
         }
-        let (records, threads) = (self.records.len(), self.threads.len());
-        (Shape { records, threads, ..self.shape }, self.records)
-    }
-
-    /// Numbers threads from 1 in the order of their first records, regardless of their numbers in the trace.
-    fn thread(&mut self, recorded: u16) -> anyhow::Result<u16> {
-        let next = u16::try_from(self.threads.len() + 1).context("more threads than a script can number")?;
-        Ok(*self.threads.entry(recorded).or_insert(next))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sample;
-
-    /// An arm that failed after some rounds must show no figures.
-    #[test]
-    fn an_arm_shows_medians_and_a_failed_arm_only_its_reason() {
-        let replayed = |peak_rss_bytes| {
-            let counters = [("system_calls".to_owned(), 7)].into();
-            Sample { peak_rss_bytes, ..sample::tests::sample(1, counters) }
-        };
-        let (shape, script) = script(&phase(&[(Op::Alloc, 1, 1, 4 << 20)]), 64).unwrap();
-        let contestants = plan::contestants(&["glibc".to_owned(), "zk-alloc".to_owned()]).unwrap();
-        let mut rows: Vec<_> = contestants.iter().map(Row::new).collect();
-        rows[0].replays = [8, 80, 6].map(|mib| replayed(mib << 20)).into();
-        rows[1].replays = vec![replayed(1)];
-        rows[1].failure = Some("died of SIGSEGV".into());
-        let text = table(&script.header, shape, &rows);
-        let line = |begin: &str| text.lines().find(|line| line.starts_with(begin)).unwrap();
-        assert!(line("| glibc ").contains(" 2.000 |") && line("| glibc ").contains("8.0 |"), "{text}");
-        assert!(!line("| zk-alloc ").contains("7"), "{text}");
-        assert!(line("zk-alloc: FAILED").ends_with("died of SIGSEGV"), "{text}");
-    }
-
-    /// A record from `(operation, thread, address, size)` in the phase of a proof; phase 0 is outside any phase.
-    fn record((op, thread, address, size_bytes): (Op, u16, u64, u64), phase: u32) -> Record {
-        let in_phase = phase > 0;
-        Record { op, thread, proof: phase, in_phase, size_bytes, align_bytes: 8, address, time_ns: 0 }
-    }
-
-    /// A trace of one phase.
-    fn phase(operations: &[(Op, u16, u64, u64)]) -> Trace {
-        trace(&operations.iter().map(|&operation| record(operation, 1)).collect::<Vec<_>>())
-    }
-
-    fn trace(records: &[Record]) -> Trace {
-        Trace { header: Header::new("by hand".into(), 64), records: records.to_vec() }
-    }
-
-    fn steps(trace: &Trace, min_bytes: u64) -> Vec<(Op, u16, u64, u64)> {
-        let (_, script) = script(trace, min_bytes).unwrap();
-        script.records.iter().map(|step| (step.op, step.thread, step.address, step.size_bytes)).collect()
-    }
-
-    /// A block freed twice, or resized after its free, would be an error of the replay and not of the allocator.
-    #[test]
-    fn every_block_is_made_once_and_freed_once() {
-        use Op::{Alloc, AllocZeroed, Free, ReallocFrom, ReallocTo};
-        let recorded = phase(&[
-            (Free, 7, 900, 100),
-            (Alloc, 7, 800, 100),
-            (ReallocFrom, 7, 800, 200),
-            // Another thread gets the address before the first thread records the new place of its block.
-            (AllocZeroed, 9, 800, 300),
-            (ReallocTo, 7, 700, 200),
-            (ReallocFrom, 9, 600, 400),
-            (ReallocTo, 9, 600, 400),
-            (Free, 9, 700, 200),
-            // The free of the earlier block at this address was lost.
-            (Alloc, 7, 600, 500),
-            // This `realloc` failed.
-            (ReallocFrom, 7, 600, 1 << 50),
-            (ReallocTo, 7, 0, 1 << 50),
-        ]);
-        let expected = [
-            (Alloc, 1, 0, 100),
-            (AllocZeroed, 2, 1, 300),
-            (ReallocTo, 1, 0, 200),
-            (Alloc, 2, 2, 400),
-            (Free, 2, 0, 200),
-            (Alloc, 1, 0, 500),
-            (Free, 1, 2, 400),
-            (Free, 1, 0, 500),
-            (Free, 2, 1, 300),
-        ];
-        assert_eq!(steps(&recorded, 64), expected);
-        let (shape, _) = script(&recorded, 64).unwrap();
-        assert_eq!(shape, Shape { records: 9, blocks: 3, threads: 2, peak_at: 5, live_peak_bytes: 1200 });
-    }
-
-    #[test]
-    fn blocks_are_not_replayed_while_they_are_below_the_threshold() {
-        use Op::{Alloc, Free, ReallocFrom, ReallocTo};
-        let recorded = phase(&[
-            (Alloc, 1, 1, 100),
-            (ReallocFrom, 1, 1, 3000),
-            (ReallocTo, 1, 2, 3000),
-            (ReallocFrom, 1, 2, 200),
-            (ReallocTo, 1, 2, 200),
-            (Free, 1, 2, 200),
-        ]);
-        assert_eq!(steps(&recorded, 1024), [(Alloc, 1, 0, 3000), (Free, 1, 0, 3000)]);
-    }
-
-    /// Each proof's phase must be opened and closed separately, even if nothing was recorded between two phases.
-    #[test]
-    fn sections_end_where_phases_do() {
-        let alloc = |address, phase| record((Op::Alloc, 1, address, 100), phase);
-        let recorded = trace(&[alloc(1, 0), alloc(2, 1), alloc(3, 1), alloc(4, 2), alloc(5, 0)]);
-        let (_, script) = script(&recorded, 64).unwrap();
-        let lengths: Vec<_> = protocol::sections(&script.records).map(<[Record]>::len).collect();
-        assert_eq!(lengths, [1, 2, 1, 6]);
-    }
-
-    #[test]
-    fn an_invalid_request_is_refused_with_its_record_number() {
-        let error = script(&phase(&[(Op::Alloc, 1, 1, u64::MAX)]), 64).unwrap_err();
-        assert!(format!("{error:#}").starts_with("record 0 of the trace can't be replayed: "), "{error:#}");
+        let threads = self.records.iter().map(|record| record.thread).max().unwrap_or(0).into();
+        (Shape { records: self.records.len(), threads, ..self.shape }, self.records)
     }
 }

@@ -18,14 +18,15 @@ const MIB: u64 = 1 << 20;
 struct Trace {
     bench: Bench,
     bytes: Vec<u8>,
+    /// Large, because it shares a word with other fields.
     proof: u64,
 }
 
 impl Trace {
     /// `name` distinguishes the tests of one process.
     fn new(name: &str) -> Self {
-        let header = r#"{"version":1,"title":"by hand","min_bytes":64,"lost":0}"#;
-        Self { bench: Bench::new(name), bytes: format!("{header}\n").into_bytes(), proof: 0 }
+        let header = r#"{"version":2,"title":"by hand","min_bytes":64,"lost":0}"#;
+        Self { bench: Bench::new(name), bytes: format!("{header}\n").into_bytes(), proof: 1 << 30 }
     }
 
     /// Adds operations `(operation, thread, address, size)`, each aligned to 16, in the phase of the next proof or after the
@@ -34,7 +35,7 @@ impl Trace {
         self.proof += u64::from(in_phase);
         for &(operation, thread, address, size_bytes) in operations {
             let tags = operation | 4 << 8 | thread << 16 | u64::from(in_phase) << 32 | self.proof << 33;
-            let words = [tags, size_bytes, address, 0];
+            let words = [tags, size_bytes, address];
             self.bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
         }
         self
@@ -59,10 +60,35 @@ fn figure(table: &str, arm: &str, column: &str) -> Option<f64> {
     row[at].parse().ok()
 }
 
-/// Three threads and two phases. Blocks grow, move, change threads, outlive their phase, or are never freed.
+/// Three threads and two phases. A block that is replayed twice, or after its free, fails the replay. Blocks grow, shrink, move, change threads, outlive their phase, or are never freed.
 fn known() -> Trace {
     let mut trace = Trace::new("known");
     trace.add(false, &[(ALLOC, 1, 1, MIB), (FREE, 1, 999, MIB)]);
+    trace.add(
+        false,
+        &[
+            (ALLOC, 1, 800, 100),
+            (REALLOC_FROM, 1, 800, 200),
+            // Another thread gets the address before the first thread records the new place of its block.
+            (ZEROED, 2, 800, 300),
+            (REALLOC_TO, 1, 700, 200),
+            (REALLOC_FROM, 2, 600, 400),
+            (REALLOC_TO, 2, 600, 400),
+            (FREE, 2, 700, 200),
+            // The free of the earlier block at this address was lost.
+            (ALLOC, 1, 600, 500),
+            // This `realloc` failed.
+            (REALLOC_FROM, 1, 600, 1 << 50),
+            (REALLOC_TO, 1, 0, 1 << 50),
+            // This block is large only for a while.
+            (ALLOC, 1, 500, 100),
+            (REALLOC_FROM, 1, 500, 3 * MIB),
+            (REALLOC_TO, 1, 501, 3 * MIB),
+            (REALLOC_FROM, 1, 501, 200),
+            (REALLOC_TO, 1, 501, 200),
+            (FREE, 1, 501, 200),
+        ],
+    );
     trace.add(
         true,
         &[
@@ -75,7 +101,7 @@ fn known() -> Trace {
             (ALLOC, 2, 5, 100),
         ],
     );
-    trace.add(false, &[(FREE, 1, 4, 30 * MIB)]);
+    trace.add(false, &[(REALLOC_FROM, 1, 4, MIB), (REALLOC_TO, 1, 4, MIB), (FREE, 1, 4, MIB)]);
     trace.add(true, &[(ALLOC, 3, 4, 40 * MIB), (FREE, 1, 3, 40_000), (FREE, 1, 4, 40 * MIB)]);
     trace
 }
@@ -94,7 +120,7 @@ fn the_memory_of_a_trace_is_resident_under_every_allocator() {
         assert!(figure("peak RSS MiB").unwrap() >= at_peak, "{arm}: {text}");
         assert!(figure("minor faults").unwrap() > 0.0, "{arm}: {text}");
     }
-    assert!(text.starts_with("by hand; 13 operations on 3 threads, of 64 bytes and more"), "{text}");
+    assert!(text.starts_with("by hand; 27 operations on 3 threads, of 64 bytes and more"), "{text}");
     assert!(figure(&text, "glibc", "RSS after all frees MiB").unwrap() < 2.0, "{text}");
     // Only our arm purges on request, and counts its system calls. The arena serves only within phases, so phases
     // were open.
@@ -120,7 +146,7 @@ fn an_allocator_that_overwrites_blocks_fails_and_says_which() {
 #[test]
 fn small_blocks_can_be_left_out_and_settings_reach_the_allocator() {
     let text = known().replay(None, "--allocators zk-alloc --min-bytes 1m", 0).out;
-    assert!(text.starts_with("by hand; 9 operations on 3 threads, of 1048576 bytes and more"), "{text}");
+    assert!(text.starts_with("by hand; 12 operations on 3 threads, of 1048576 bytes and more"), "{text}");
     let setting = Some(("ZK_ALLOC_MIN_BYTES", "1000000000"));
     let text = known().replay(setting, "--allocators zk-alloc", 1).out;
     assert!(text.contains("zk-alloc: ZK_ALLOC_MIN_BYTES=1000000000 was set"), "{text}");
@@ -129,11 +155,13 @@ fn small_blocks_can_be_left_out_and_settings_reach_the_allocator() {
 }
 
 #[test]
-fn a_missing_or_truncated_trace_is_an_error_before_anything_runs() {
+fn a_missing_or_invalid_trace_is_an_error_before_anything_runs() {
     let mut whole = known();
     whole.bytes.pop();
     let Outcome { err, .. } = whole.replay(None, "", 1);
     assert!(err.contains(".trace is cut off"), "{err}");
+    let Outcome { err, .. } = Trace::new("invalid").add(true, &[(ALLOC, 1, 1, u64::MAX)]).replay(None, "", 1);
+    assert!(err.contains("record 0 of the trace ") && err.contains(" can't be replayed: "), "{err}");
     let Outcome { err, .. } = known().replay(None, "no-such.trace", 1);
     assert!(err.starts_with("prove-bench: nothing was replayed: cannot open no-such.trace: "), "{err}");
 }

@@ -14,7 +14,8 @@ use crate::machine::process::reset_peak;
 use crate::protocol::{Identity, REPLAY, Reply, Request, line};
 use crate::stack::Place;
 use crate::workloads::{ConcurrentProofs, Prover, Subject};
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
+use clap::ValueEnum;
 use nix::unistd::{dup, dup2_stdout};
 use std::env;
 use std::fs::File;
@@ -71,7 +72,7 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<ExitCode> 
     dup2_stdout(io::stderr()).context("cannot send stdout to stderr")?;
     let mut session = None;
     #[cfg(feature = "profile")]
-    let folder = profiling::folder();
+    let folder = env::var_os(crate::protocol::profiles::FOLDER);
     for request in io::stdin().lock().lines() {
         let request = request.context("cannot read a request")?;
         let request = serde_json::from_str(&request)
@@ -92,7 +93,7 @@ fn serve(provers: &[Prover], installed: &Installed) -> anyhow::Result<ExitCode> 
                 let (session, place) = session.as_ref().context("asked to prove before being set up")?;
                 let proof = || session.prove(installed, round, seed, &mut replies);
                 #[cfg(feature = "profile")]
-                let proof = || profiling::prove(folder.as_deref(), round, proof);
+                let proof = || profiling::prove(folder.as_deref().map(Path::new), round, proof);
                 place.begin(proof)?
             }
         };
@@ -157,16 +158,16 @@ impl Session {
 const FAULT: &str = "PROVE_BENCH_TEST_FAULT";
 /// Memory that a storm of page faults touches: more pages than the gate allows.
 const STORM_BYTES: usize = 48 << 20;
-const PAGE_BYTES: usize = 4096;
 
 /// Ways in which a child can fail its driver or regress.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 enum Fault {
     Die,
     Hang,
     Garbage,
     BadProof,
-    /// The proof takes longer by this percentage of its time.
+    /// `slow=PERCENT`: the proof takes longer by this percentage of its time.
+    #[value(skip)]
     Slow(u32),
     /// The proof touches pages that are new to the process.
     PageFaults,
@@ -182,22 +183,11 @@ impl Fault {
         if wanted_arm != arm || (wanted_round != "*" && wanted_round != round.to_string()) {
             return Ok(None);
         }
-        Self::named(kind).map(Some)
-    }
-
-    fn named(kind: &str) -> anyhow::Result<Self> {
-        Ok(match kind.split_once('=') {
-            Some(("slow", percent)) => {
-                let percent = percent.parse().with_context(|| format!("{FAULT}: slow={percent} is no percentage"))?;
-                Self::Slow(percent)
-            }
-            None if kind == "die" => Self::Die,
-            None if kind == "hang" => Self::Hang,
-            None if kind == "garbage" => Self::Garbage,
-            None if kind == "bad-proof" => Self::BadProof,
-            None if kind == "page-faults" => Self::PageFaults,
-            _ => bail!("{FAULT} knows die, hang, garbage, bad-proof, slow=PERCENT and page-faults, not {kind}"),
-        })
+        let fault = match kind.strip_prefix("slow=") {
+            Some(percent) => percent.parse().map(Self::Slow).map_err(|error| format!("{error}: {kind}")),
+            None => Self::from_str(kind, false),
+        };
+        fault.map(Some).map_err(|error| anyhow!("{FAULT}: {error}"))
     }
 
     /// Runs before the proof. A process that dies or hangs does not return.
@@ -233,22 +223,7 @@ fn storm() -> anyhow::Result<()> {
     nix::sys::prctl::set_thp_disable(true).context("cannot switch huge pages off")?;
     // The request is outside any phase, and larger than what glibc keeps. So the kernel supplies new pages each time.
     let mut pages = vec![0_u8; STORM_BYTES];
-    pages.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 1);
+    pages.iter_mut().step_by(traces::PAGE_BYTES).for_each(|byte| *byte = 1);
     drop(black_box(pages));
     nix::sys::prctl::set_thp_disable(false).context("cannot switch huge pages on again")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A misspelt fault must not pass as a good proof.
-    #[test]
-    fn an_unknown_fault_is_refused() {
-        assert_eq!(Fault::named("slow=15").unwrap(), Fault::Slow(15));
-        assert_eq!(Fault::named("page-faults").unwrap(), Fault::PageFaults);
-        for wrong in ["slow", "slow=much", "page-fault", ""] {
-            assert!(Fault::named(wrong).is_err(), "{wrong}");
-        }
-    }
 }

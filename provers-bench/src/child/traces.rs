@@ -1,7 +1,7 @@
 //! Traces of allocations, in the child: the recorder, and the replay of a script on real memory.
 //!
 //! The recorder is the system allocator, which also records every large request, in a buffer that the recorder maps
-//! itself. Nothing in it allocates or blocks: a record is one atomic addition and four stores.
+//! itself. Nothing in it allocates or blocks: a record is one atomic addition and three stores.
 //!
 //! The replay runs the script's threads on real memory, under the installed allocator. The threads take turns, in the
 //! order of the script. Each block is marked, so that the replay detects memory that is handed out twice.
@@ -15,7 +15,7 @@ use crate::machine::process::{Account, Resident};
 use crate::protocol::{self, Header, Op, RECORD_WORDS, RSS_AT_LIVE_PEAK, RSS_RELEASED, Record, Shape};
 use crate::sample::{Meter, Sample};
 use crate::workloads::{Prover, Subject};
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use memmap2::MmapOptions;
 use std::alloc::{GlobalAlloc, Layout, System, alloc, alloc_zeroed, dealloc, realloc};
 use std::cell::Cell;
@@ -29,13 +29,12 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, 
 use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::Instant;
 
 /// Variables that the driver sets for the recorder's binary: the path of its trace, and the trace's header.
 pub(crate) const PATH: &str = "PROVE_BENCH_TRACE_PATH";
 pub(crate) const HEADER: &str = "PROVE_BENCH_TRACE_HEADER";
 
-/// Address space for 33 million records. Only written pages take memory.
+/// Address space for 44 million records. Only written pages take memory.
 const BUFFER_BYTES: usize = 1 << 30;
 
 static SESSION: OnceLock<Session> = OnceLock::new();
@@ -53,7 +52,6 @@ thread_local! {
 struct Session {
     words: &'static [AtomicU64],
     min_bytes: usize,
-    start: Instant,
 }
 
 /// The allocator of the recording binary: `System`, which also records large requests.
@@ -95,8 +93,7 @@ fn recorded(provers: &[Prover]) -> anyhow::Result<ExitCode> {
     // SAFETY: the mapping is page aligned, zeroed, `BUFFER_BYTES` long, never unmapped and used by nothing else. Zero
     // is a valid `AtomicU64`.
     let words = unsafe { std::slice::from_raw_parts(at.cast::<AtomicU64>().as_ptr(), BUFFER_BYTES / size_of::<u64>()) };
-    let is_first = SESSION.set(Session { words, min_bytes, start: Instant::now() }).is_ok();
-    ensure!(is_first, "the recorder was started twice");
+    SESSION.get_or_init(|| Session { words, min_bytes });
     let code = super::main(provers, installed());
 
     // Records that begin from here on are not part of the trace.
@@ -143,7 +140,6 @@ fn record(session: &Session, op: Op, address: *mut u8, size: usize, align: usize
         size_bytes: size as u64,
         align_bytes: align as u64,
         address: address.addr() as u64,
-        time_ns: session.start.elapsed().as_nanos() as u64,
     }
     .to_words();
     // The first word is written last: it marks the record as complete.
@@ -220,7 +216,7 @@ pub(super) fn subject(path: &Path) -> anyhow::Result<Subject> {
 }
 
 /// The alignment of every mapping.
-const PAGE_BYTES: usize = 4096;
+pub(super) const PAGE_BYTES: usize = 4096;
 
 /// A table of `len` values that is never unmapped. Each value comes from `next`. The whole table is resident from now
 /// on.
@@ -268,7 +264,10 @@ fn replay(records: &'static [Record], shape: Shape, installed: &Installed) -> an
         play().before = before;
         let mut at = 0;
         let meter = Meter::start(installed.counters)?;
-        for section in protocol::sections(records) {
+        // Each section lies within one phase, or between two phases.
+        let is_one =
+            |one: &Record, next: &Record| one.in_phase == next.in_phase && (!one.in_phase || one.proof == next.proof);
+        for section in records.chunk_by(is_one) {
             let mut played = Ok(());
             let mut turns = || {
                 let mut turns = section.chunk_by(|one, next| one.thread == next.thread);
@@ -329,19 +328,15 @@ impl Play {
     fn step(&mut self, number: u64, record: &Record) -> anyhow::Result<()> {
         let size_bytes = record.size_bytes as usize;
         let place = self.blocks.get_mut(record.address as usize).context("the script names an unknown block")?;
-        let unknown = "the script uses a block that is not alive";
-        *place = match record.op {
-            Op::Alloc | Op::AllocZeroed => {
-                ensure!(place.is_none(), "the script allocates a block that is already alive");
+        match (record.op, place.take()) {
+            (Op::Alloc | Op::AllocZeroed, None) => {
                 let layout = Layout::from_size_align(size_bytes, record.align_bytes as usize)?;
-                Some(Block::new(layout, record.op == Op::AllocZeroed, number)?)
+                *place = Some(Block::new(layout, record.op == Op::AllocZeroed, number)?);
             }
-            Op::ReallocFrom | Op::ReallocTo => Some(place.take().context(unknown)?.resize(size_bytes, number)?),
-            Op::Free => {
-                place.take().context(unknown)?.free()?;
-                None
-            }
-        };
+            (Op::ReallocTo, Some(block)) => *place = Some(block.resize(size_bytes, number)?),
+            (Op::Free, Some(block)) => block.free()?,
+            _ => bail!("the script uses a block that is not alive, or allocates one that is"),
+        }
         Ok(())
     }
 
@@ -468,73 +463,26 @@ fn places(size_bytes: usize) -> impl Iterator<Item = usize> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_table_has_the_values_of_its_source_or_fails_with_its_error() {
-        let mut count = 0_u64;
-        let mut next = || {
-            count += 1;
-            anyhow::Ok(count)
-        };
-        assert_eq!(table(3, &mut next).unwrap(), [1, 2, 3]);
-        assert!(table(0, next).unwrap().is_empty());
-        assert!(table::<u64>(3, || anyhow::bail!("no more")).is_err());
+    fn block(size_bytes: usize) -> Block {
+        Block::new(Layout::from_size_align(size_bytes, 16).unwrap(), false, 3).unwrap()
     }
 
-    fn block(size_bytes: usize, is_zeroed: bool) -> Block {
-        Block::new(Layout::from_size_align(size_bytes, 16).unwrap(), is_zeroed, 3).unwrap()
-    }
-
-    fn overwrite(block: &Block, offset: usize) {
-        assert!(offset < block.layout.size());
-        // SAFETY: inside the block.
-        unsafe { *block.at.as_ptr().add(offset) ^= 2 };
-    }
-
-    /// Without this check, an allocator that hands out memory twice would pass the replay.
+    /// Without these checks, an allocator that hands out memory twice, or copies a page to a wrong place, would pass the replay.
     #[test]
     fn an_overwritten_block_is_found_when_it_is_freed_or_resized() {
         for (size_bytes, offset) in [(1, 0), (9, 8), (100, 99), (100_000, 8192), (100_000, 99_993)] {
-            for is_zeroed in [false, true] {
-                let (freed, resized) = (block(size_bytes, is_zeroed), block(size_bytes, is_zeroed));
-                overwrite(&freed, offset);
-                overwrite(&resized, offset);
-                for result in [freed.free(), resized.resize(1 << 20, 4).map(drop)] {
-                    let text = result.unwrap_err().to_string();
-                    assert!(text.contains(&format!("byte {offset} of {size_bytes} is")), "{text}");
-                }
+            for end in [Block::free, |block: Block| block.resize(1 << 20, 4).map(drop)] {
+                let block = block(size_bytes);
+                // SAFETY: the offset is inside the block.
+                unsafe { *block.at.as_ptr().add(offset) ^= 2 };
+                let text = end(block).unwrap_err().to_string();
+                assert!(text.contains(&format!("byte {offset} of {size_bytes} is")), "{text}");
             }
         }
-    }
-
-    #[test]
-    fn an_untouched_block_survives_growth_and_shrinking() {
-        for sizes in [[1, 7, 8], [64, 100_000, 65], [4096, 4097, 8192], [5 << 20, 9 << 20, 1]] {
-            let mut block = block(sizes[0], true);
-            for size_bytes in sizes {
-                block = block.resize(size_bytes, size_bytes as u64).unwrap();
-            }
-            block.free().unwrap();
-        }
-    }
-
-    /// `realloc` must copy every page. The marks must show a page that is left out or copied to a wrong place.
-    #[test]
-    fn every_page_of_a_block_has_its_own_marks() {
-        for size_bytes in [1, 4096, 8200, 12_289] {
-            let offsets: Vec<_> = places(size_bytes).collect();
-            assert!(offsets.is_sorted_by(|one, next| one < next), "each once: {offsets:?}");
-            assert!(offsets.windows(2).all(|pair| pair[1] - pair[0] <= 256), "{offsets:?}");
-        }
-        let block = block(3 * 4096, true);
-        assert_ne!(block.marked(4096), block.marked(2 * 4096));
-        block.free().unwrap();
-    }
-
-    #[test]
-    fn memory_that_is_not_zeroed_is_found() {
-        let block = block(10_000, false);
+        let block = block(3 * 4096);
+        assert_ne!(block.marked(4096), block.marked(2 * 4096), "each page has its own marks");
         let text = block.mark(true).unwrap_err().to_string();
-        assert!(text.contains("not zero: byte 0 of 10000"), "{text}");
+        assert!(text.contains("zeroed memory is not zero: byte 0 of 12288"), "{text}");
         block.free().unwrap();
     }
 }
