@@ -159,14 +159,6 @@ pub(crate) mod tests {
         assert!(!is_reset || idle.peak_rss_bytes + (32 << 20) < busy.peak_rss_bytes, "{busy:?} {idle:?}");
     }
 
-    /// Counters count since the process started, so a sample must have only their growth.
-    #[test]
-    fn counters_are_reported_as_growth() {
-        let counters = |value| Counters::from([("served".to_owned(), value)]);
-        assert_eq!(grown(&counters(5), counters(12)), counters(7));
-        assert_eq!(grown(&Counters::new(), counters(12)), counters(12));
-    }
-
     #[test]
     fn interrupts_are_summed_over_processors() {
         let table = "           CPU0       CPU1\n  0:  9  0  IO-APIC  2-edge\nTLB:  40  2   TLB shootdowns\n";

@@ -9,8 +9,6 @@
 
 use anyhow::Context;
 use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-use std::ffi::c_void;
 use std::io;
 use std::thread;
 
@@ -36,7 +34,7 @@ impl Place {
 
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn call(self, mut run: &mut dyn FnMut()) {
-        unsafe extern "C-unwind" fn enter(run: *mut c_void) {
+        unsafe extern "C-unwind" fn enter(run: *mut std::ffi::c_void) {
             // SAFETY: `call` passes a valid pointer, which lives until this function returns.
             let run = unsafe { &mut *run.cast::<&mut dyn FnMut()>() };
             run();
@@ -84,8 +82,8 @@ const ALIGN_BYTES: u16 = 16;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[unsafe(naked)]
 unsafe extern "C-unwind" fn call_at(
-    run: unsafe extern "C-unwind" fn(*mut c_void),
-    argument: *mut c_void,
+    run: unsafe extern "C-unwind" fn(*mut std::ffi::c_void),
+    argument: *mut std::ffi::c_void,
     bytes: usize,
 ) {
     #[cfg(target_arch = "x86_64")]

@@ -2,10 +2,12 @@
 //! its call sites and the arena's memory over time.
 
 use crate::machine::process::Sampler;
-use crate::protocol::profiles::{CallSite, FILE, FIRST, FOLDER, Level, Lifetime, Parts, Profile, Stage, TREE, WARM};
+use crate::protocol::profiles::{
+    CallSite, FILE, FIRST, Level, Lifetime, Parts, Profile, Stage, TREE, WARM, folded_line,
+};
 use anyhow::Context;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -22,11 +24,6 @@ use zk_alloc_tracing::Recorder;
 
 /// The most call sites that `profile.json` lists.
 const MAX_SITES: usize = 100;
-
-/// The folder of the profile of this process; `None` if the driver asks for none.
-pub(super) fn folder() -> Option<PathBuf> {
-    env::var_os(FOLDER).map(PathBuf::from)
-}
 
 /// Makes a proof. With a folder, writes its profile if it is one of the first two.
 pub(super) fn prove<R>(
@@ -112,12 +109,6 @@ fn described_site(site: &Site, calls: Vec<String>, stages: &Stages) -> CallSite 
     CallSite { calls, peak_bytes: site.peak.bytes, allocations: site.peak.allocations, stage, lifetime }
 }
 
-/// The functions in a line of folded stacks, and its figure: `outermost;...;innermost FIGURE`.
-pub(crate) fn folded_line(line: &str) -> (Vec<String>, u64) {
-    let (functions, figure) = line.rsplit_once(' ').unwrap_or((line, ""));
-    (functions.split(';').map(str::to_owned).collect(), figure.parse().unwrap_or(0))
-}
-
 /// At this many readings, every other one is dropped, and the time between two readings doubles.
 const MAX_READINGS: usize = 8192;
 /// The thread spends at most one part in this many of its time on reading the parts of the memory.
@@ -156,10 +147,10 @@ fn begin_levels(began: Instant) -> Sampler<Profile> {
 
 /// Keeps every other reading.
 fn thin_out<T>(readings: &mut Vec<T>) {
-    let mut index = 0;
+    let mut is_odd = false;
     readings.retain(|_| {
-        index += 1;
-        index % 2 == 0
+        is_odd = !is_odd;
+        !is_odd
     });
 }
 
@@ -315,14 +306,6 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Stages {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_with_spaces_are_read_from_a_folded_line() {
-        let (calls, bytes) =
-            folded_line("main;<prover::Lde as core::ops::Fn<(u32, u32)>>::call;alloc::vec::from_elem 4096");
-        assert_eq!(calls, ["main", "<prover::Lde as core::ops::Fn<(u32, u32)>>::call", "alloc::vec::from_elem"]);
-        assert_eq!(bytes, 4096);
-    }
 
     /// A span that a loop enters repeatedly is one path for the call sites, but several stages on the page.
     #[test]

@@ -5,11 +5,10 @@ use super::preload::{Candidate, Target};
 use super::process::{self, Ran, Task};
 use super::{Job, candidates, environment, inherited};
 use crate::arms::{OURS, Variables};
-use crate::child::profiling::folded_line;
 use crate::machine::process::{Sampler, page_bytes};
 use crate::measure::{Interrupt, new_folder};
-use crate::protocol::profiles::{function_of, short};
-use crate::report::{self, Style};
+use crate::protocol::profiles::{folded_line, function_of, short};
+use crate::report::{self, FunctionRow, FunctionTable};
 use crate::results::format;
 use anyhow::{Context, anyhow, bail};
 use perf_event::data::Record;
@@ -70,12 +69,11 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<String
     let peak = peak.map(|profile| flame_graph(profile, Value::PeakSpace)).transpose()?;
     let title = format!("{name}: page faults by function");
     let facts = facts(&name, &own, under_ours.as_ref().map(|(ran, _)| ran), share, sampled.lost);
-    let functions = &functions[..functions.len().min(MAX_FUNCTIONS)];
     let faults = flame_graph(&before, Value::FreshSpace)?;
-    let page = report::faults_page(&title, &facts, functions, faults.as_deref(), peak.flatten().as_deref());
+    let page = report::faults_page(&title, &facts, &functions, faults.as_deref(), peak.flatten().as_deref());
     let path = folder.join(PAGE);
     fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(format!("{}\n\n{}\n\n{}\n", facts.join("\n"), table(functions), path.display()))
+    Ok(format!("{}\n\n{}\n\n{}\n", facts.join("\n"), functions.text(), path.display()))
 }
 
 /// Our library, as an arm.
@@ -118,11 +116,9 @@ fn facts(name: &str, own: &Ran, ours: Option<&Ran>, share: f64, lost: u64) -> Ve
     facts
 }
 
-/// A function, its page faults, and the bytes that it holds at the peak under our library.
-type Function = (String, u64, Option<u64>);
-
-/// The program's functions, those with the most faulted or held bytes first.
-fn functions(before: &Profile, peak: Option<&Profile>, page_bytes: u64) -> Vec<Function> {
+/// The program's functions with the most faulted or held bytes: their page faults, and the bytes that they hold at the peak under our
+/// library.
+fn functions(before: &Profile, peak: Option<&Profile>, page_bytes: u64) -> FunctionTable<'static> {
     // The faulted and the held bytes, by the program's innermost function.
     let mut functions = BTreeMap::<String, [u64; 2]>::new();
     let mut add = |profile: &Profile, value, place: usize| {
@@ -135,14 +131,11 @@ fn functions(before: &Profile, peak: Option<&Profile>, page_bytes: u64) -> Vec<F
     peak.iter().for_each(|peak| add(peak, Value::PeakSpace, 1));
     let mut functions: Vec<_> = functions.into_iter().collect();
     functions.sort_by_key(|&(_, [faulted, held])| std::cmp::Reverse(faulted.max(held)));
-    functions.into_iter().map(|(name, [faulted, held])| (name, faulted / page_bytes, peak.map(|_| held))).collect()
-}
-
-fn table(functions: &[Function]) -> String {
-    let rows = functions.iter().map(|(function, faults, peak)| {
-        [function.clone(), format::count(*faults), peak.map_or("-".into(), format::mebibytes)]
+    let rows = functions.into_iter().take(MAX_FUNCTIONS).map(|(name, [faulted, held])| {
+        let held = peak.map_or("-".into(), |_| format::mebibytes(held));
+        FunctionRow { name, calls: &[], cells: vec![format::count(faulted / page_bytes), held] }
     });
-    report::drawn("function|page faults|at the peak, under zk-alloc", rows, Style::Terminal)
+    FunctionTable { header: "function|page faults|at the peak, under zk-alloc", rows: rows.collect() }
 }
 
 /// A sample stands for this many page faults.

@@ -6,9 +6,8 @@
 use crate::arms;
 use crate::measure::{Interrupt, binaries, new_folder, process};
 use crate::plan::{self, Contestant, Size, UsageError, bytes, whole};
-use crate::protocol::profiles::{FILE, FIRST, FOLDER, Profile, TREE, WARM, moves};
-use crate::report::{self, Style};
-use crate::results::format;
+use crate::protocol::profiles::{FILE, FIRST, FOLDER, Profile, TREE, WARM};
+use crate::report;
 use crate::workloads::Prover;
 use anyhow::Context;
 use clap::Args;
@@ -93,8 +92,8 @@ pub(crate) fn run(provers: &'static [Prover], args: &ProfileArgs) -> anyhow::Res
     for (path, text) in [(&path, page), (&folder.join(PICTURE), report::profile_picture(&profile))] {
         fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let moved = against.map_or_else(String::new, |before| moved(&before, &profile));
-    Ok(format!("{title}\n\n{tree}\n{}{moved}\n{}\n", sites(&profile), path.display()))
+    let text = report::profile_text(&profile, against.as_ref(), &tree);
+    Ok(format!("{title}\n\n{text}\n{}\n", path.display()))
 }
 
 /// Reads the profile in a folder.
@@ -103,40 +102,4 @@ fn read(folder: &Path) -> anyhow::Result<Profile> {
     let text =
         fs::read_to_string(&path).with_context(|| format!("no profile there: cannot read {}", path.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{} is not a profile of this version", path.display()))
-}
-
-/// Largest number of rows in a table.
-const MAX_ROWS: usize = 10;
-
-/// The peak in a sentence, and a table of the functions with the most bytes alive at it.
-fn sites(profile: &Profile) -> String {
-    let rows = profile.groups().into_iter().take(MAX_ROWS).map(|group| {
-        let share = group.peak_bytes as f64 / profile.peak_bytes.max(1) as f64 * 100.0;
-        [
-            group.site.function(),
-            format::mebibytes(group.peak_bytes),
-            format!("{share:.1}%"),
-            group.site.stage.last().map_or("-".into(), String::clone),
-            group.site.lifetime.to_string(),
-        ]
-    });
-    let table = report::drawn("call site|at the peak|share|stage|lifetime", rows, Style::Terminal);
-    let backing = match profile.backing_bytes {
-        0 => String::new(),
-        bytes => format!(", {} of it from the backing allocator", format::mebibytes(bytes)),
-    };
-    let peak = format::mebibytes(profile.peak_bytes);
-    format!("Live bytes at the peak of the warm proof: {peak}{backing}\n{table}\n")
-}
-
-/// A table of the call sites whose bytes at the peak changed since an earlier profile.
-fn moved(before: &Profile, after: &Profile) -> String {
-    let rows = moves(before, after).into_iter().take(MAX_ROWS).map(|moved| {
-        let [old, new] = [moved.before_bytes, moved.after_bytes].map(format::mebibytes);
-        [moved.site.function(), old, new, format::change(moved.before_bytes, moved.after_bytes)]
-    });
-    let table = report::drawn("call site|before|after|change", rows, Style::Terminal);
-    let [old, new] = [before.peak_bytes, after.peak_bytes].map(format::mebibytes);
-    let other = after.other_than(before).map_or_else(String::new, |other| format!("{other}\n"));
-    format!("\ncompared with the earlier profile: the peak was {old} and is now {new}\n{other}{table}\n")
 }

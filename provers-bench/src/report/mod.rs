@@ -20,8 +20,8 @@ mod splice;
 mod text;
 
 #[cfg(feature = "profile")]
-pub(crate) use profile::faults_page;
-pub(crate) use profile::{profile_page, profile_picture};
+pub(crate) use profile::{FunctionRow, FunctionTable, faults_page};
+pub(crate) use profile::{profile_page, profile_picture, profile_text};
 pub(crate) use text::{Style, command, commit, curves, differences, drawn, inert, known, section, with_advice, words};
 
 /// File name of a run's HTML report.
@@ -106,31 +106,24 @@ fn write_file(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Name that stands for the run that started last.
-const LATEST: &str = "latest";
 const RESULT: &str = "result.json";
 
 /// The folder of the run `name`. `name` may be a folder with a run, its `result.json`, the name of a folder in
 /// `runs_folder`, or `latest` for the newest run there.
 pub(super) fn find(name: &str, runs_folder: &Path) -> anyhow::Result<PathBuf> {
     let given = Path::new(name);
-    if given.ends_with(RESULT) && given.is_file() {
-        return Ok(given.parent().unwrap_or(Path::new("")).to_owned());
-    }
+    let given = if given.ends_with(RESULT) { given.parent().unwrap_or(given) } else { given };
     let holds_a_run = |folder: &PathBuf| folder.join(RESULT).is_file();
     if let Some(folder) = [given.to_owned(), runs_folder.join(given)].into_iter().find(holds_a_run) {
         return Ok(folder);
     }
-    if name == LATEST {
-        return newest(runs_folder).with_context(|| format!("no run in {} yet", runs_folder.display()));
+    if name == "latest" {
+        // Names of runs start with the time of the run, so the newest name sorts last.
+        let folders = fs::read_dir(runs_folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let newest = folders.filter(holds_a_run).max();
+        return newest.with_context(|| format!("no run in {} yet", runs_folder.display()));
     }
     bail!("no run {name:?}: neither a folder with a {RESULT}, nor the name of one in {}", runs_folder.display())
-}
-
-/// The newest run. Names of runs start with the time of the run, so the newest name sorts last.
-fn newest(runs_folder: &Path) -> Option<PathBuf> {
-    let entries = fs::read_dir(runs_folder).ok()?.filter_map(Result::ok);
-    entries.map(|entry| entry.path()).filter(|folder| folder.join(RESULT).is_file()).max()
 }
 
 /// Reads a run's `result.json`.
@@ -152,16 +145,7 @@ pub(super) fn read_file(path: &Path) -> anyhow::Result<Run> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::results::record::tests::arm;
-    use crate::results::{ArmResult, Outcome, WorkloadResult};
-
-    /// One cold proof and eight warm rounds, all of 100 ms.
-    pub(crate) const EVEN: [u64; 9] = [100_000_000; 9];
-
-    /// A workload of finished arms with these times; the first is the baseline.
-    pub(crate) fn workload(times: &[(&str, &[u64])]) -> WorkloadResult {
-        workload_of(times.iter().map(|(label, wall_ns)| arm(label, Outcome::Finished, wall_ns)).collect())
-    }
+    use crate::results::{ArmResult, WorkloadResult};
 
     /// A workload of these arms; the first is the baseline.
     pub(crate) fn workload_of(arms: Vec<ArmResult>) -> WorkloadResult {
@@ -169,14 +153,9 @@ pub(crate) mod tests {
         WorkloadResult { workload, about, log_rows: 15, threads: 2, ..WorkloadResult::of(arms, 0, 1) }
     }
 
-    /// A run of these workloads, on this machine.
-    pub(crate) fn run(workloads: Vec<WorkloadResult>) -> Run {
-        let command_line = vec!["prove-bench".into(), "plonky3".into()];
-        Run {
-            command_line,
-            threads: 2,
-            workloads,
-            ..Run::begin("2026-01-02T03-04-05Z-plonky3".into(), "plonky3", 1, 8)
-        }
+    /// A run that the documentation is made from.
+    pub(crate) fn saved(name: &str) -> Run {
+        let path = format!("{}/../docs/data/runs/{name}.json", env!("CARGO_MANIFEST_DIR"));
+        read_file(Path::new(&path)).unwrap()
     }
 }

@@ -2,7 +2,8 @@
 
 use super::chart::{self, Axis, Chart, Look, Point, Scale, Series, Shape, Span, time_tick};
 use super::html::{document, scrolling};
-use crate::protocol::profiles::{CallSite, Level, Lifetime, PARTS, Parts, Profile, moves};
+use super::text::{Style, drawn};
+use crate::protocol::profiles::{Group, Level, Lifetime, Move, PARTS, Parts, Profile, moves};
 use crate::results::format;
 use maud::{Markup, html};
 
@@ -29,17 +30,17 @@ pub(crate) fn profile_page(
         header {
             h1 { (title) }
             p {
-                "Live bytes at the peak of a warm proof: " b { (format::mebibytes(profile.peak_bytes)) }
-                @if profile.backing_bytes > 0 {
-                    ", " (format::mebibytes(profile.backing_bytes)) " of it from the backing allocator"
-                }
-                "."
+                "Live bytes at the peak of a warm proof: " b { (at_peak(profile)) } "."
             }
         }
-        @if let Some(before) = earlier { (against(before, profile)) }
+        @if let Some(before) = earlier { section {
+            h2 { "Compared with the earlier profile: " (format::change(before.peak_bytes, profile.peak_bytes)) " at the peak" }
+            @if let Some(other) = profile.other_than(before) { p.notes { (other) } }
+            (moved(before, profile).markup())
+        } }
         section {
             h2 { "The call sites with the most memory at the peak" }
-            (sites(profile))
+            (sites_of(profile).markup())
             @if profile.missed > 0 { p.notes { (profile.missed) " samples could not be recorded; the figures lack them." } }
         }
         section {
@@ -67,13 +68,13 @@ pub(crate) fn profile_picture(profile: &Profile) -> String {
     timeline(profile).picture()
 }
 
-/// The page of a command's page faults: the summary, a table of functions, and flame graphs as SVG. The table has the page faults of each
-/// function, and its bytes alive at the peak under zk-alloc. The graphs show faulted bytes, and the bytes alive at that peak.
+/// The page of a command's page faults: the summary, the table of functions, and flame graphs as SVG. The graphs show faulted bytes, and
+/// the bytes alive at the peak under zk-alloc.
 #[cfg(feature = "profile")]
 pub(crate) fn faults_page(
     title: &str,
     facts: &[String],
-    functions: &[(String, u64, Option<u64>)],
+    functions: &FunctionTable<'_>,
     faults: Option<&str>,
     peak: Option<&str>,
 ) -> String {
@@ -81,14 +82,7 @@ pub(crate) fn faults_page(
         header { h1 { (title) } @for fact in facts { p { (fact) } } }
         section {
             h2 { "Functions" }
-            (scrolling(&html! {
-                thead { tr { th { "function" } th { "page faults" } th { "at the peak, under zk-alloc" } } }
-                tbody { @for (function, faults, peak) in functions { tr {
-                    td.words { code { (function) } }
-                    td { (format::count(*faults)) }
-                    td { (peak.map_or("-".into(), format::mebibytes)) }
-                } } }
-            }))
+            (functions.markup())
             p.notes { "Each row names the innermost function of the program itself. Callers are known where the program has frame pointers." }
         }
         (flame_graph("Faulted bytes, by call chain", faults))
@@ -98,48 +92,93 @@ pub(crate) fn faults_page(
     document(title, POLICY, "", &content)
 }
 
-fn sites(profile: &Profile) -> Markup {
-    scrolling(&html! {
-        thead { tr { th { "call site" } @for name in ["at the peak", "share", "allocations"] { th { (name) } }
-            th.words { "stage" } th.words { "lifetime" } } }
-        tbody { @for group in profile.groups().iter().take(MAX_SITES) { tr {
-            td.words { (stack(group.site, group.sites)) }
-            td { (format::mebibytes(group.peak_bytes)) }
-            td { (format!("{:.1}%", group.peak_bytes as f64 / profile.peak_bytes.max(1) as f64 * 100.0)) }
-            td { (format::count(group.allocations)) }
-            td.words { (if group.site.stage.is_empty() { "-".to_owned() } else { group.site.stage.join(" > ") }) }
-            // Memory that outlives the proof may be a leak.
-            td.words { span.worse[group.site.lifetime == Lifetime::Survives] { (group.site.lifetime) } }
-        } } }
-    })
+/// A table of functions, for a page and for the terminal.
+pub(crate) struct FunctionTable<'a> {
+    /// The headings, separated by `|`.
+    pub(crate) header: &'static str,
+    pub(crate) rows: Vec<FunctionRow<'a>>,
 }
 
-/// A function that unfolds into the call chain of `site`, the largest of `sites` call sites.
-fn stack(site: &CallSite, sites: usize) -> Markup {
-    let calls: Vec<_> = site.calls.iter().rev().map(String::as_str).collect();
-    html! { details {
-        summary { code { (site.function()) } @if sites > 1 { " (" (sites) " call sites)" } }
-        pre { (calls.join("\n")) }
-    } }
+/// A function, and its cells after the name.
+pub(crate) struct FunctionRow<'a> {
+    pub(crate) name: String,
+    /// A call chain that leads to it, if it is known.
+    pub(crate) calls: &'a [String],
+    pub(crate) cells: Vec<String>,
 }
 
-fn against(before: &Profile, after: &Profile) -> Markup {
-    let change = format::change(before.peak_bytes, after.peak_bytes);
-    html! {
-        section {
-            h2 { "Compared with the earlier profile: " (change) " at the peak" }
-            @if let Some(other) = after.other_than(before) { p.notes { (other) } }
-            (scrolling(&html! {
-                thead { tr { th { "call site" } @for name in ["before", "after", "change"] { th { (name) } } } }
-                tbody { @for moved in moves(before, after).iter().take(MAX_SITES) { tr {
-                    td.words { (stack(moved.site, 1)) }
-                    td { (format::mebibytes(moved.before_bytes)) }
-                    td { (format::mebibytes(moved.after_bytes)) }
-                    td { (format::change(moved.before_bytes, moved.after_bytes)) }
-                } } }
-            }))
-        }
+/// The columns of text. The others have figures.
+const WORDS: [&str; 2] = ["stage", "lifetime"];
+
+impl FunctionTable<'_> {
+    pub(crate) fn text(&self) -> String {
+        let cells = |row: &FunctionRow<'_>| [std::slice::from_ref(&row.name), &row.cells].concat();
+        drawn(self.header, self.rows.iter().map(cells), Style::Terminal)
     }
+
+    /// On a page, a function unfolds into its call chain.
+    fn markup(&self) -> Markup {
+        let names: Vec<_> = self.header.split('|').collect();
+        let chain = |row: &FunctionRow<'_>| row.calls.iter().rev().map(String::as_str).collect::<Vec<_>>().join("\n");
+        // Memory that outlives the proof may be a leak.
+        let leaks = |cell: &String| cell == Lifetime::Survives.text();
+        scrolling(&html! {
+            thead { tr { @for name in &names { th.words[WORDS.contains(name)] { (name) } } } }
+            tbody { @for row in &self.rows { tr {
+                td.words { @if row.calls.is_empty() { code { (row.name) } } @else {
+                    details { summary { code { (row.name) } } pre { (chain(row)) } }
+                } }
+                @for (name, cell) in names[1..].iter().zip(&row.cells) {
+                    td.words[WORDS.contains(name)] { span.worse[leaks(cell)] { (cell) } }
+                }
+            } } }
+        })
+    }
+}
+
+/// The functions with the most memory at the peak.
+fn sites_of(profile: &Profile) -> FunctionTable<'_> {
+    let rows = profile.groups().into_iter().take(MAX_SITES).map(|Group { site, sites, peak_bytes, allocations }| {
+        let share = format!("{:.1}%", peak_bytes as f64 / profile.peak_bytes.max(1) as f64 * 100.0);
+        let stage = if site.stage.is_empty() { "-".to_owned() } else { site.stage.join(" > ") };
+        let others = if sites > 1 { format!(" ({sites} call sites)") } else { String::new() };
+        let figures = [format::mebibytes(peak_bytes), share, format::count(allocations)];
+        let cells = figures.into_iter().chain([stage, site.lifetime.text().to_owned()]).collect();
+        FunctionRow { name: site.function() + &others, calls: &site.calls, cells }
+    });
+    FunctionTable { header: "call site|at the peak|share|allocations|stage|lifetime", rows: rows.collect() }
+}
+
+/// The call sites whose memory at the peak changed most.
+fn moved<'a>(before: &'a Profile, after: &'a Profile) -> FunctionTable<'a> {
+    let rows = moves(before, after).into_iter().take(MAX_SITES).map(|Move { site, before_bytes, after_bytes }| {
+        let [old, new] = [before_bytes, after_bytes].map(format::mebibytes);
+        let cells = vec![old, new, format::change(before_bytes, after_bytes)];
+        FunctionRow { name: site.function(), calls: &site.calls, cells }
+    });
+    FunctionTable { header: "call site|before|after|change", rows: rows.collect() }
+}
+
+/// The live bytes at the peak, in words.
+fn at_peak(profile: &Profile) -> String {
+    let backing = match profile.backing_bytes {
+        0 => String::new(),
+        bytes => format!(", {} of it from the backing allocator", format::mebibytes(bytes)),
+    };
+    format::mebibytes(profile.peak_bytes) + &backing
+}
+
+/// The profile for the terminal, with the changes since an `earlier` one below it. `tree` is the tree of stages.
+pub(crate) fn profile_text(profile: &Profile, earlier: Option<&Profile>, tree: &str) -> String {
+    let (peak, sites) = (at_peak(profile), sites_of(profile).text());
+    let mut text = format!("{tree}\nLive bytes at the peak of the warm proof: {peak}\n{sites}\n");
+    if let Some(before) = earlier {
+        let [old, new] = [before, profile].map(|profile| format::mebibytes(profile.peak_bytes));
+        let other = profile.other_than(before).map_or_else(String::new, |other| format!("{other}\n"));
+        text += &format!("\ncompared with the earlier profile: the peak was {old} and is now {new}\n{other}");
+        text += &format!("{}\n", moved(before, profile).text());
+    }
+    text
 }
 
 /// Live and resident memory over time, above the spans. The difference is retained or cached memory.
@@ -236,8 +275,8 @@ fn flame_graph(title: &str, svg: Option<&str>) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::profiles::Stage;
     use crate::protocol::profiles::tests::site;
+    use crate::protocol::profiles::{CallSite, Stage};
     use scraper::{Html, Selector};
 
     const HOSTILE: &str = "</td><img src=x onerror='alert(1)'>&\"";
@@ -247,20 +286,32 @@ mod tests {
     fn a_profile_draws_with_and_without_its_parts_and_names_stay_text() {
         let stage = |name: &str, depth| Stage { name: name.into(), depth, begin_ns: 1_000_000, end_ns: 9_000_000 };
         let level = |at: u64| Level { at_ns: at * 1_000_000, live_bytes: at << 20, resident_bytes: 10 << 20 };
+        // Three rows of one function would hide the next function.
+        let later = CallSite { stage: vec!["open".into()], ..site(&["c", "a<T>"], 3 << 20) };
+        let sites = vec![later, site(&["a<T>"], 2 << 20), site(&["main", HOSTILE], 1 << 20), site(&["a<U>"], 2 << 20)];
         let full = Profile {
-            peak_bytes: 9 << 20,
+            peak_bytes: 8 << 20,
             mean_bytes: 512 << 10,
             stages: vec![stage("prove", 0), stage(HOSTILE, 1)],
             levels: (0..10).map(level).collect(),
             parts: (0..3).map(|at| Parts { at_ns: at << 20, bytes: [at << 20; 6], kernel_bytes: None }).collect(),
-            sites: vec![site(&["main", HOSTILE], 6 << 20), site(&["other"], 3 << 20)],
+            sites,
             ..Profile::default()
         };
+        let cells = |table: FunctionTable<'_>| -> Vec<String> {
+            table.rows.iter().map(|row| format!("{} {}", row.name, row.cells.join(" "))).collect()
+        };
+        let rows =
+            ["a (2 call sites) 4.0 MiB 50.0% 2 commit dies in the proof", "a 3.0 MiB 37.5% 1 open dies in the proof"];
+        assert_eq!(cells(sites_of(&full))[..2], rows);
+        // A call site that is gone is the saving that a user looks for.
+        let before = Profile { sites: vec![site(&["a<T>"], 7 << 20), site(&["b"], 4 << 20)], ..Profile::default() };
+        let changes = ["a 7.0 MiB 2.0 MiB \u{2212}5.0 MiB", "b 4.0 MiB 0.0 MiB \u{2212}4.0 MiB"];
+        assert_eq!(cells(moved(&before, &full))[..2], changes);
         let texts = [full, Profile::default()].map(|profile| {
             // A `#` or `%` would cut or change the URL of a flame graph.
             let svg = Some("<svg xmlns=\"http://www.w3.org/2000/svg\"><text fill=\"#fff\">50%</text></svg>");
-            let against = Profile::default();
-            let text = profile_page("t", &profile, Some(&against), HOSTILE, (svg, None));
+            let text = profile_page("t", &profile, Some(&before), HOSTILE, (svg, None));
             assert!(text.contains("%23fff") && text.contains("50%25"), "{text}");
             let page = Html::parse_document(&text);
             assert_eq!(page.errors, Vec::<String>::new());
@@ -268,7 +319,7 @@ mod tests {
             assert!(!text.contains("NaN") && !text.contains("\"inf"), "{text}");
             page.root_element().text().collect::<String>()
         });
-        for part in ["66.7%", "dies in the proof", "6.0 MiB", "12.0 MiB", HOSTILE].into_iter().chain(PARTS) {
+        for part in ["a (2 call sites)", "37.5%", "12.0 MiB", HOSTILE].into_iter().chain(PARTS) {
             assert!(texts[0].contains(part), "{part} in {}", texts[0]);
         }
     }

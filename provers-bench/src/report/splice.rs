@@ -148,17 +148,13 @@ fn block(what: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)> 
             let drawn = chart::time_and_memory(&named).map(|chart| chart.picture());
             return Ok(("![Time of a warm proof against peak memory](results.svg)".into(), drawn));
         }
-        ("ablation", _) => format!("{}\n{}", ablation(&runs), provenance(&runs)),
-        _ => {
-            let valid = [
-                "tables RUN",
-                "rows RUN/WORKLOAD ...",
-                "kinds RUN/WORKLOAD ...",
-                "picture RUN/WORKLOAD ...",
-                "ablation RUN ...",
-            ];
-            bail!("{what:?} is none of: constants, {}", valid.join(", "))
+        ("ablation", _) => {
+            // The commands, machines and commits of these runs, each once.
+            let distinct: BTreeMap<_, _> = runs.iter().map(|run| (&run.run, *run)).collect();
+            let lines = distinct.values().map(|run| format!("`{}`: {}\n", text::command(run), text::on(run)));
+            format!("{}\n{}", ablation(&runs), lines.collect::<Vec<_>>().join("\n"))
         }
+        _ => bail!("{what:?} is none of: constants, tables RUN, rows|kinds|picture RUN/WORKLOAD ..., ablation RUN ..."),
     };
     Ok((text, None))
 }
@@ -192,6 +188,12 @@ impl<'a> Row<'a> {
     }
 }
 
+/// The ratio of an arm's time, and the verdict on it.
+fn verdict(of: &Summary) -> String {
+    let ratio = of.wall_ratio.as_ref().map_or("-".into(), format::ratio);
+    format!("{ratio} {}", of.verdict.map_or("", format::verdict))
+}
+
 /// A table with a row for each workload: time and peak memory under glibc, under the fastest peer, and under zk-alloc.
 fn summary(rows: &[Row<'_>]) -> String {
     let are_commands = rows.iter().all(|row| row.workload.timed.is_of_command());
@@ -206,11 +208,10 @@ fn summary(rows: &[Row<'_>]) -> String {
     for Row { name, workload, before, ours, peer } in rows {
         let peer = peer.map_or("-".into(), |(label, summary)| format!("{label}: {}", both(summary)));
         let faults = [before, ours].map(|of| shown(of.warm_minflt, format::count)).join(" → ");
-        let ratio = ours.wall_ratio.as_ref().map_or("-".into(), format::ratio);
-        let verdict = ours.verdict.map_or("", format::verdict);
+        let verdict = verdict(ours);
         let size = if are_commands { String::new() } else { format!(" 2^{}", workload.log_rows) };
         let (before, ours) = (both(before), both(ours));
-        text += &format!("| {name}{size} | {before} | {peer} | **{ours}** | {ratio} {verdict} | {faults} |\n");
+        text += &format!("| {name}{size} | {before} | {peer} | **{ours}** | {verdict} | {faults} |\n");
     }
     text
 }
@@ -233,13 +234,11 @@ fn kinds(runs: &[&Run], rows: &[Row<'_>]) -> anyhow::Result<String> {
         }
         text += &format!("| {} 2^{} |", on[0].name, on[0].workload.log_rows);
         for Row { ours, peer, .. } in on {
-            let ratio = ours.wall_ratio.as_ref().map_or("-".into(), format::ratio);
-            let verdict = ours.verdict.map_or("", format::verdict);
             let peer = peer.map_or("-".into(), |(label, peer)| {
                 let time = peer.wall_ratio.map_or("-".into(), |ratio| format!("{:.2}", ratio.median));
                 format!("{label}: {time}, {}", peak(peer))
             });
-            text += &format!(" **{ratio} {verdict}, {}** | {peer} |", peak(ours));
+            text += &format!(" **{}, {}** | {peer} |", verdict(ours), peak(ours));
         }
         text += "\n";
     }
@@ -261,13 +260,6 @@ fn provenance_in_brief(runs: &[&Run]) -> String {
         let commands = commands.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         format!("`cargo prove-bench PROVER {allocators}` with {commands}: {on}\n")
     });
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-/// The commands, machines and commits of these runs, each once.
-fn provenance(runs: &[&Run]) -> String {
-    let distinct: BTreeMap<_, _> = runs.iter().map(|run| (&run.run, *run)).collect();
-    let lines = distinct.values().map(|run| format!("`{}`: {}\n", text::command(run), text::on(run)));
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -339,20 +331,25 @@ fn ablation(runs: &[&Run]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::tests::{EVEN, run, workload};
+    use crate::report::tests::saved;
 
     /// The text around a block must stay, and a second fill must change nothing. Without an end marker, a page would
     /// lose all text after the block.
     #[test]
     fn only_text_between_the_markers_changes() {
-        let saved = Saved::from([("plonky3".into(), run(vec![workload(&[("glibc", &EVEN), ("zk-alloc", &EVEN)])]))]);
+        let saved = Saved::from([("plonky3".into(), saved("together"))]);
         let page = format!(
             "before\n{BEGIN}tables plonky3 -->\na typed figure\n{END}\nbetween\n{BEGIN}tables none-yet -->\n{END}\nafter\n"
         );
         let (once, _) = filled(&page, &saved).unwrap();
         assert_eq!(once, filled(&once, &saved).unwrap().0);
-        let parts =
-            ["before\n", &format!("{END}\nbetween\n"), "| zk-alloc", "`prove-bench plonky3`", "--splice none-yet"];
+        let parts = [
+            "before\n",
+            &format!("{END}\nbetween\n"),
+            "| zk-alloc",
+            "`prove-bench plonky3 --workloads",
+            "--splice none-yet",
+        ];
         assert!(parts.iter().all(|part| once.contains(part)) && once.ends_with("\nafter\n"), "{once}");
         assert!(!once.contains("a typed figure"), "{once}");
         let error = filled(&format!("{BEGIN}tables plonky3 -->\nthe rest of the page\n"), &saved).unwrap_err();

@@ -46,13 +46,9 @@ pub(super) fn markdown(run: &Run) -> String {
 
 /// One workload: heading, table, and the notes below it.
 pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> String {
-    let WorkloadResult { workload: name, log_rows, about, threads, .. } = workload;
-    let mut details = format!("{}, seed {}", rounds(workload), run.seed);
-    let mut title = name.clone();
-    if !workload.timed.is_of_command() {
-        title += &format!(", 2^{log_rows} rows");
-        details = format!("threads {threads}, {}{details}", at_once(run.concurrent));
-    }
+    let WorkloadResult { workload: name, log_rows, about, timed, .. } = workload;
+    let title = if timed.is_of_command() { name.clone() } else { format!("{name}, 2^{log_rows} rows") };
+    let details = format!("{}, seed {}", conditions(run, workload), run.seed);
     let notes = notes(run, workload);
     match style {
         Style::Terminal => {
@@ -147,17 +143,22 @@ pub(super) fn arms(run: &Run) -> Vec<(&str, String)> {
     arms
 }
 
-/// How many proofs one sample covers; empty if it covers one.
-pub(super) fn at_once(concurrent: Concurrent) -> String {
-    match concurrent {
+/// The threads of a prover, the number of proofs that one sample covers if there are several, and the completed rounds.
+pub(super) fn conditions(run: &Run, workload: &WorkloadResult) -> String {
+    let rounds = rounds(workload);
+    if workload.timed.is_of_command() {
+        return rounds;
+    }
+    let at_once = match run.concurrent {
         Concurrent { proofs: 1, .. } => String::new(),
         Concurrent { proofs, pool_each: false } => format!("{proofs} proofs at once on one pool, "),
         Concurrent { proofs, pool_each: true } => format!("{proofs} proofs at once with a pool each, "),
-    }
+    };
+    format!("threads {}, {at_once}{rounds}", workload.threads)
 }
 
 /// The number of completed rounds, from the arm that got furthest.
-pub(super) fn rounds(workload: &WorkloadResult) -> String {
+fn rounds(workload: &WorkloadResult) -> String {
     let proofs = || workload.arms.iter().flat_map(|arm| &arm.samples);
     let warm = proofs().map(|proof| proof.round).max().unwrap_or(0);
     let processes = proofs().map(|proof| proof.process + 1).max().unwrap_or(0);
@@ -278,20 +279,20 @@ fn table(workload: &WorkloadResult, style: Style) -> String {
 
 /// The header, and a row for each arm.
 pub(super) fn rows(workload: &WorkloadResult, medium: Medium) -> Vec<Vec<String>> {
-    let header = columns::filled(workload, medium).map(|column| columns::heading(column, workload));
+    let columns: Vec<_> = columns::filled(workload, medium).collect();
+    let header = columns.iter().map(|column| columns::heading(column, workload));
     let header = ["allocator".to_owned()].into_iter().chain(header).collect();
-    [header].into_iter().chain(workload.arms.iter().map(|arm| row(workload, arm, medium))).collect()
-}
-
-fn row(workload: &WorkloadResult, arm: &ArmResult, medium: Medium) -> Vec<String> {
-    let seen = arm.summary.as_ref().map(|summary| Seen { workload, arm, summary });
-    let cells = columns::filled(workload, medium).map(|column| match &seen {
-        Some(seen) => column.text(seen, medium).unwrap_or_else(|| NONE.into()),
-        // The row of an arm without figures states why.
-        None if column.is_verdict() => format::outcome(&arm.outcome).map_or(NONE.into(), |text| shortened(&text)),
-        None => NONE.to_owned(),
-    });
-    [arm.label.clone()].into_iter().chain(cells).collect()
+    let row = |arm: &ArmResult| {
+        let seen = arm.summary.as_ref().map(|summary| Seen { workload, arm, summary });
+        let cells = columns.iter().map(|column| match &seen {
+            Some(seen) => column.text(seen, medium).unwrap_or_else(|| NONE.into()),
+            // The row of an arm without figures states why.
+            None if column.is_verdict() => format::outcome(&arm.outcome).map_or(NONE.into(), |text| shortened(&text)),
+            None => NONE.to_owned(),
+        });
+        [arm.label.clone()].into_iter().chain(cells).collect()
+    };
+    [header].into_iter().chain(workload.arms.iter().map(row)).collect()
 }
 
 fn shortened(outcome: &str) -> String {
@@ -462,56 +463,15 @@ pub(crate) fn known(value: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::tests::{EVEN, run, workload, workload_of};
-    use crate::results::record::tests::arm;
-
-    fn result() -> WorkloadResult {
-        workload_of(vec![
-            arm("glibc", Outcome::Finished, &EVEN),
-            arm("zk-alloc", Outcome::Finished, &EVEN.map(|ns| ns / 2)),
-            arm("jemalloc", Outcome::Failed { round: 3, reason: "died of SIGABRT: a|b\nc".into() }, &EVEN[..3]),
-            arm("mimalloc", Outcome::LeftOut { reason: "needs about 9.00 GB".into() }, &[]),
-        ])
-    }
-
-    /// A row shows its arm's figures, and a failed arm's only the failure. Every line has the same number of cells.
-    #[test]
-    fn a_row_shows_the_figures_of_its_arm_or_why_there_are_none() {
-        let text = table(&result(), Style::Markdown);
-        let row = |label: &str| text.lines().find(|line| line.contains(label)).unwrap();
-        for cell in ["50.0 ms (0.50)", "0.500 [0.500, 0.500]", "faster", "10", "200 MB (1.00)", "100 MB"] {
-            assert!(row("zk-alloc").contains(cell), "{cell} in {text}");
-        }
-        assert!(row("| glibc").contains("baseline"), "{text}");
-        let failed = row("jemalloc");
-        assert!(failed.contains("FAILED in round 3: died of SIGABRT: a\\|b c") && !failed.contains(" ms"), "{failed}");
-        assert!(row("mimalloc").contains("left out: needs about 9.00 GB"), "{text}");
-        let cells: Vec<_> = text.lines().map(|line| line.replace("\\|", "").matches('|').count()).collect();
-        assert!(cells.len() == 6 && cells.iter().all(|count| *count == cells[0]), "{text}");
-    }
+    use crate::report::tests::saved;
 
     /// A newcomer's terminal has 80 columns. The table must not split words or numbers there.
     #[test]
     fn three_arms_fit_80_columns_with_their_numbers_whole() {
-        let text = fitted(&rows(&result(), Medium::Text)[..4], 80);
+        let text = fitted(&rows(&saved("together").workloads[0], Medium::Text)[..4], 80);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-        for whole in ["allocator", "jemalloc", "50.0 ms", "[0.500,", "0.500]", "idle RSS", "SIGABRT"] {
+        for whole in ["allocator", "jemalloc-tuned", "1.05 s", "[0.797,", "0.985]", "idle RSS", "84,977"] {
             assert!(text.contains(whole), "{whole} in\n{text}");
         }
-    }
-
-    /// Users quote this sentence. It must name peers that are faster than our arm, or that differ from it by less than the noise.
-    #[test]
-    fn the_verdict_compares_with_the_baseline_and_with_each_peer() {
-        let ours = [150, 90, 90, 90, 90, 90, 91, 92, 92].map(|ms| ms * 1_000_000);
-        let (halved, times) = (EVEN.map(|ns| ns / 2), [("glibc", &EVEN), ("zk-alloc", &ours)]);
-        let peers = [("mimalloc", &halved), ("snmalloc", &ours), ("jemalloc", &EVEN)];
-        let arms: Vec<_> = times.iter().chain(&peers).map(|(label, ns)| (*label, &ns[..])).collect();
-        let run = run(vec![workload(&arms)]);
-        assert_eq!(
-            notes(&run, &run.workloads[0])[0],
-            "zk-alloc: time vs glibc (95% CI) 0.900 [0.900, 0.920], faster; vs mimalloc 1.800 [1.800, 1.840], slower; vs \
-             snmalloc 1.000 [1.000, 1.000], not measurably faster; vs jemalloc 0.900 [0.900, 0.920], faster."
-        );
     }
 }

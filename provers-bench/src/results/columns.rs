@@ -1,10 +1,10 @@
 //! The columns of every table: their headings, their cells, and which tables show them. Also `samples.csv`.
 //!
-//! To add a measured column, add a field to [`Sample`] and a row to [`COLUMNS`] or to [`SAMPLES`].
+//! To add a measured column, add a field to [`Sample`](crate::sample::Sample) and a row to [`COLUMNS`] or to [`SAMPLES`].
 
 use crate::results::{ArmResult, Proof, Ratio, Summary, Timed, WorkloadResult, format, view, whole_median};
-use crate::sample::Sample;
 use anyhow::Context;
+use serde_json::Value;
 use std::fs::File;
 use std::path::Path;
 
@@ -129,38 +129,30 @@ impl Medium {
     }
 }
 
-/// A column of `samples.csv`: its name, with its unit, and its cell.
-type SampleColumn = (&'static str, fn(&Sample) -> String);
+/// The columns of a proof in `samples.csv`: its point, its place in the run, and its figures. The last two are fields of `result.json`.
+const POINT: [&str; 4] = ["workload", "log_rows", "threads", "arm"];
+const PLACE: [&str; 3] = ["process", "round", "order"];
+const SAMPLES: [&str; 8] =
+    ["wall_ns", "user_ns", "sys_ns", "minflt", "tlb_shootdowns", "rss_bytes", "peak_rss_bytes", "verified"];
 
-/// The figures of a proof in `samples.csv`.
-const SAMPLES: &[SampleColumn] = &[
-    ("wall_ns", |sample| sample.wall_ns.to_string()),
-    ("user_ns", |sample| sample.user_ns.to_string()),
-    ("sys_ns", |sample| sample.sys_ns.to_string()),
-    ("minflt", |sample| sample.minflt.to_string()),
-    ("tlb_shootdowns", |sample| sample.tlb_shootdowns.map_or_else(String::new, |count| count.to_string())),
-    ("rss_bytes", |sample| sample.rss_bytes.to_string()),
-    ("peak_rss_bytes", |sample| sample.peak_rss_bytes.to_string()),
-    ("verified", |sample| sample.verified.to_string()),
-];
-
-/// The columns of a proof's place in the run.
-pub(crate) const PLACE: [&str; 7] = ["workload", "log_rows", "threads", "arm", "process", "round", "order"];
-
-/// The cells of [`PLACE`] for a proof. The point is its workload, size and number of threads.
-pub(crate) fn place((workload, log_rows, threads): (&str, u32, usize), arm: &str, proof: &Proof) -> [String; 7] {
-    let [process, round, order] = [proof.process, proof.round, proof.order].map(|number| number.to_string());
-    [workload.into(), log_rows.to_string(), threads.to_string(), arm.into(), process, round, order]
+/// The names of these columns.
+pub(crate) fn sample_names() -> impl Iterator<Item = &'static str> {
+    POINT.into_iter().chain(PLACE).chain(SAMPLES)
 }
 
-/// The names of the figures of a proof.
-pub(crate) fn of_samples() -> impl Iterator<Item = &'static str> {
-    SAMPLES.iter().map(|(name, _)| *name)
-}
-
-/// The figures of one proof, as text.
-pub(crate) fn of_proof(proof: &Proof) -> impl Iterator<Item = String> {
-    SAMPLES.iter().map(|(_, value)| value(&proof.sample))
+/// The cells of a proof, as text. The point is its workload, size and number of threads.
+pub(crate) fn sample_cells(
+    (workload, log_rows, threads): (&str, u32, usize),
+    arm: &str,
+    proof: &Proof,
+) -> impl Iterator<Item = String> {
+    let fields = serde_json::to_value(proof).unwrap_or_default();
+    let cell = move |name| match &fields[name] {
+        Value::Null => String::new(),
+        value => value.to_string(),
+    };
+    let point = [workload.into(), log_rows.to_string(), threads.to_string(), arm.into()];
+    point.into_iter().chain(PLACE.into_iter().chain(SAMPLES).map(cell))
 }
 
 /// `samples.csv`: one row per proof. Each row is written as soon as it is measured, so a later failure loses none.
@@ -174,14 +166,13 @@ impl SampleLog {
     pub(crate) fn create(folder: &Path, run: String) -> anyhow::Result<Self> {
         let path = folder.join("samples.csv");
         let mut writer = csv::Writer::from_path(&path).with_context(|| format!("cannot write {}", path.display()))?;
-        writer.write_record(["run"].into_iter().chain(PLACE).chain(of_samples())).context("cannot write a sample")?;
+        writer.write_record(["run"].into_iter().chain(sample_names())).context("cannot write a sample")?;
         Ok(Self { run, writer })
     }
 
     /// Adds a row and flushes it to the kernel.
     pub(crate) fn append(&mut self, point: (&str, u32, usize), arm: &str, proof: &Proof) -> anyhow::Result<()> {
-        let place = place(point, arm, proof);
-        let row = [self.run.clone()].into_iter().chain(place).chain(of_proof(proof));
+        let row = [self.run.clone()].into_iter().chain(sample_cells(point, arm, proof));
         self.writer.write_record(row).context("cannot write a sample")?;
         self.writer.flush().context("cannot write a sample")
     }
@@ -197,10 +188,9 @@ mod tests {
         let page = include_str!("../../../docs/benchmarking.md");
         let (_, table) = page.split_once("| column | meaning |\n").expect("the table of columns");
         let (table, _) = table.split_once("\n\n").expect("its end");
-        let without_unit = |name: &'static str| name.split(" (").next().unwrap_or_default();
-        let cells = table.lines().filter_map(|row| row.split(" | ").next());
+        let cells = table.lines().filter_map(|row| row.trim_start_matches("| ").split(" | ").next());
         let explained: Vec<_> =
-            cells.flat_map(|cell| cell.trim_start_matches("| ").split(", ")).map(without_unit).collect();
+            cells.flat_map(|cell| cell.split(", ")).filter_map(|name| name.split(" (").next()).collect();
         for column in COLUMNS {
             let heading = column.heading.replace("{baseline}", "glibc").replace("{warm}", "warm");
             let name = heading.split(" (").next().unwrap_or_default();

@@ -5,21 +5,20 @@ use indicatif::HumanCount;
 
 /// A time with three significant digits.
 pub(crate) fn time(ns: u64) -> String {
-    let seconds = ns as f64 / 1e9;
-    if seconds >= 0.9995 {
-        format!("{} s", three_digits(seconds))
-    } else {
-        format!("{} ms", three_digits(seconds * 1e3))
-    }
+    scaled(ns as f64 / 1e6, ["ms", "s"])
 }
 
 /// Memory with three significant digits, in decimal units.
 pub(crate) fn bytes(bytes: u64) -> String {
-    let megabytes = bytes as f64 / 1e6;
-    if megabytes >= 999.5 {
-        format!("{} GB", three_digits(megabytes / 1e3))
+    scaled(bytes as f64 / 1e6, ["MB", "GB"])
+}
+
+/// A figure in the small unit, or in the large one, which is a thousand times as large.
+fn scaled(value: f64, [small, large]: [&str; 2]) -> String {
+    if value >= 999.5 {
+        format!("{} {large}", three_digits(value / 1e3))
     } else {
-        format!("{} MB", three_digits(megabytes))
+        format!("{} {small}", three_digits(value))
     }
 }
 

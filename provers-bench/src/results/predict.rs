@@ -176,9 +176,8 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::tests::{EVEN, workload_of};
-    use crate::results::Outcome;
-    use crate::results::record::{PEAK_LIVE_BYTES, tests::arm};
+    use crate::report::tests::saved;
+    use crate::results::{Outcome, record::PEAK_LIVE_BYTES};
 
     /// The forecast for 2^17 rows from 2^11 to 2^14 rows, and the true figure.
     fn forecast(curve: fn(f64) -> f64) -> (Forecast, f64) {
@@ -220,33 +219,26 @@ mod tests {
         assert!(found.interval.high > truth, "{found:?}");
     }
 
-    #[test]
-    fn a_container_is_a_round_number_of_mebibytes_above_the_peak() {
-        let mib = |mib: f64| container_bytes(mib * 1_048_576.0) >> 20;
-        assert_eq!([0.5, 9.0, 100.0, 1000.0, 20_000.0].map(mib), [1, 10, 112, 1152, 22_528]);
-    }
-
     /// An arm without a figure at one size must say so, and must not be predicted from the other sizes.
     #[test]
     fn an_arm_that_fails_at_one_size_has_no_prediction() {
-        let size = |log_rows, outcome: Outcome| {
-            let mut ours = arm("zk-alloc", Outcome::Finished, &EVEN);
-            for proof in &mut ours.samples {
-                proof.sample.gauges.insert(PEAK_LIVE_BYTES.into(), 1000_u64 << log_rows);
+        let of_size = |log_rows| {
+            let mut result = WorkloadResult { log_rows, ..saved("together").workloads.remove(0) };
+            for proof in result.arms.iter_mut().flat_map(|arm| &mut arm.samples) {
+                proof.sample.gauges.entry(PEAK_LIVE_BYTES.into()).and_modify(|bytes| *bytes = 1000 << log_rows);
             }
-            let broken = arm("jemalloc", outcome, &EVEN);
-            WorkloadResult { log_rows, ..workload_of(vec![arm("glibc", Outcome::Finished, &EVEN), ours, broken]) }
+            result.arms.drain(2..4);
+            result
         };
-        let failed = Outcome::Failed { round: 2, reason: "died".into() };
-        let mut results: Vec<_> = (10..14).map(|log_rows| size(log_rows, Outcome::Finished)).collect();
-        results[1] = size(11, failed);
-        let [glibc, ours, broken] = &predictions(&results, 16)[..] else { panic!("not a prediction for each arm") };
+        let mut results: Vec<_> = (10..14).map(of_size).collect();
+        results[1].arms[1].outcome = Outcome::Failed { round: 2, reason: "died".into() };
+        let [glibc, broken, ours] = &predictions(&results, 16)[..] else { panic!("not a prediction for each arm") };
         assert_eq!(broken.reason.as_deref(), Some("at 2^11 rows FAILED in round 2: died"));
         assert_eq!((broken.peak_rss_bytes, broken.container_bytes), (None, None));
         assert_eq!(glibc.live_peak_bytes, None);
         assert_eq!(ours.live_peak_bytes.unwrap().predicted, f64::from(1000 << 16));
-        // 200 MB at every size.
-        assert_eq!((glibc.container_bytes, &glibc.reason), (Some(224 << 20), &None));
+        // 381 MB at every size.
+        assert_eq!((glibc.container_bytes, &glibc.reason), (Some(416 << 20), &None));
         let too_few = &predictions(&results[2..], 16)[0];
         assert_eq!(too_few.reason.as_deref(), Some("2 of 4 sizes were measured"));
     }

@@ -437,67 +437,39 @@ pub(crate) fn ratios(
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::report::tests::saved;
+    use crate::results::format;
     use crate::sample::{Counters, tests::sample};
+    use std::collections::BTreeSet;
 
-    /// An arm whose proof in round `i` took `wall_ns[i]`. Each process makes one cold and two warm proofs, and every
-    /// cold proof takes `wall_ns[0]`.
+    /// An arm whose proof in round `i` took `wall_ns[i]`, all in one process.
     pub(crate) fn arm(label: &str, outcome: Outcome, wall_ns: &[u64]) -> ArmResult {
-        let proof = |process, round, ns| {
+        let proof = |(round, &ns)| {
             let sample = sample(ns, Counters::new());
-            Proof { process, round, order: 0, byte_seconds: None, sample }
+            Proof { process: 0, round, order: 0, byte_seconds: None, sample }
         };
-        let mut samples: Vec<_> = wall_ns.iter().take(1).map(|&ns| proof(0, 0, ns)).collect();
-        for (round, &ns) in (1..).zip(&wall_ns[wall_ns.len().min(1)..]) {
-            let process = (round - 1) / 2;
-            if process > 0 && round % 2 == 1 {
-                samples.push(proof(process, 0, wall_ns[0]));
-            }
-            samples.push(proof(process, round, ns));
-        }
+        let samples = (0..).zip(wall_ns).map(proof).collect();
         ArmResult { outcome, samples, ..ArmResult::new(label, label) }
     }
 
-    /// Slow rounds are slow for all arms. The ratio must be exact even if the times differ by a factor of 4.
+    /// Reports show the figures that a run stored: of proofs in lockstep, of proofs at fixed times, and of a command's runs.
     #[test]
-    fn ratios_are_taken_within_a_round_and_cold_and_warm_apart() {
-        let mut arms = [
-            arm("glibc", Outcome::Finished, &[100, 100, 400, 200, 100, 100, 300, 100, 200]),
-            arm("zk-alloc", Outcome::Finished, &[900, 50, 200, 100, 50, 50, 150, 50, 100]),
-        ];
-        summarise(&mut arms, 0, 1);
-        assert!(widest_interval(&arms, 0, 1) < 1e-9, "equal ratios leave no doubt");
-        assert_eq!(widest_interval(&[arms[0].clone(), arm("x", Outcome::Finished, &[1, 2])], 0, 1), f64::INFINITY);
-        let [glibc, ours] = arms.map(|arm| arm.summary.unwrap());
-        assert_eq!((glibc.wall_ratio, glibc.verdict, glibc.peak_rss_ratio), (None, None, None));
-        let (warm, cold) = (ours.wall_ratio.unwrap(), ours.cold_ratio.unwrap());
-        assert_eq!((warm.median, warm.rounds, warm.processes), (0.5, 8, 4));
-        assert_eq!((cold.median, cold.rounds, cold.processes), (9.0, 4, 4));
-        assert_eq!((ours.verdict, ours.peak_rss_ratio), (Some(Verdict::Faster), Some(1.0)));
-        assert_eq!((ours.cold_wall_ns, ours.warm_wall_ns), (Some(900), Some(75)));
-    }
-
-    /// Our allocator's own counters must reach the summary, and its gauge must not be summed.
-    #[test]
-    fn system_calls_are_a_median_and_the_live_peak_is_a_maximum() {
-        let mut ours = arm("zk-alloc", Outcome::Finished, &[1, 2, 3, 4]);
-        for (proof, (calls, live)) in ours.samples.iter_mut().zip([(99, 1), (2, 9), (2, 7), (4, 8), (2, 9)]) {
-            proof.sample.counters.insert("system_calls".into(), calls);
-            proof.sample.gauges.insert(PEAK_LIVE_BYTES.into(), live);
+    fn the_figures_of_saved_runs_follow_from_their_samples() {
+        let mut verdicts = BTreeSet::new();
+        for name in ["hosts-madvise", "hosts-madvise-slots", "scaling-8-16", "bb-17"] {
+            let run = saved(name);
+            for workload in run.workloads {
+                let baseline = workload.arms.iter().position(|arm| arm.label == workload.baseline).unwrap();
+                let without = workload.arms.iter().map(|arm| ArmResult { summary: None, ..arm.clone() });
+                let again = WorkloadResult::of(without.collect(), baseline, run.seed);
+                assert_eq!(again.live_peak_bytes, workload.live_peak_bytes, "{name}");
+                for (again, stored) in again.arms.iter().zip(&workload.arms) {
+                    assert_eq!(again.summary, stored.summary, "{name}: {}", stored.label);
+                    verdicts.insert(stored.summary.as_ref().unwrap().verdict.map(format::verdict));
+                }
+            }
         }
-        let mut arms = [arm("glibc", Outcome::Finished, &[1, 2, 3, 4]), ours];
-        summarise(&mut arms, 0, 1);
-        assert_eq!(arms.each_ref().map(|arm| arm.summary.as_ref().unwrap().warm_system_calls), [None, Some(2)]);
-        assert_eq!((live_peak_bytes(&arms), live_peak_bytes(&arms[..1])), (Some(9), None));
-    }
-
-    /// A wrong proof may be a fast one. A failed arm must show no figures, and nothing may be compared with it.
-    #[test]
-    fn a_failed_arm_has_no_figures_and_is_no_baseline() {
-        let failed = Outcome::Failed { round: 2, reason: "died".into() };
-        let mut arms = [arm("glibc", failed, &[1, 2]), arm("zk-alloc", Outcome::Finished, &[1, 2, 3])];
-        summarise(&mut arms, 0, 1);
-        assert_eq!(arms[0].summary, None);
-        let ours = arms[1].summary.as_ref().unwrap();
-        assert_eq!((ours.warm_wall_ns, ours.wall_ratio), (Some(3), None));
+        let all = ["faster", "no difference shown", "slower", "too few rounds"].map(Some);
+        assert!(verdicts.into_iter().eq([None].into_iter().chain(all)));
     }
 }

@@ -122,22 +122,3 @@ pub(crate) fn kernel_share(arm: &ArmResult) -> Option<f64> {
     let in_all: u64 = warm(arm).map(|proof| proof.sample.cpu_ns()).sum();
     (in_all > 0).then(|| in_kernel as f64 / in_all as f64)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::report::tests::workload_of;
-    use crate::results::record::tests::arm;
-
-    /// Latencies exclude the cold proof, and a percentile must be the time of an actual proof.
-    #[test]
-    fn latencies_are_those_of_warm_proofs_at_fixed_times() {
-        let times: Vec<u64> = [900].into_iter().chain(1..=20).collect();
-        let mut workload = workload_of(vec![arm("glibc", Outcome::Finished, &times)]);
-        let latency = |workload: &WorkloadResult, part| latency_ns(workload, &workload.arms[0], part);
-        assert_eq!(latency(&workload, 1.0), None, "proofs in lockstep");
-        workload.timed = Timed::Slots;
-        workload.arms[0].samples.retain(|proof| proof.round > 0 || proof.process == 0);
-        assert_eq!([0.5, 0.95, 1.0].map(|part| latency(&workload, part)), [Some(10), Some(19), Some(20)]);
-    }
-}
