@@ -82,9 +82,9 @@ pub(crate) fn line<T: Serialize>(message: &T) -> serde_json::Result<String> {
 }
 
 /// Increases when this code can no longer read older traces.
-pub(crate) const VERSION: u32 = 2;
-/// 64-bit words of a record.
-pub(crate) const RECORD_WORDS: usize = 3;
+pub(crate) const VERSION: u32 = 1;
+/// 64-bit words of a record. The last one is not used: older traces have a time there.
+pub(crate) const RECORD_WORDS: usize = 4;
 
 /// The kind of event that a record describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,11 +119,11 @@ impl Record {
         let align_log2 = u64::from(self.align_bytes.trailing_zeros());
         let phase = u64::from(self.proof) << 1 | u64::from(self.in_phase);
         let tags = self.op as u64 | align_log2 << 8 | u64::from(self.thread) << 16 | phase << 32;
-        [tags, self.size_bytes, self.address]
+        [tags, self.size_bytes, self.address, 0]
     }
 
     /// Decodes a record; `None` if the words are not a record.
-    pub(crate) fn from_words([tags, size_bytes, address]: [u64; RECORD_WORDS]) -> Option<Self> {
+    pub(crate) fn from_words([tags, size_bytes, address, _]: [u64; RECORD_WORDS]) -> Option<Self> {
         let op = [Op::Alloc, Op::AllocZeroed, Op::Free, Op::ReallocFrom, Op::ReallocTo]
             .into_iter()
             .find(|op| *op as u64 == tags & 0xff)?;

@@ -25,7 +25,7 @@ struct Trace {
 impl Trace {
     /// `name` distinguishes the tests of one process.
     fn new(name: &str) -> Self {
-        let header = r#"{"version":2,"title":"by hand","min_bytes":64,"lost":0}"#;
+        let header = r#"{"version":1,"title":"by hand","min_bytes":64,"lost":0}"#;
         Self { bench: Bench::new(name), bytes: format!("{header}\n").into_bytes(), proof: 1 << 30 }
     }
 
@@ -35,7 +35,7 @@ impl Trace {
         self.proof += u64::from(in_phase);
         for &(operation, thread, address, size_bytes) in operations {
             let tags = operation | 4 << 8 | thread << 16 | u64::from(in_phase) << 32 | self.proof << 33;
-            let words = [tags, size_bytes, address];
+            let words = [tags, size_bytes, address, 7];
             self.bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
         }
         self
