@@ -1,5 +1,6 @@
 //! Turns the files that `libzk_alloc.so` writes (`ZK_ALLOC_PROFILE=DIR`) into files for pprof, folded stacks and flame graphs.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -11,19 +12,14 @@ fn main() -> ExitCode {
         eprintln!("usage: zk-alloc-profile FILE.raw...\nWrites each profile into the folder FILE next to FILE.raw.");
         return ExitCode::from(2);
     }
-    let failed = files.iter().filter(|raw| !is_written(raw)).count();
-    ExitCode::from(u8::from(failed > 0))
+    let failed =
+        files.iter().filter(|raw| write(raw).inspect_err(|error| eprintln!("{}: {error}", raw.display())).is_err());
+    ExitCode::from(u8::from(failed.count() > 0))
 }
 
-fn is_written(raw: &Path) -> bool {
+fn write(raw: &Path) -> io::Result<()> {
     let dir = raw.with_extension("");
-    if dir == raw {
-        eprintln!("{}: the name of a raw profile must end with `.raw`", raw.display());
-        return false;
-    }
-    match Profile::read(raw).and_then(|profile| profile.write(&dir)) {
-        Ok(()) => println!("{}", dir.display()),
-        Err(error) => eprintln!("{}: {error}", raw.display()),
-    }
-    dir.join("profile.pb.gz").exists()
+    Profile::read(raw)?.write(&dir)?;
+    println!("{}", dir.display());
+    Ok(())
 }
