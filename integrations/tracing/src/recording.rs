@@ -531,33 +531,4 @@ mod tests {
         let nodes = std::iter::successors(Some(WHOLE), |&parent| recording.find_or_add(parent, "recurse"));
         assert_eq!(nodes.count(), MAX_NODES);
     }
-
-    #[test]
-    fn the_longest_entries_are_kept_and_the_others_are_counted() {
-        let mut timeline = Timeline::new();
-        let pushed = 3 * MAX_ENTRIES as u64 + 7;
-        for n in 0..pushed {
-            // An outer span ends after those within it, so the last one is the longest.
-            let wall_ns = if n == pushed - 1 { u64::MAX } else { n % 1000 };
-            let totals = Totals { wall_ns, ..Totals::default() };
-            timeline.push_entry(Entry { span: n, node: 1, thread: 0, begun_ns: n, totals });
-        }
-        assert!(timeline.entries.len() <= MAX_ENTRIES);
-        assert_eq!(timeline.entries.len() as u64 + timeline.dropped, pushed);
-        assert_eq!(timeline.entries.last().unwrap().totals.wall_ns, u64::MAX);
-        assert!(timeline.entries.iter().all(|entry| entry.totals.wall_ns >= timeline.shortest_ns));
-    }
-
-    #[test]
-    fn samples_keep_their_peak_and_their_order_when_they_are_merged() {
-        let mut timeline = Timeline::new();
-        for n in 0..5 * MAX_SAMPLES as u64 {
-            let peak_live_bytes = if n == 12_345 { u64::MAX } else { n };
-            timeline.push_sample(Sample { at_ns: n, level: Level::default(), peak_live_bytes });
-        }
-        assert!(timeline.samples.len() <= MAX_SAMPLES);
-        assert!(timeline.samples.iter().any(|sample| sample.peak_live_bytes == u64::MAX));
-        assert!(timeline.samples.windows(2).all(|pair| pair[0].at_ns < pair[1].at_ns));
-        assert_eq!(timeline.samples.last().unwrap().at_ns, 5 * MAX_SAMPLES as u64 - 1);
-    }
 }

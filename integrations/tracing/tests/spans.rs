@@ -159,22 +159,30 @@ fn spans_that_end_in_another_order_keep_their_own_time() {
     assert_mib(report.whole.totals.allocated_bytes, 2 + 4 + 8 + 16);
 }
 
-/// Otherwise the prover's counts would grow with the number of its spans.
+/// Otherwise the prover's counts would grow with the number of its spans. The trace keeps the longest entries, and the report counts the
+/// others.
 #[test]
-fn layers_own_memory_is_not_counted_as_the_provers() {
+fn layers_own_memory_is_bounded_and_not_counted_as_the_provers() {
+    const ROUNDS: u64 = 100_000;
     let (_turn, memory, dispatch) = recorder();
     let enter_many =
         |count| (0..count).for_each(|_| info_span!("outer").in_scope(|| info_span!("inner").in_scope(|| ())));
     dispatcher::with_default(&dispatch, || {
+        let _longest = info_span!("longest").entered();
         // tracing-subscriber keeps its spans in pages, which it allocates once.
         enter_many(1);
         let before = zk_alloc::thread_stats();
-        enter_many(100_000);
+        enter_many(ROUNDS);
         assert_eq!(zk_alloc::thread_stats(), before);
+        drop(mib(4));
+        enter_many(1);
     });
-    let report = memory.report();
-    assert_eq!(at(&report, &["outer", "inner"]).count, 100_001);
-    assert!(report.entries_not_in_trace > 0 && report.unrecorded_entries == 0, "{report:#?}");
+    let (report, trace) = written(&memory);
+    assert_eq!(at(&report, &["longest", "outer", "inner"]).count, ROUNDS + 2);
+    let slices = assert_drawn(&report, &trace);
+    assert!((1 << 15..=1 << 16).contains(&slices.len()) && slices.contains(&"longest".to_owned()), "{}", slices.len());
+    assert_eq!(slices.len() as u64 + report.entries_not_in_trace, 2 * (ROUNDS + 2) + 1);
+    assert_eq!(report.unrecorded_entries, 0);
 }
 
 /// For tracing, a span that a rayon worker makes has no parent. Workers see only the global subscriber.
@@ -230,20 +238,59 @@ fn record(dispatch: &Dispatch) -> tracing::span::EnteredSpan {
     })
 }
 
-/// Slices of a thread nest: each ends before the one around it does.
-fn assert_nested(slices: &[(f64, f64)]) {
-    let mut around: Vec<u64> = Vec::new();
-    // The rounding error of a start plus a duration is less than a nanosecond.
-    let ns = |microseconds: f64| (microseconds * 1e3).round() as u64;
-    for (begin, end) in slices.iter().map(|&(begin, end)| (ns(begin), ns(end))) {
-        around.retain(|&outer| outer > begin);
-        let is_within = around.last().is_none_or(|&outer| end <= outer);
-        assert!(is_within, "{begin} to {end} crosses the end of another, {around:?}");
-        around.push(end);
-    }
+/// The report, and `trace.json`, which has the format that ui.perfetto.dev and chrome://tracing read.
+fn written(memory: &Recorder) -> (Report, Value) {
+    let folder = std::env::temp_dir().join(format!("zk-alloc-tracing-{}", std::process::id()));
+    let report = memory.write(&folder).unwrap();
+    let [json, trace] = ["memory.json", "trace.json"].map(|file| fs::read(folder.join(file)).unwrap());
+    fs::remove_dir_all(&folder).unwrap();
+    let [json, trace]: [Value; 2] = [json, trace].map(|file| serde_json::from_slice(&file).expect("JSON"));
+    // The fields that the README names.
+    let first = &json["spans"][0];
+    assert_eq!(first["name"], report.spans[0].name);
+    assert_eq!(first["peak_live_bytes"].as_u64(), Some(report.spans[0].totals.peak_live_bytes));
+    assert!(first["at_exit"]["retained_bytes"].is_u64() && first["threads"][0]["allocated_bytes"].is_u64(), "{json}");
+    (report, trace)
 }
 
-/// `trace.json` has the format that ui.perfetto.dev and chrome://tracing read, and `memory.json` has the fields that the README names.
+/// Asserts that the slices of each thread nest, and that the counters are numbers in order, with the peak of the report. Returns the names
+/// of the slices.
+fn assert_drawn(report: &Report, trace: &Value) -> Vec<String> {
+    let number = |event: &Value, key: &str| event[key].as_f64().unwrap_or_else(|| panic!("no {key}: {event}"));
+    // The rounding error of a start plus a duration is less than a nanosecond.
+    let ns = |microseconds: f64| (microseconds * 1e3).round() as u64;
+    let (mut around, mut counters) = (BTreeMap::<u64, Vec<u64>>::new(), BTreeMap::<&str, Vec<_>>::new());
+    let (mut threads, mut names) = (Vec::new(), Vec::new());
+    for event in trace["traceEvents"].as_array().expect("the list of events") {
+        let name = event["name"].as_str().expect("a name");
+        let (ts, tid) = (number(event, "ts"), event["tid"].as_u64().expect("a thread"));
+        assert!(ts >= 0.0 && event["pid"].is_u64(), "{event}");
+        match event["ph"].as_str().expect("a kind") {
+            "X" => {
+                let (begin, end, around) = (ns(ts), ns(ts + number(event, "dur")), around.entry(tid).or_default());
+                around.retain(|&outer| outer > begin);
+                let is_within = around.last().is_none_or(|&outer| end <= outer);
+                assert!(is_within, "{event} crosses the end of another, {around:?}");
+                around.push(end);
+                assert!(event["args"]["peak_live_bytes"].is_u64(), "{event}");
+                names.push(name.to_owned());
+            }
+            "C" => counters.entry(name).or_default().push((ts, number(&event["args"], "bytes"))),
+            "M" => threads.push(tid),
+            other => panic!("an event of the kind {other:?}: {event}"),
+        }
+    }
+    assert!(around.keys().all(|tid| threads.contains(tid)), "{threads:?}");
+    assert_eq!(counters.keys().collect::<Vec<_>>(), [&"live", &"peak of live", &"resident", &"retained"]);
+    for (name, values) in &counters {
+        assert!(values.is_sorted_by(|one, next| one.0 <= next.0), "{name}: {values:?}");
+        assert!(values.iter().any(|value| value.1 > 0.0), "{name}: {values:?}");
+    }
+    let peak = counters["peak of live"].iter().map(|value| value.1).fold(0.0, f64::max);
+    assert_eq!(peak as u64, report.whole.totals.peak_live_bytes);
+    names
+}
+
 #[test]
 fn slices_nest_and_counters_are_numbers_in_order() {
     let (_turn, memory, dispatch) = recorder();
@@ -252,52 +299,13 @@ fn slices_nest_and_counters_are_numbers_in_order() {
         let worker = thread::Builder::new().name("a worker".into());
         worker.spawn_scoped(scope, || drop(record(&dispatch))).unwrap();
     });
-    let folder = std::env::temp_dir().join(format!("zk-alloc-tracing-{}", std::process::id()));
-    let report = memory.write(&folder).unwrap();
+    let (report, trace) = written(&memory);
     drop(open);
-    let [json, trace] = ["memory.json", "trace.json"].map(|file| fs::read(folder.join(file)).unwrap());
-    fs::remove_dir_all(&folder).unwrap();
-    let [json, trace]: [Value; 2] = [json, trace].map(|file| serde_json::from_slice(&file).expect("JSON"));
-    let prove = &json["spans"][0];
-    assert_eq!((prove["name"].as_str(), prove["count"].as_u64()), (Some("prove \"quoted\""), Some(6)));
-    assert_eq!(prove["peak_live_bytes"].as_u64(), Some(report.spans[0].totals.peak_live_bytes));
-    assert!(prove["at_exit"]["retained_bytes"].is_u64() && prove["threads"][0]["allocated_bytes"].is_u64(), "{json}");
-    assert_eq!(prove["children"][0]["name"], "commit");
-
-    let events = trace["traceEvents"].as_array().expect("the list of events");
-    let number = |event: &Value, key: &str| event[key].as_f64().unwrap_or_else(|| panic!("no {key}: {event}"));
-    let (mut slices, mut counters) = (BTreeMap::<u64, Vec<_>>::new(), BTreeMap::<String, Vec<_>>::new());
-    let mut threads = BTreeMap::new();
-    let mut names = Vec::new();
-    for event in events {
-        let name = event["name"].as_str().expect("a name").to_owned();
-        let (ts, tid) = (number(event, "ts"), event["tid"].as_u64().expect("a thread"));
-        assert!(ts >= 0.0 && event["pid"].is_u64(), "{event}");
-        match event["ph"].as_str().expect("a kind") {
-            "X" => {
-                slices.entry(tid).or_default().push((ts, ts + number(event, "dur")));
-                assert!(event["args"]["peak_live_bytes"].is_u64(), "{event}");
-                names.push(name);
-            }
-            "C" => counters.entry(name).or_default().push((ts, number(&event["args"], "bytes"))),
-            "M" => _ = threads.insert(tid, event["args"]["name"].as_str().expect("a name").to_owned()),
-            other => panic!("an event of the kind {other:?}: {event}"),
-        }
-    }
-    assert_eq!(slices.len(), 2, "{trace}");
-    assert!(slices.keys().all(|tid| threads.contains_key(tid)) && threads.values().any(|name| name == "a worker"));
-    for slices in slices.values() {
-        assert!(slices.is_sorted_by(|one, next| one.0 <= next.0), "{slices:?}");
-        assert_nested(slices);
-    }
+    let prove = &report.spans[0];
+    assert_eq!((prove.name.as_str(), prove.count, prove.children[0].name.as_str()), ("prove \"quoted\"", 6, "commit"));
+    let names = assert_drawn(&report, &trace);
     let count = |name: &str| names.iter().filter(|known| *known == name).count();
     // "second" began within "first" and ended after it, so it is in two parts.
     assert_eq!([count("prove \"quoted\""), count("first"), count("second"), count("open")], [6, 6, 12, 2]);
-    assert_eq!(counters.keys().collect::<Vec<_>>(), ["live", "peak of live", "resident", "retained"]);
-    for (name, values) in &counters {
-        assert!(values.is_sorted_by(|one, next| one.0 <= next.0), "{name}: {values:?}");
-        assert!(values.iter().any(|value| value.1 > 0.0), "{name}: {values:?}");
-    }
-    let peak = counters["peak of live"].iter().map(|value| value.1).fold(0.0, f64::max);
-    assert_eq!(peak as u64, report.whole.totals.peak_live_bytes);
+    assert!(trace.to_string().contains("a worker"), "{trace}");
 }
