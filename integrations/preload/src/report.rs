@@ -4,7 +4,6 @@
 
 use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_char};
-use std::mem::zeroed;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{fmt, fs};
@@ -74,21 +73,7 @@ extern "C" fn at_exit() {
     }
     let name = program();
     if start::state() != State::InUse {
-        if !glibc::is_there() {
-            return say(format_args!("report of {name} ({own}): not in use, the C library is not glibc"));
-        }
-        if start::state() == State::Off {
-            return say(format_args!("report of {name} ({own}): not in use, ZK_ALLOC=off"));
-        }
-        let owner = start::owner_of_malloc().unwrap_or(c"another file");
-        if Some(owner) == start::own_file() {
-            // The name `malloc` resolves to this library, but requests do not arrive here.
-            return say(format_args!(
-                "report of {name} ({own}): not in use, a tool such as valgrind has replaced malloc with its own"
-            ));
-        }
-        let owner = owner.to_string_lossy();
-        return say(format_args!("report of {name} ({own}): not in use, malloc comes from {owner}"));
+        return say(format_args!("report of {name} ({own}): not in use, {}", why_not_in_use()));
     }
     let stats = arena::stats();
     // Skips the many small programs of a build or a script: their parent reports that the library was loaded.
@@ -114,10 +99,25 @@ extern "C" fn at_exit() {
         of(parts.prefaulted_bytes),
         of(parts.kernel_bytes.unwrap_or(parts.resident_bytes())),
         stats.overflow_allocations,
-        mib(peak_rss_bytes()),
+        mib(bytes_of("/proc/self/status", "VmHWM:")),
         c_api::minor_faults(),
-        mib(huge_bytes()),
+        // The private memory that lies in huge pages now.
+        mib(bytes_of("/proc/self/smaps_rollup", "AnonHugePages:")),
     ));
+}
+
+fn why_not_in_use() -> Cow<'static, str> {
+    let owner = start::owner_of_malloc();
+    if !glibc::is_there() {
+        "the C library is not glibc".into()
+    } else if start::state() == State::Off {
+        "ZK_ALLOC=off".into()
+    } else if owner.is_some() && owner == start::own_file() {
+        // The name `malloc` resolves to this library, but requests do not arrive here.
+        "a tool such as valgrind has replaced malloc with its own".into()
+    } else {
+        format!("malloc comes from {}", owner.unwrap_or(c"another file").to_string_lossy()).into()
+    }
 }
 
 /// The program's name without its path.
@@ -131,23 +131,14 @@ fn program() -> Cow<'static, str> {
     if name.is_null() { "?".into() } else { unsafe { CStr::from_ptr(name) }.to_string_lossy() }
 }
 
-/// The peak resident size of the process, in bytes.
-fn peak_rss_bytes() -> u64 {
-    // SAFETY: all zeroes are a valid value.
-    let mut usage = unsafe { zeroed::<libc::rusage>() };
-    // SAFETY: a place for the answer.
-    unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
-    u64::try_from(usage.ru_maxrss).unwrap_or(0) << 10
-}
-
 /// A number of bytes, shown in MiB.
 fn mib(bytes: u64) -> impl fmt::Display {
     fmt::from_fn(move |f| write!(f, "{:.1} MiB", bytes as f64 / f64::from(1 << 20)))
 }
 
-/// The bytes of the process's private memory that lie in huge pages now. glibc serves the memory for the file's text.
-fn huge_bytes() -> u64 {
-    let text = fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
+/// The bytes that a line of one of the process's files in `/proc` states. glibc serves the memory for the file's text.
+fn bytes_of(file: &str, name: &str) -> u64 {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or(0) << 10
 }

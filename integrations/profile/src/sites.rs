@@ -307,6 +307,15 @@ fn line_of<R: addr2line::gimli::Reader>(frame: &addr2line::Frame<'_, R>) -> Line
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_calls_that_start_a_program_in_c_are_skipped() {
+        let functions = ["prove", "main", "__libc_start_call_main", "__libc_start_main_impl", "_start"];
+        let site = RawSite { calls: (0..functions.len()).collect(), is_of_arena: true, figures: [1; 7] };
+        let stacks = stacks(&[site], |address| vec![Line::named(functions[address].into())]);
+        let names: Vec<_> = stacks[0].calls.iter().map(|call| &*call.lines[0].function).collect();
+        assert_eq!(names, ["prove", "main"]);
+    }
+
     /// A program is mapped at another address in each run, so a bare address could not be compared between runs or looked up.
     #[test]
     fn address_without_a_name_is_shown_as_an_offset_in_its_file() {

@@ -18,11 +18,9 @@ pub(crate) struct Proof {
     pub(crate) opening: ArkDoryProof,
 }
 
-/// Like `JoltDevice`: the inputs, the outputs, and whether the guest panicked.
+/// Like `JoltDevice`, it says whether the guest panicked.
 #[derive(Debug)]
 pub(crate) struct Device {
-    pub(crate) inputs: Vec<u8>,
-    pub(crate) outputs: Vec<u8>,
     pub(crate) panic: bool,
 }
 
@@ -41,8 +39,7 @@ pub(crate) fn build_prover_fib(setup: ProverSetup<BN254>) -> impl Fn(u64, usize)
     move |n, log_rows| {
         let trace = trace_fib(n, log_rows);
         let (output, proof) = prove_fib(&setup, &trace).expect("the setup is large enough");
-        let (inputs, outputs) = (n.to_le_bytes().to_vec(), output.to_le_bytes().to_vec());
-        (output, proof, Device { inputs, outputs, panic: false })
+        (output, proof, Device { panic: false })
     }
 }
 
@@ -66,25 +63,26 @@ pub(crate) fn prove_fib(setup: &ProverSetup<BN254>, trace: &Trace) -> Result<(u6
     let polynomial = ArkworksPolynomial::new(trace.rows.iter().copied().map(ArkFr::from_u64).collect());
     let log_rows = polynomial.num_vars();
     let (nu, sigma) = (log_rows / 2, log_rows.div_ceil(2));
-    if sigma > setup.max_nu() {
-        return Err(DoryError::InvalidSize { expected: 1 << setup.max_log_n(), actual: trace.rows.len() });
-    }
-
     let (commitment, rows, blind) = polynomial.commit::<BN254, Transparent, G1Routines>(nu, sigma, setup)?;
     let prove = dory_pcs::prove::<_, BN254, G1Routines, G2Routines, _, _, Transparent>;
-    let (point, mut transcript) = (vec![ArkFr::one(); log_rows], transcript(trace.input));
+    let (point, mut transcript) = (point(log_rows), transcript(trace.input));
     let (opening, _) = prove(&polynomial, &point, rows, blind, nu, sigma, setup, &mut transcript)?;
     let output = trace.rows.last().copied().expect("2^log_rows is 1 or more");
     Ok((output, Proof { commitment, opening }))
 }
 
 pub(crate) fn verify_fib(setup: VerifierSetup<BN254>, n: u64, output: u64, proof: &Proof) -> Result<(), DoryError> {
-    let point = vec![ArkFr::one(); proof.opening.nu + proof.opening.sigma];
+    let point = point(proof.opening.nu + proof.opening.sigma);
     let verify = dory_pcs::verify::<_, BN254, G1Routines, G2Routines, _>;
     verify(proof.commitment, ArkFr::from_u64(output), &point, &proof.opening, setup, &mut transcript(n))
 }
 
-fn transcript(input: u64) -> Blake2bTranscript<BN254> {
+/// The last row of a trace.
+pub(crate) fn point(log_rows: usize) -> Vec<ArkFr> {
+    vec![ArkFr::one(); log_rows]
+}
+
+pub(crate) fn transcript(input: u64) -> Blake2bTranscript<BN254> {
     let mut transcript = Blake2bTranscript::new(b"fib");
     transcript.append_bytes(b"input", &input.to_le_bytes());
     transcript

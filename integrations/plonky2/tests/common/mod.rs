@@ -9,7 +9,6 @@ use plonky2::plonk::circuit_builder::CircuitBuilder;
 use plonky2::plonk::circuit_data::{CircuitConfig, CircuitData};
 use plonky2::plonk::config::PoseidonGoldilocksConfig;
 use plonky2::plonk::proof::{ProofWithPublicInputs, ProofWithPublicInputsTarget};
-use rayon::ThreadPoolBuilder;
 
 pub(crate) const D: usize = 2;
 pub(crate) type F = GoldilocksField;
@@ -18,12 +17,6 @@ pub(crate) type Proof = ProofWithPublicInputs<F, C, D>;
 
 pub(crate) fn builder() -> CircuitBuilder<F, D> {
     CircuitBuilder::new(CircuitConfig::standard_recursion_config())
-}
-
-// A pool of one thread. rayon's threads race for the proof of work. One thread finds the same every time.
-pub(crate) fn on_one_thread<R: Send>(f: impl FnOnce() -> R + Send) -> R {
-    let pool = ThreadPoolBuilder::new().num_threads(1).build().expect("one thread starts");
-    pool.install(f)
 }
 
 // Squares x repeatedly. Public values are x and the last square. A row holds 20 squarings.

@@ -3,15 +3,13 @@
 //!
 //! Each circuit is built once and reused for all its proofs, as in a service. Witnesses are generated inside the phase.
 
+/// The circuits are those of the adapter's tests.
+#[path = "../../../../integrations/plonky2/tests/common/mod.rs"]
+mod common;
+
 use anyhow::{Context, ensure};
-use plonky2::field::goldilocks_field::GoldilocksField;
-use plonky2::field::types::{Field, Field64};
-use plonky2::iop::target::Target;
-use plonky2::iop::witness::{PartialWitness, WitnessWrite};
-use plonky2::plonk::circuit_builder::CircuitBuilder;
-use plonky2::plonk::circuit_data::{CircuitConfig, CircuitData};
-use plonky2::plonk::config::PoseidonGoldilocksConfig;
-use plonky2::plonk::proof::{ProofWithPublicInputs, ProofWithPublicInputsTarget};
+use common::{F, Proof, Recursion as VerifierCircuit, Squarings};
+use plonky2::field::types::{Field64, PrimeField64};
 use provers_bench::{Prover, Workload, WorkloadSpec};
 
 /// The prover, shared by the driver and every arm.
@@ -25,56 +23,45 @@ pub static PROVERS: &[Prover] = &[Prover::new(
     ],
 )];
 
-const D: usize = 2;
-type F = GoldilocksField;
-type C = PoseidonGoldilocksConfig;
-type Proof = ProofWithPublicInputs<F, C, D>;
-
-/// Routed wires of a multiplication `c0 * x * y + c1 * z` in an arithmetic gate: its operands and its result.
-const WIRES_OF_A_MULTIPLICATION: usize = 4;
+/// Squarings in a row of arithmetic gates.
+const IN_A_ROW: usize = 20;
 /// Upper bound of the rows that the builder adds for constants, public inputs and their hash.
 const ROWS_OF_THE_BUILDER: usize = 16;
 
 /// Repeated squaring of `x`: a chain of arithmetic gates, 20 squarings to a row, that fills `2^log_rows` rows.
 ///
 /// The public inputs are `x` and the last square.
-pub struct Squaring {
-    circuit: CircuitData<F, C, D>,
-    first: Target,
-    squarings: usize,
+pub struct Squaring(Squarings);
+
+impl Squaring {
+    /// The proof shows that squaring the first public input gives the second; this function computes it again.
+    fn check_square(&self, proof: &Proof) -> anyhow::Result<()> {
+        let first = proof.public_inputs.first().context("a proof without public inputs")?;
+        let (expected, found) = (self.0.public_inputs(first.to_canonical_u64()), &proof.public_inputs);
+        ensure!(*found == expected, "squaring gives {expected:?}, and the proof says {found:?}");
+        Ok(())
+    }
 }
 
 impl Workload for Squaring {
     type Proof = Proof;
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
-        let config = CircuitConfig::standard_recursion_config();
-        let in_a_row = config.num_routed_wires / WIRES_OF_A_MULTIPLICATION;
-        let squarings = ((1 << log_rows) - ROWS_OF_THE_BUILDER) * in_a_row;
-
-        let mut builder = CircuitBuilder::<F, D>::new(config);
-        let first = builder.add_virtual_public_input();
-        let last = (0..squarings).fold(first, |x, _| builder.square(x));
-        builder.register_public_input(last);
-        let circuit = builder.build::<C>();
-        ensure!(
-            circuit.common.degree_bits() == log_rows as usize,
-            "{squarings} squarings make a circuit of 2^{} rows, and 2^{log_rows} were asked for",
-            circuit.common.degree_bits()
-        );
-        Ok(Self { circuit, first, squarings })
+        let squarings = ((1 << log_rows) - ROWS_OF_THE_BUILDER) * IN_A_ROW;
+        let circuit = Squarings::build(squarings);
+        let built = circuit.data.common.degree_bits();
+        ensure!(built == log_rows as usize, "{squarings} squarings make a circuit of 2^{built} rows, not 2^{log_rows}");
+        Ok(Self(circuit))
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Proof> {
-        let mut inputs = PartialWitness::new();
         // At least 2, because 0 and 1 are their own squares.
-        inputs.set_target(self.first, F::from_canonical_u64(2 + seed % (F::ORDER - 2)))?;
-        zk_alloc_plonky2::prove(&self.circuit, inputs)
+        zk_alloc_plonky2::prove(&self.0.data, self.0.inputs(2 + seed % (F::ORDER - 2)))
     }
 
     fn verify(&self, proof: &Proof) -> anyhow::Result<()> {
-        check_square(&proof.public_inputs, self.squarings)?;
-        self.circuit.verify(proof.clone())
+        self.check_square(proof)?;
+        self.0.data.verify(proof.clone())
     }
 }
 
@@ -94,53 +81,20 @@ impl Workload for Recursion {
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let innermost = Squaring::setup(log_rows)?;
-        let middle = VerifierCircuit::of(&innermost.circuit);
-        let outer = VerifierCircuit::of(&middle.circuit);
+        let middle = VerifierCircuit::build(&innermost.0.data);
+        let outer = VerifierCircuit::build(&middle.data);
         Ok(Self { innermost, middle, outer })
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Proof> {
         let innermost = self.innermost.prove(seed)?;
-        let middle = self.middle.prove(&innermost).context("proving the proof")?;
-        self.outer.prove(&middle).context("proving the proof of the proof")
+        let prove = |circuit: &VerifierCircuit, inner| zk_alloc_plonky2::prove(&circuit.data, circuit.inputs(inner));
+        let middle = prove(&self.middle, &innermost).context("proving the proof")?;
+        prove(&self.outer, &middle).context("proving the proof of the proof")
     }
 
     fn verify(&self, proof: &Proof) -> anyhow::Result<()> {
-        check_square(&proof.public_inputs, self.innermost.squarings)?;
-        self.outer.circuit.verify(proof.clone()).context("verifying a proof of a proof of a proof")
+        self.innermost.check_square(proof)?;
+        self.outer.data.verify(proof.clone()).context("verifying a proof of a proof of a proof")
     }
-}
-
-/// A circuit that verifies proofs of one other circuit and makes their public inputs public again.
-struct VerifierCircuit {
-    circuit: CircuitData<F, C, D>,
-    proof: ProofWithPublicInputsTarget<D>,
-}
-
-impl VerifierCircuit {
-    fn of(inner: &CircuitData<F, C, D>) -> Self {
-        let mut builder = CircuitBuilder::<F, D>::new(CircuitConfig::standard_recursion_config());
-        let proof = builder.add_virtual_proof_with_pis(&inner.common);
-        let key = builder.constant_verifier_data(&inner.verifier_only);
-        builder.verify_proof::<C>(&proof, &key, &inner.common);
-        builder.register_public_inputs(&proof.public_inputs);
-        Self { circuit: builder.build::<C>(), proof }
-    }
-
-    fn prove(&self, inner: &Proof) -> anyhow::Result<Proof> {
-        let mut inputs = PartialWitness::new();
-        inputs.set_proof_with_pis_target(&self.proof, inner)?;
-        zk_alloc_plonky2::prove(&self.circuit, inputs)
-    }
-}
-
-/// Checks the two public inputs. The proof shows that squaring the first gives the second; this function computes it
-/// again.
-fn check_square(public_inputs: &[F], squarings: usize) -> anyhow::Result<()> {
-    let &[first, last] = public_inputs else {
-        anyhow::bail!("a proof of squarings has two public inputs, and this one has {}", public_inputs.len());
-    };
-    let expected = first.exp_power_of_2(squarings);
-    ensure!(last == expected, "{first} squared {squarings} times is {expected}, and the proof says {last}");
-    Ok(())
 }
