@@ -128,15 +128,14 @@ mod openings {
 
     /// As [`prove_fib`], by the adapter's functions.
     fn open_fib(setup: &ProverSetup<BN254>, n: u64, log_rows: usize) -> Result<(u64, Proof), DoryError> {
-        let rows = trace_fib(n, log_rows).rows;
-        let polynomial = ArkworksPolynomial::new(rows.iter().copied().map(ArkFr::from_u64).collect());
+        let trace = trace_fib(n, log_rows);
+        let polynomial = ArkworksPolynomial::new(trace.iter().copied().map(ArkFr::from_u64).collect());
         let (nu, sigma) = (log_rows / 2, log_rows.div_ceil(2));
-        let (commitment, row_commitments, blind) =
-            dory::commit::<BN254, Transparent, G1Routines>(&polynomial, nu, sigma, setup)?;
+        let (commitment, rows, blind) = dory::commit::<BN254, Transparent, G1Routines>(&polynomial, nu, sigma, setup)?;
         let prove = dory::prove::<_, BN254, G1Routines, G2Routines, _, _, Transparent>;
         let (point, mut transcript) = (point(polynomial.num_vars()), transcript(n));
-        let (opening, _) = prove(&polynomial, &point, row_commitments, blind, nu, sigma, setup, &mut transcript)?;
-        Ok((rows[rows.len() - 1], Proof { commitment, opening }))
+        let (opening, _) = prove(&polynomial, &point, rows, blind, nu, sigma, setup, &mut transcript)?;
+        Ok((trace[trace.len() - 1], Proof { commitment, opening }))
     }
 
     /// As [`verify_fib`](crate::verify_fib), by the adapter's function.

@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::glibc;
-use crate::start::{self, State};
+use crate::start;
 
 /// Defines functions that do nothing, and return 0, if the library is not in use.
 macro_rules! functions {
@@ -15,7 +15,7 @@ macro_rules! functions {
         $(#[$doc])*
         #[unsafe(no_mangle)]
         pub(crate) extern "C" fn $name($($argument: $kind),*) $(-> $answer)? {
-            if start::state() == State::InUse { $body } else { Default::default() }
+            if start::is_in_use() { $body } else { Default::default() }
         }
     )*};
 }
@@ -65,7 +65,7 @@ static EVENT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 /// `size` bytes can be written to `stats`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn zk_alloc_stats(stats: *mut u8, size: usize) -> usize {
-    if start::state() != State::InUse {
+    if !start::is_in_use() {
         return 0;
     }
     let counted = arena::stats();

@@ -1,24 +1,28 @@
 //! With `ZK_ALLOC_REPORT=1` the process prints one line on standard error when it exits. With `ZK_ALLOC_REPORT=/a/file` it appends the line
 //! to that file. The report takes its own memory from glibc.
-#![allow(unsafe_code, reason = "is called by the loader, reads the C library's variables, and writes to a file")]
+#![allow(unsafe_code, reason = "is called by the loader, and reads the C library's variables")]
 
 use std::borrow::Cow;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, OsStr, c_char};
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::{fmt, fs};
 
 use arena::c_api;
 
-use crate::start::{self, State};
-use crate::{glibc, watched};
+use crate::{glibc, start, watched};
 
 /// The id of this process if it reports, otherwise 0. Its forked children do not report, because they have their parent's
 /// counters.
 static REPORTS: AtomicU32 = AtomicU32::new(0);
 
 /// The path of the file for the report; empty for standard error. It is stored because programs may change their environment.
-static FILE: OnceLock<CString> = OnceLock::new();
+static FILE: OnceLock<PathBuf> = OnceLock::new();
 
 /// The variable that turns the report on.
 pub(crate) const VARIABLE: &str = "ZK_ALLOC_REPORT";
@@ -29,7 +33,7 @@ pub(crate) fn configure(value: Option<&[u8]>, is_reported: impl FnOnce() -> bool
         Some(b"1") => REPORTS.store(std::process::id(), Ordering::Relaxed),
         None | Some(b"" | b"0") => {}
         Some(path) if path[0] == b'/' => {
-            let _ = CString::new(path).map(|path| FILE.set(path));
+            let _ = FILE.set(OsStr::from_bytes(path).into());
             REPORTS.store(std::process::id(), Ordering::Relaxed);
         }
         Some(_) if is_reported() => {}
@@ -44,19 +48,13 @@ pub(crate) fn configure(value: Option<&[u8]>, is_reported: impl FnOnce() -> bool
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = at_exit;
 
-/// Writes one line of the report to its file. Writes it to standard error if there is no file, or if the file can't be opened.
+/// Writes one line of the report to its file. Writes it to standard error if there is no file, or if the file can't be written.
 fn say(message: fmt::Arguments<'_>) {
     let Some(path) = FILE.get() else { return c_api::print_line(message) };
     c_api::write_line(message, |line| {
-        let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
-        // SAFETY: a path that ends with a zero, a buffer that is valid for its length, and a file that is opened here.
-        unsafe {
-            let file = libc::open(path.as_ptr(), flags, 0o644);
-            if file < 0 {
-                return c_api::print_line(message);
-            }
-            libc::write(file, line.as_ptr().cast(), line.len());
-            libc::close(file);
+        let file = OpenOptions::new().append(true).create(true).mode(0o644).open(path);
+        if file.and_then(|mut file| file.write_all(line)).is_err() {
+            c_api::print_line(message);
         }
     });
 }
@@ -72,7 +70,7 @@ extern "C" fn at_exit() {
         return;
     }
     let name = program();
-    if start::state() != State::InUse {
+    if !start::is_in_use() {
         return say(format_args!("report of {name} ({own}): not in use, {}", why_not_in_use()));
     }
     let stats = arena::stats();
@@ -107,17 +105,18 @@ extern "C" fn at_exit() {
 }
 
 fn why_not_in_use() -> Cow<'static, str> {
-    let owner = start::owner_of_malloc();
     if !glibc::is_there() {
-        "the C library is not glibc".into()
-    } else if start::state() == State::Off {
-        "ZK_ALLOC=off".into()
-    } else if owner.is_some() && owner == start::own_file() {
-        // The name `malloc` resolves to this library, but requests do not arrive here.
-        "a tool such as valgrind has replaced malloc with its own".into()
-    } else {
-        format!("malloc comes from {}", owner.unwrap_or(c"another file").to_string_lossy()).into()
+        return "the C library is not glibc".into();
     }
+    if c_api::is_off() {
+        return "ZK_ALLOC=off".into();
+    }
+    let owner = start::owner_of_malloc();
+    if owner.is_some() && owner == start::own_file() {
+        // The name `malloc` resolves to this library, but requests do not arrive here.
+        return "a tool such as valgrind has replaced malloc with its own".into();
+    }
+    format!("malloc comes from {}", owner.unwrap_or(c"another file").to_string_lossy()).into()
 }
 
 /// The program's name without its path.

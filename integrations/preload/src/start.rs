@@ -8,7 +8,7 @@ use std::fs;
 use std::mem::{transmute, zeroed};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::parent_id;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arena::c_api;
 
@@ -29,26 +29,12 @@ static MIN_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// missed.
 static LEFT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether the library is in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum State {
-    /// Another `malloc` comes before this one, or the loader has not called [`begin`] yet.
-    NotInUse,
-    /// The program's requests arrive here.
-    InUse,
-    /// The process was started with `ZK_ALLOC=off`.
-    Off,
-}
+/// Whether the program's requests arrive here. It is false if another `malloc` comes before this one, if the process was started with
+/// `ZK_ALLOC=off`, and before the loader calls [`begin`]. The functions in `watched` read it.
+pub(crate) static IS_IN_USE: AtomicBool = AtomicBool::new(false);
 
-static STATE: AtomicU8 = AtomicU8::new(State::NotInUse as u8);
-
-pub(crate) fn state() -> State {
-    match STATE.load(Ordering::Relaxed) {
-        1 => State::InUse,
-        2 => State::Off,
-        _ => State::NotInUse,
-    }
+pub(crate) fn is_in_use() -> bool {
+    IS_IN_USE.load(Ordering::Relaxed)
 }
 
 /// Whether a request goes to the arena.
@@ -95,7 +81,7 @@ extern "C" fn begin() {
         return;
     }
     if c_api::is_off() {
-        return STATE.store(State::Off as u8, Ordering::Relaxed);
+        return;
     }
     if !arrives_here() {
         return say_if_late();
@@ -103,7 +89,7 @@ extern "C" fn begin() {
     if !knows_libc || !watched::look_up() {
         return c_api::print_line(format_args!("libzk_alloc.so does not know this C library, and does nothing"));
     }
-    STATE.store(State::InUse as u8, Ordering::Relaxed);
+    IS_IN_USE.store(true, Ordering::Relaxed);
     profile::configure(value(profile::VARIABLE).as_deref(), is_reported);
     let min_bytes = c_api::min_bytes_setting();
     MIN_BYTES.store(min_bytes.unwrap_or(OPENING_BYTES), Ordering::Relaxed);
@@ -182,7 +168,7 @@ pub(crate) fn owner_of_malloc() -> Option<&'static CStr> {
 
 /// The file of this library.
 pub(crate) fn own_file() -> Option<&'static CStr> {
-    file_of((&raw const STATE).cast())
+    file_of((&raw const IS_IN_USE).cast())
 }
 
 /// The file that contains an address.

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use arena::c_api;
 
 use crate::glibc::{look_up_behind, looked_up};
-use crate::start::{self, State};
+use crate::start;
 
 looked_up! {
     { if !look_up_behind(&NEXT_DLOPEN, c"dlopen") { return null_mut(); } }
@@ -28,18 +28,14 @@ looked_up! {
     NEXT_DLOPEN: fn next_dlopen(file: *const c_char, flags: c_int) -> *mut c_void;
 }
 
-/// Whether `dlopen` drops the flag.
-static IS_IN_USE: AtomicBool = AtomicBool::new(false);
-/// Whether the flag was dropped.
+/// Whether `dlopen` dropped the flag.
 static WAS_LEFT_OUT: AtomicBool = AtomicBool::new(false);
 
 /// Looks up the functions of the loader and of the C library that this file replaces. Returns `false` if there is no `dlopen`.
 pub(crate) fn look_up() -> bool {
-    let is_there = look_up_behind(&NEXT_DLOPEN, c"dlopen");
-    IS_IN_USE.store(is_there, Ordering::Relaxed);
     look_up_behind(&NEXT_PRCTL, c"prctl");
     look_up_behind(&NEXT_SYSCALL, c"syscall");
-    is_there
+    look_up_behind(&NEXT_DLOPEN, c"dlopen")
 }
 
 /// Whether a library was requested with `RTLD_DEEPBIND`.
@@ -82,7 +78,7 @@ pub(crate) unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mu
         br x16",
         deepbind = const libc::RTLD_DEEPBIND,
         others = const !libc::RTLD_DEEPBIND,
-        is_in_use = sym IS_IN_USE,
+        is_in_use = sym start::IS_IN_USE,
         was_left_out = sym WAS_LEFT_OUT,
         next = sym NEXT_DLOPEN,
     )
@@ -100,7 +96,7 @@ looked_up! {
 }
 
 fn enters() {
-    if start::state() == State::InUse {
+    if start::is_in_use() {
         c_api::enter_sandbox();
     }
 }

@@ -1,30 +1,17 @@
 //! The library in processes with limits, in core files, and in idle processes, where resident memory follows the peak live size of the last
 //! seconds without any phases.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
-#![allow(unsafe_code, reason = "sets a limit for a child")]
+#![allow(unsafe_code, reason = "asks for the page faults of a child")]
 
 mod support;
 
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use support::{ARMS, Arm, assert_ok, errors_of, has, library_of, outcome_of, program};
 
 const MIB: u64 = 1 << 20;
-
-/// A command whose process starts with a limit.
-fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, bytes: u64) -> &mut Command {
-    let limit = move || {
-        let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-        // SAFETY: a valid limit.
-        let is_set = unsafe { libc::setrlimit(resource, &raw const limit) } == 0;
-        if is_set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-    };
-    // SAFETY: between fork and exec, one call that neither allocates nor locks.
-    unsafe { command.pre_exec(limit) }
-}
 
 /// As [`assert_ok`](support::assert_ok), but the library may print one line with the error with which the system refused memory.
 fn assert_says_ok(command: &mut Command, error: &str) {
@@ -40,13 +27,11 @@ fn a_limit_on_address_space_leaves_room_for_the_program_whenever_it_is_set() {
     let program = program("limits.c");
     let library = library_of("plain", "dlopen.c");
     for arm in ARMS {
-        let command = |when| {
-            let mut command = arm.command(&program);
-            command.args(["address space", when]).arg(&library);
-            command
-        };
-        assert_says_ok(&mut command("late"), "errno 12");
-        assert_says_ok(limited(&mut command("early"), libc::RLIMIT_AS, 4096 * MIB), "errno 12");
+        for (when, limit) in [("late", ""), ("early", "ulimit -v 4194304; ")] {
+            let mut command = arm.command("sh");
+            command.args(["-c", &format!(r#"{limit}exec "$0" "$@""#)]);
+            assert_says_ok(command.arg(&program).args(["address space", when]).arg(&library), "errno 12");
+        }
     }
 }
 
@@ -98,53 +83,28 @@ fn foreign_mappings_in_the_address_range_of_the_library_keep_their_contents() {
     }
 }
 
-/// Parses a size such as ` 12 kB` into bytes.
-fn bytes_of(figure: &str) -> u64 {
-    figure.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
-}
-
-/// A program that waits until its input ends.
-struct Waiting(Child);
-
-impl Waiting {
-    fn start(arm: Arm) -> Self {
-        let mut command = arm.command(program("limits.c"));
-        let mut child = command.arg("waiting").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process");
-        let mut line = String::new();
-        let stdout = child.stdout.as_mut().expect("piped");
-        BufReader::new(stdout).read_line(&mut line).expect("the program says when it waits");
-        assert_eq!(line, "ok\n");
-        Self(child)
-    }
-
-    fn proc_file(&self, name: &str) -> String {
-        std::fs::read_to_string(format!("/proc/{}/{name}", self.0.id())).expect("Linux has it")
-    }
-
-    fn rss_bytes(&self) -> u64 {
-        let status = self.proc_file("status");
-        bytes_of(status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the field"))
-    }
-
-    fn end(mut self) {
-        drop(self.0.stdin.take());
-        assert!(self.0.wait().expect("a child of ours").success());
-    }
-}
-
 /// A debugger's core file contains every page of each mapping that is not excluded, touched or not. The arena's tables are large, and hardly
 /// touched.
 #[test]
 fn a_core_file_is_little_larger_than_what_is_resident() {
     for arm in ARMS {
-        let waiting = Waiting::start(arm);
-        let rss = waiting.rss_bytes();
-        let (mut dumped, mut left_out, mut at) = (0, 0, 0);
-        for line in waiting.proc_file("smaps").lines() {
-            if let Some(size) = line.strip_prefix("Size:") {
-                at = bytes_of(size);
-            } else if let Some(flags) = line.strip_prefix("VmFlags:") {
-                *(if flags.split(' ').any(|flag| flag == "dd") { &mut left_out } else { &mut dumped }) += at;
+        // The program waits until its input ends.
+        let mut command = arm.command(program("limits.c"));
+        let mut child = command.arg("waiting").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process");
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("it says when it waits");
+        assert_eq!(line, "ok\n");
+        let id = child.id().to_string();
+        let (mut rss, mut dumped, mut left_out, mut at) = (0, 0, 0, 0);
+        for line in std::fs::read_to_string(format!("/proc/{id}/smaps")).expect("Linux has it").lines() {
+            let (field, value) = line.split_once(':').unwrap_or_default();
+            let bytes = || value.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10;
+            match field {
+                "Size" => at = bytes(),
+                "Rss" => rss += bytes(),
+                "VmFlags" if value.contains(" dd") => left_out += at,
+                "VmFlags" => dumped += at,
+                _ => {}
             }
         }
         // 200 MiB were alive at once.
@@ -152,18 +112,19 @@ fn a_core_file_is_little_larger_than_what_is_resident() {
         assert!(is_small, "{arm:?}: {dumped} bytes would be dumped, {left_out} are left out");
         if has("gcore") {
             let base = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("core-{arm:?}"));
-            let core = PathBuf::from(format!("{}.{}", base.display(), waiting.0.id()));
-            let mut command = Command::new("gcore");
-            command.arg("-o").arg(&base).arg(waiting.0.id().to_string()).stdout(Stdio::null()).stderr(Stdio::null());
+            let core = PathBuf::from(format!("{}.{id}", base.display()));
             // The limit ends gcore before it fills the disk.
-            let status = limited(&mut command, libc::RLIMIT_FSIZE, 2048 * MIB).status().expect("gcore runs");
+            let mut command = Command::new("sh");
+            command.args(["-c", r#"ulimit -f 4194304; exec gcore -o "$0" "$1""#]).arg(&base).arg(&id);
+            let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status().expect("gcore runs");
             let len = std::fs::metadata(&core).map_or(0, |file| file.len());
             let _ = std::fs::remove_file(&core);
             // A container may forbid tracing.
             let is_right = (50 * MIB..rss + 200 * MIB).contains(&len) || !status.success() && len == 0;
             assert!(is_right, "{arm:?}: {rss} bytes are resident, the core file has {len}");
         }
-        waiting.end();
+        drop(child.stdin.take());
+        assert!(child.wait().expect("a child of ours").success());
     }
 }
 
@@ -231,8 +192,8 @@ fn a_busy_process_keeps_its_peak_and_an_idle_one_its_live_size() {
     };
     // All runs at once, because they sleep most of the time.
     std::thread::scope(|scope| {
-        for arm in [Arm::Default, Arm::Everything] {
-            [false, true].map(|background| scope.spawn(move || check(arm, background)));
+        for (arm, background) in ARMS[1..].iter().flat_map(|&arm| [(arm, false), (arm, true)]) {
+            scope.spawn(move || check(arm, background));
         }
     });
 }

@@ -80,7 +80,7 @@ impl Recording {
         let began = Instant::now();
         let last = Reading::now(began);
         let mut nodes = list();
-        nodes.push(Node { at_entry: last.level, ..Node::new(WHOLE, "the whole program") });
+        nodes.push(Node { name: "the whole program", at_entry: last.level, ..Node::default() });
         Self {
             began,
             last,
@@ -131,7 +131,7 @@ impl Recording {
         if entry.entered == 1 {
             self.open_nodes.push(node);
         }
-        entry.on_thread(thread);
+        entry.threads.entry(thread).or_default();
         self.entered.push(Entry { span, node, thread, begun_ns: self.last.totals.wall_ns, totals: Totals::default() });
     }
 
@@ -179,7 +179,7 @@ impl Recording {
         for (index, entry) in self.entered.iter().enumerate().filter(|(_, entry)| own(entry)) {
             // If several spans share a node, only the first one adds the changes to it.
             if !self.entered[..index].iter().filter(own).any(|earlier| earlier.node == entry.node) {
-                *self.nodes[entry.node].on_thread(thread) += &changes;
+                *self.nodes[entry.node].threads.entry(thread).or_default() += &changes;
             }
         }
     }
@@ -195,7 +195,7 @@ impl Recording {
         if known.is_some() || self.nodes.len() == MAX_NODES {
             return known;
         }
-        self.nodes.push(Node::new(parent, name));
+        self.nodes.push(Node { parent, name, ..Node::default() });
         Some(self.nodes.len() - 1)
     }
 
@@ -233,7 +233,7 @@ pub(crate) type NodeId = usize;
 pub(crate) const WHOLE: NodeId = 0;
 
 /// All spans of one name under one parent node.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Node {
     pub(crate) name: &'static str,
     pub(crate) totals: Totals,
@@ -244,33 +244,9 @@ pub(crate) struct Node {
     /// The arena's memory at the first entry, and at the last exit.
     pub(crate) at_entry: Level,
     pub(crate) at_exit: Level,
-    /// The number and the part of each thread that entered a span of this node.
-    pub(crate) threads: List<(usize, ThreadTotals)>,
+    /// The part of each thread that entered a span of this node, by the thread's number.
+    pub(crate) threads: Map<usize, ThreadTotals>,
     parent: NodeId,
-}
-
-impl Node {
-    fn new(parent: NodeId, name: &'static str) -> Self {
-        Self {
-            parent,
-            name,
-            totals: Totals::default(),
-            spans: 0,
-            entered: 0,
-            at_entry: Level::default(),
-            at_exit: Level::default(),
-            threads: list(),
-        }
-    }
-
-    /// This thread's part of it.
-    pub(crate) fn on_thread(&mut self, thread: usize) -> &mut ThreadTotals {
-        let index = self.threads.iter().position(|known| known.0 == thread).unwrap_or_else(|| {
-            self.threads.push((thread, ThreadTotals::default()));
-            self.threads.len() - 1
-        });
-        &mut self.threads[index].1
-    }
 }
 
 /// The maximum number of entries in the trace (6.5 MiB). If there are more, the shorter half is dropped.

@@ -142,17 +142,16 @@ impl SpanReport {
     fn of(recording: &Recording, id: NodeId) -> Self {
         let node = &recording.nodes[id];
         let children = recording.children(id).map(|child| Self::of(recording, child));
-        let thread = |&(number, totals): &(usize, ThreadTotals)| ThreadReport {
-            thread: recording.threads[number].name(number),
-            totals,
-        };
+        let threads = recording.threads.iter().enumerate().filter_map(|(number, thread)| {
+            node.threads.get(&number).map(|&totals| ThreadReport { thread: thread.name(number), totals })
+        });
         Self {
             name: node.name.to_owned(),
             count: node.spans,
             totals: node.totals,
             at_entry: node.at_entry,
             at_exit: node.at_exit,
-            threads: node.threads.iter().map(thread).collect(),
+            threads: threads.collect(),
             // A span that was never entered has no figures. It stays only if it has children.
             children: children.filter(|child| child.count > 0 || !child.children.is_empty()).collect(),
         }

@@ -24,12 +24,6 @@ pub(crate) struct Device {
     pub(crate) panic: bool,
 }
 
-/// The trace of a run of the guest.
-pub(crate) struct Trace {
-    pub(crate) input: u64,
-    pub(crate) rows: Vec<u64>,
-}
-
 pub(crate) fn preprocess(max_log_rows: usize) -> (ProverSetup<BN254>, VerifierSetup<BN254>) {
     dory_pcs::setup(max_log_rows)
 }
@@ -43,32 +37,29 @@ pub(crate) fn build_prover_fib(setup: ProverSetup<BN254>) -> impl Fn(u64, usize)
     }
 }
 
-/// Like `guest::build_verifier_fib`, but it takes a reference, because some tests verify a proof twice.
+/// Like `guest::build_verifier_fib`, but it takes a reference.
 pub(crate) fn build_verifier_fib(setup: VerifierSetup<BN254>) -> impl Fn(u64, u64, bool, &Proof) -> bool + Send + Sync {
     move |n, output, panic, proof| !panic && verify_fib(setup.clone(), n, output, proof).is_ok()
 }
 
 /// Fibonacci numbers modulo 2^64, from `n` and 1.
-pub(crate) fn trace_fib(n: u64, log_rows: usize) -> Trace {
-    let mut state = (n, 1u64);
-    let step = |_| {
-        state = (state.1, state.0.wrapping_add(state.1));
-        state.0
-    };
-    Trace { input: n, rows: (0..1 << log_rows).map(step).collect() }
+pub(crate) fn trace_fib(n: u64, log_rows: usize) -> Vec<u64> {
+    let pairs = std::iter::successors(Some((n, 1u64)), |&(first, second)| Some((second, first.wrapping_add(second))));
+    let mut trace = Vec::with_capacity(1 << log_rows);
+    trace.extend(pairs.map(|(first, _)| first).take(1 << log_rows));
+    trace
 }
 
 /// Like `jolt_prover::dory::prove`, it can fail.
-pub(crate) fn prove_fib(setup: &ProverSetup<BN254>, trace: &Trace) -> Result<(u64, Proof), DoryError> {
-    let polynomial = ArkworksPolynomial::new(trace.rows.iter().copied().map(ArkFr::from_u64).collect());
+pub(crate) fn prove_fib(setup: &ProverSetup<BN254>, trace: &[u64]) -> Result<(u64, Proof), DoryError> {
+    let polynomial = ArkworksPolynomial::new(trace.iter().copied().map(ArkFr::from_u64).collect());
     let log_rows = polynomial.num_vars();
     let (nu, sigma) = (log_rows / 2, log_rows.div_ceil(2));
     let (commitment, rows, blind) = polynomial.commit::<BN254, Transparent, G1Routines>(nu, sigma, setup)?;
     let prove = dory_pcs::prove::<_, BN254, G1Routines, G2Routines, _, _, Transparent>;
-    let (point, mut transcript) = (point(log_rows), transcript(trace.input));
+    let (point, mut transcript) = (point(log_rows), transcript(trace[0]));
     let (opening, _) = prove(&polynomial, &point, rows, blind, nu, sigma, setup, &mut transcript)?;
-    let output = trace.rows.last().copied().expect("2^log_rows is 1 or more");
-    Ok((output, Proof { commitment, opening }))
+    Ok((trace[trace.len() - 1], Proof { commitment, opening }))
 }
 
 pub(crate) fn verify_fib(setup: VerifierSetup<BN254>, n: u64, output: u64, proof: &Proof) -> Result<(), DoryError> {

@@ -1,5 +1,5 @@
-// Small, complete uses of plonky2. The tests share them with the doc examples, which use `include!`; so there are no
-// inner attributes.
+// Small, complete uses of plonky2. The tests share them with the bench's prover, and with the doc examples, which use `include!`; so there
+// are no inner attributes.
 
 use plonky2::field::goldilocks_field::GoldilocksField;
 use plonky2::field::types::Field;
