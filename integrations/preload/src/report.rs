@@ -71,7 +71,8 @@ extern "C" fn at_exit() {
     }
     let name = program();
     if !start::is_in_use() {
-        return say(format_args!("report of {name} ({own}): not in use, {}", why_not_in_use()));
+        let who = format!("report of {name} ({own})");
+        return say(format_args!("{who}: {}", why_not_in_use()));
     }
     let stats = arena::stats();
     // Skips the many small programs of a build or a script: their parent reports that the library was loaded.
@@ -106,17 +107,17 @@ extern "C" fn at_exit() {
 
 fn why_not_in_use() -> Cow<'static, str> {
     if !glibc::is_there() {
-        return "the C library is not glibc".into();
+        return "not in use, the C library is not glibc".into();
     }
     if c_api::is_off() {
-        return "ZK_ALLOC=off".into();
+        return "not in use, ZK_ALLOC=off".into();
     }
     let owner = start::owner_of_malloc();
     if owner.is_some() && owner == start::own_file() {
         // The name `malloc` resolves to this library, but requests do not arrive here.
-        return "a tool such as valgrind has replaced malloc with its own".into();
+        return "not in use, a tool such as valgrind has replaced malloc with its own".into();
     }
-    format!("malloc comes from {}", owner.unwrap_or(c"another file").to_string_lossy()).into()
+    format!("not in use, malloc comes from {}", owner.unwrap_or(c"another file").to_string_lossy()).into()
 }
 
 /// The program's name without its path.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The library, built like this test: cargo builds none for the tests of a package whose only library is a cdylib.
@@ -67,15 +67,10 @@ pub(crate) struct Outcome {
     pub(crate) err: String,
 }
 
-impl From<Output> for Outcome {
-    fn from(output: Output) -> Self {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Self { ok: output.status.success(), out: text(&output.stdout), err: text(&output.stderr) }
-    }
-}
-
 pub(crate) fn outcome_of(command: &mut Command) -> Outcome {
-    command.output().unwrap_or_else(|error| panic!("{command:?}: {error}")).into()
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Outcome { ok: output.status.success(), out: text(&output.stdout), err: text(&output.stderr) }
 }
 
 /// Runs a program that prints "ok", and returns what it printed on standard error.
