@@ -170,7 +170,7 @@ impl CheckArgs {
              --allocators {REFERENCE},{GATED}"
         );
         let mut plan = plan::of_line(item.prover, &options)?;
-        plan.measured.out.clone_from(&self.out);
+        plan.args.measured.out.clone_from(&self.out);
         Ok(plan)
     }
 

@@ -1,7 +1,6 @@
 //! The command `host`: the cost of memory on this machine, and the settings that follow from it.
 
-use crate::machine::host::Host;
-use crate::machine::{host, process};
+use crate::machine::{Machine, host, process};
 use crate::plan::whole;
 use crate::report::{self, Style};
 use crate::results::format;
@@ -27,7 +26,7 @@ pub(crate) struct Job {
 
 /// Measures, and returns the text to print.
 pub(crate) fn run(job: &Job) -> anyhow::Result<String> {
-    let host = Host::observe();
+    let host = Machine::observe();
     let room = host::available_bytes().unwrap_or(TOUCHED_BYTES * 10) / 10;
     let bytes = (room.min(TOUCHED_BYTES) as usize).max(HUGE_BYTES) / HUGE_BYTES * HUGE_BYTES;
     let idle = Duration::from_secs(job.idle);
@@ -76,9 +75,9 @@ fn rate_table(rates: &[(usize, f64)]) -> String {
 }
 
 /// A row for each fact: its name, what was found, what it means for a prover.
-fn facts(host: &Host) -> [[String; 3]; 9] {
+fn facts(host: &Machine) -> [[String; 3]; 9] {
     let known = |text: Option<String>| text.unwrap_or_else(|| "unknown".into());
-    let kind = &host.kind;
+    let kind = host.kind.clone().unwrap_or_default();
     let folios = match (kind.folios.is_empty(), kind.folios_on()) {
         (true, _) => "none: they need Linux 6.8".into(),
         (_, on) if on.is_empty() => "off".into(),
@@ -87,28 +86,27 @@ fn facts(host: &Host) -> [[String; 3]; 9] {
     let reported = kind.reported_bytes.map_or("no".into(), |bytes| format!("in blocks of {} KiB", bytes >> 10));
     let limit = host.limit_bytes.map_or("none".into(), format::bytes);
     let cpus = host.cpu_limit.map_or("none".into(), |cpus| format!("{cpus:.1} CPUs"));
-    let [huge_pages, defrag] = [&kind.huge_pages, &kind.defrag].map(|setting| known(setting.clone()));
-    let overcommit = known(host.overcommit.map(|mode| mode.to_string()));
+    let nodes = known(host.numa_nodes.map(|nodes| nodes.to_string()));
     [
-        ("transparent huge pages", huge_pages, "one page fault for 2 MiB"),
+        ("transparent huge pages", known(kind.huge_pages), "one page fault for 2 MiB"),
         ("multi-size huge pages", folios, "one page fault for 16 KiB to 1 MiB"),
-        ("defrag of huge pages", defrag, "whether a fault waits while the kernel makes a huge page"),
+        ("defrag of huge pages", known(kind.defrag), "whether a fault waits while the kernel makes a huge page"),
         ("free memory reported to a hypervisor", reported, "the first touch after a pause waits for the hypervisor"),
         ("memory limit of the control group", limit, "the kernel kills the process beyond it"),
         ("CPU limit of the control group", cpus, "more threads than that wait for each other"),
-        ("vm.overcommit_memory", overcommit, "2 counts address space against a limit"),
-        ("NUMA nodes", host.nodes.to_string(), "memory lies on the node that touches it first"),
+        ("vm.overcommit_memory", known(host.overcommit_memory.clone()), "2 counts address space against a limit"),
+        ("NUMA nodes", nodes, "memory lies on the node that touches it first"),
         ("vm.max_map_count", known(host.max_map_count.map(format::count)), "the most mappings of a process"),
     ]
     .map(|(name, found, meaning)| [name.into(), found, meaning.into()])
 }
 
 /// One line on the machine.
-fn line(host: &Host) -> String {
+fn line(host: &Machine) -> String {
     let memory = host.memory_bytes.map(|bytes| format!("{} of memory", format::bytes(bytes)));
     let cores = Some(format!("{} {}", host.cores, if host.cores == 1 { "core" } else { "cores" }));
     let kernel = host.kernel.as_ref().map(|kernel| format!("Linux {kernel}"));
-    let parts = [host.cpu.clone(), cores, memory, kernel, Some(host.kind.to_string())];
+    let parts = [host.cpu.clone(), cores, memory, kernel, Some(host.kind_of_host())];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
@@ -131,7 +129,7 @@ const WORTH: f64 = 1.25;
 const STALLS: f64 = 1.0 / 16.0;
 
 /// The settings for a prover on this host: the reason for each, and its shell commands. Empty if the defaults fit.
-fn settings(host: &Host, touches: &[Touch]) -> Vec<(String, String)> {
+fn settings(host: &Machine, touches: &[Touch]) -> Vec<(String, String)> {
     let limit = host.limit_bytes.filter(|&limit| host.memory_bytes.is_some_and(|memory| limit < memory)).map(|limit| {
         let reason =
             format!("The control group allows {}; at nine tenths of it, the arena purges.", format::bytes(limit));
@@ -141,12 +139,12 @@ fn settings(host: &Host, touches: &[Touch]) -> Vec<(String, String)> {
         let reason = format!("The control group allows {cpus:.1} CPUs of {}, and throttles more threads.", host.cores);
         (reason, format!("export RAYON_NUM_THREADS={}", (cpus.floor() as usize).max(1)))
     });
-    let overcommit = (host.overcommit == Some(2)).then(|| {
+    let overcommit = (host.overcommit_memory.as_deref() == Some("2")).then(|| {
         let reason = "Overcommit is forbidden: a prover's large vectors count in full, touched or not.";
         (reason.into(), "sudo sysctl -w vm.overcommit_memory=0".into())
     });
-    let nodes = (host.nodes > 1).then(|| {
-        let reason = format!("The machine has {} NUMA nodes, and the arena reuses a page on any thread.", host.nodes);
+    let nodes = host.numa_nodes.filter(|&nodes| nodes > 1).map(|nodes| {
+        let reason = format!("The machine has {nodes} NUMA nodes, and the arena reuses a page on any thread.");
         let lines = "numactl --cpunodebind=0 --membind=0 YOUR-PROVER    # if a proof fits in one node\n\
                      numactl --interleave=all YOUR-PROVER               # if it does not";
         (reason, lines.into())
@@ -160,9 +158,9 @@ fn settings(host: &Host, touches: &[Touch]) -> Vec<(String, String)> {
 }
 
 /// The setting for a host whose free memory is fragmented, so that faults wait until the kernel has assembled a huge page.
-fn defrag(host: &Host, touches: &[Touch]) -> Option<(String, String)> {
+fn defrag(host: &Machine, touches: &[Touch]) -> Option<(String, String)> {
     let touch = touches.iter().find(|touch| touch.stalls >= STALLS)?;
-    let setting = host.kind.defrag.as_deref().unwrap_or("unknown");
+    let setting = host.kind.as_ref().and_then(|kind| kind.defrag.as_deref()).unwrap_or("unknown");
     let (waited, share) = (touch.stalls * 100.0, touch.huge_share * 100.0);
     Some((
         format!(
@@ -174,8 +172,9 @@ fn defrag(host: &Host, touches: &[Touch]) -> Option<(String, String)> {
 }
 
 /// The setting of huge pages that the measured costs ask for.
-fn huge_pages(host: &Host, touches: &[Touch]) -> Option<(String, String)> {
-    if host.kind.huge_pages.as_deref().is_none_or(|setting| setting == "never") {
+fn huge_pages(host: &Machine, touches: &[Touch]) -> Option<(String, String)> {
+    let kind = host.kind.clone().unwrap_or_default();
+    if kind.huge_pages.is_none_or(|setting| setting == "never") {
         let reason = "The host forbids huge pages. Measure again after this.";
         return Some((reason.into(), "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled".into()));
     }
@@ -183,7 +182,7 @@ fn huge_pages(host: &Host, touches: &[Touch]) -> Option<(String, String)> {
     let (small, huge) = (of(Pages::Small)?, of(Pages::Huge)?);
     let (warm, cold) = (small.warm.div_duration_f64(huge.warm), small.cold.div_duration_f64(huge.cold));
     // On a host that reports free memory to a hypervisor, `auto` forbids huge pages. Elsewhere it asks for them.
-    match host.kind.reported_bytes {
+    match kind.reported_bytes {
         Some(_) if cold >= WORTH => Some((
             format!(
                 "Huge pages are {cold:.1} times as cheap as small ones, also after a pause; the default forbids them here."
@@ -326,47 +325,60 @@ mod tests {
     use crate::machine::host::Kind;
 
     #[test]
-    fn the_summary_line_and_all_facts_have_text_on_every_machine() {
-        let host = Host::observe();
-        assert!(line(&host).contains("core"), "{}", line(&host));
-        assert!(facts(&host).iter().flatten().all(|cell| !cell.is_empty()), "{:?}", facts(&host));
-        assert!(host.nodes >= 1);
+    fn the_machine_is_measured_and_described() {
+        let _alone = process::tests::alone();
+        let text = run(&Job { idle: 0 }).expect("memory");
+        for part in [" core", "small pages", " us ", "on 1 thread ", " million ", "vm.overcommit_memory", "NUMA nodes"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let touch = first_touch(Pages::Small, 8 << 20, Duration::ZERO).expect("memory");
+        assert!(touch.warm > Duration::ZERO && touch.huge_share < 0.01, "small pages are small: {touch:?}");
     }
 
-    fn host() -> Host {
+    fn host() -> Machine {
         let (memory_bytes, max_map_count) = (Some(64_000_000_000), Some(USUAL_MAP_COUNT));
-        Host { cores: 8, memory_bytes, kind: kind("madvise", None), nodes: 1, max_map_count, ..Host::default() }
+        Machine { cores: 8, memory_bytes, kind: kind("madvise", None), max_map_count, ..Machine::default() }
     }
 
-    fn kind(huge_pages: &str, reported_bytes: Option<u64>) -> Kind {
-        Kind { huge_pages: Some(huge_pages.into()), defrag: Some("madvise".into()), reported_bytes, ..Kind::default() }
-    }
-
-    /// The setting lines for a host with these costs of a first touch: for small and for huge pages, each warm and cold.
-    fn lines(host: &Host, small_ns: [u64; 2], huge_ns: [u64; 2]) -> String {
-        let touches = [(Pages::Small, small_ns), (Pages::Huge, huge_ns)].map(|(pages, costs)| {
-            let [warm, cold] = costs.map(Duration::from_nanos);
-            Touch { pages, warm, cold, huge_share: 0.0, stalls: 0.0 }
-        });
-        settings(host, &touches).into_iter().map(|(_, line)| line).collect::<Vec<_>>().join("; ")
+    fn kind(huge_pages: &str, reported_bytes: Option<u64>) -> Option<Kind> {
+        let (huge_pages, defrag) = (Some(huge_pages.into()), Some("madvise".into()));
+        Some(Kind { huge_pages, defrag, reported_bytes, ..Kind::default() })
     }
 
     #[test]
-    fn a_usual_host_needs_no_setting() {
-        assert_eq!(lines(&host(), [500, 1000], [120, 300]), "");
-    }
-
-    /// On a host that reports free memory, `auto` forbids huge pages. The measured costs show whether that is right.
-    #[test]
-    fn huge_pages_follow_the_costs() {
-        let reporting = Host { kind: kind("madvise", Some(2 << 20)), ..host() };
-        let sometimes = "export ZK_ALLOC_THP=always    # or leave it out";
-        assert_eq!(lines(&reporting, [500, 1700], [150, 9000]), sometimes);
-        assert_eq!(lines(&reporting, [500, 1700], [150, 400]), "export ZK_ALLOC_THP=always");
-        assert_eq!(lines(&reporting, [500, 1700], [500, 9000]), "");
-        assert_eq!(lines(&host(), [500, 500], [2000, 2000]), "export ZK_ALLOC_THP=never");
-        let forbidden = Host { kind: kind("never", None), ..host() };
-        assert!(lines(&forbidden, [500, 500], [500, 500]).contains("echo madvise"));
+    fn settings_follow_from_the_costs_and_from_the_limits() {
+        // The costs of a first touch of small and of huge pages, each warm and cold.
+        let usual = [[500, 1000], [120, 300]];
+        let reporting = || Machine { kind: kind("madvise", Some(2 << 20)), ..host() };
+        let contained = Machine { limit_bytes: Some(8 << 30), cpu_limit: Some(2.5), ..host() };
+        let odd =
+            Machine { overcommit_memory: Some("2".into()), numa_nodes: Some(2), max_map_count: Some(1000), ..host() };
+        let cases: [(_, _, &[&str]); 8] = [
+            (host(), usual, &[]),
+            // On such a host, `auto` forbids huge pages. The measured costs show whether that is right.
+            (reporting(), [[500, 1700], [150, 9000]], &["export ZK_ALLOC_THP=always    # or leave it out"]),
+            (reporting(), [[500, 1700], [150, 400]], &["export ZK_ALLOC_THP=always"]),
+            (reporting(), [[500, 1700], [500, 9000]], &[]),
+            (host(), [[500, 500], [2000, 2000]], &["export ZK_ALLOC_THP=never"]),
+            (
+                Machine { kind: kind("never", None), ..host() },
+                [[500, 500], [500, 500]],
+                &["transparent_hugepage/enabled"],
+            ),
+            (contained, usual, &["export ZK_ALLOC_MAX_BYTES=7372M", "export RAYON_NUM_THREADS=2"]),
+            (odd, usual, &["vm.overcommit_memory=0", "# if it does not", "vm.max_map_count=65530"]),
+        ];
+        for (host, costs, expected) in cases {
+            let touches = [Pages::Small, Pages::Huge].into_iter().zip(costs).map(|(pages, costs)| {
+                let [warm, cold] = costs.map(Duration::from_nanos);
+                Touch { pages, warm, cold, huge_share: 0.0, stalls: 0.0 }
+            });
+            let settings = settings(&host, &touches.collect::<Vec<_>>());
+            let lines: Vec<_> = settings.into_iter().map(|(_, line)| line).collect();
+            let agree = lines.iter().zip(expected).all(|(line, end)| line.ends_with(end));
+            assert!(agree && lines.len() == expected.len(), "{lines:?}, not {expected:?}");
+        }
     }
 
     #[test]
@@ -377,24 +389,5 @@ mod tests {
         assert!(reason.contains("50 of 100") && reason.contains("madvise") && reason.contains("40%"), "{reason}");
         assert!(line.contains("defrag"));
         assert_eq!(defrag(&host(), &[touch(0.0), touch(0.01)]), None);
-    }
-
-    #[test]
-    fn limits_numa_nodes_and_kernel_settings_each_have_a_setting() {
-        let contained = Host { limit_bytes: Some(8 << 30), cpu_limit: Some(2.5), ..host() };
-        let text = lines(&contained, [500, 1000], [120, 300]);
-        assert_eq!(text, "export ZK_ALLOC_MAX_BYTES=7372M; export RAYON_NUM_THREADS=2");
-        let odd = Host { overcommit: Some(2), nodes: 2, max_map_count: Some(1000), ..host() };
-        let text = lines(&odd, [500, 1000], [120, 300]);
-        assert_eq!((text.lines().count(), text.split("; ").count()), (2, 3));
-    }
-
-    #[test]
-    fn a_first_touch_takes_time_and_small_pages_are_small() {
-        let _alone = process::tests::alone();
-        let touch = first_touch(Pages::Small, 8 << 20, Duration::ZERO).expect("memory");
-        assert!(touch.warm > Duration::ZERO && touch.cold > Duration::ZERO, "{touch:?}");
-        assert!(touch.huge_share < 0.01, "{touch:?}");
-        assert!(faults_a_second(2, 8 << 20).expect("memory") > 0.0);
     }
 }

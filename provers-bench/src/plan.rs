@@ -23,33 +23,25 @@ pub(crate) struct Plan {
     pub(crate) points: Vec<Point>,
     /// The quantity that varies from point to point, if any.
     pub(crate) sweep: Option<Sweep>,
-    /// The size to predict from the points, as the binary logarithm of its rows.
-    pub(crate) predict: Option<u32>,
     pub(crate) contestants: Vec<Contestant>,
-    /// Warm rounds, over all processes of an arm.
-    pub(crate) rounds: u32,
-    /// Processes of an arm; `None` derives the number from the rounds and the workload.
-    pub(crate) processes: Option<u32>,
-    /// Number of passes in which each arm makes one proof in a fresh process, alone on the machine.
-    pub(crate) alone: u32,
     /// Proofs at fixed times instead of rounds in lockstep.
     pub(crate) slots: Option<Slots>,
-    /// The proofs that each request makes at once.
-    pub(crate) concurrent: Concurrent,
-    /// Threads of the prover's pool, unless the points vary them.
-    pub(crate) threads: usize,
-    /// Options of every measurement. The time limit ends a run even if the requested precision is not reached.
-    pub(crate) measured: MeasuredArgs,
-    /// Longest wait for one answer; `None` derives it from the proofs so far.
-    pub(crate) timeout: Option<Duration>,
+    /// The options, with the rounds, the processes and the time limit that follow from the others.
+    pub(crate) args: RunArgs,
 }
 
 impl Plan {
     /// The number of processes of an arm for the workload `spec`. They run one after another.
     pub(crate) fn processes(&self, spec: &WorkloadSpec) -> u32 {
-        let fitting = (self.rounds / 3).clamp(MIN_PROCESSES, MAX_PROCESSES);
+        let rounds = self.args.rounds;
+        let fitting = (rounds / 3).clamp(MIN_PROCESSES, MAX_PROCESSES);
         let fitting = spec.max_processes.map_or(fitting, |most| most.min(fitting));
-        self.processes.unwrap_or(fitting).min(self.rounds)
+        self.args.processes.unwrap_or(fitting).min(rounds)
+    }
+
+    /// Threads of the prover's pool, unless the points vary them.
+    pub(crate) fn threads(&self) -> usize {
+        self.args.threads()
     }
 }
 
@@ -66,17 +58,6 @@ pub(crate) struct Slots {
     pub(crate) every: Duration,
     /// Number of proofs in a turn. The first is cold.
     pub(crate) proofs: u32,
-}
-
-impl Slots {
-    /// The slots of a turn that takes this long. Fails if fewer than two fit.
-    pub(crate) fn new(every: Duration, turn: Duration) -> Result<Self, UsageError> {
-        let proofs = turn.as_nanos().checked_div(every.as_nanos()).and_then(|proofs| u32::try_from(proofs).ok());
-        match proofs {
-            Some(proofs) if proofs >= 2 => Ok(Self { every, proofs }),
-            _ => Err(UsageError("--for must be at least twice --every: a turn's first proof is cold".into())),
-        }
-    }
 }
 
 /// A requested size.
@@ -183,14 +164,14 @@ pub(crate) fn sized(prover: &'static Prover, names: &[String], size: Size) -> Re
 fn measured_for(spec: &WorkloadSpec, predicted: u32) -> Result<u32, UsageError> {
     let (name, min, max) = (spec.name, spec.min_log_rows, spec.max_log_rows);
     let least = min + MEASURED_SIZES - 1;
-    let advice = match least {
-        least if max < least => "name other workloads with --workloads".into(),
-        least if predicted <= least => format!("ask for {} or more", least + 1),
-        least => return Ok(spec.default_log_rows.max(least).min(predicted - 1)),
-    };
-    Err(UsageError(format!(
-        "{name} takes --log-rows {min} to {max}, and --predict {predicted} measures {MEASURED_SIZES} of these sizes, all below {predicted}: {advice}"
-    )))
+    if max < least || predicted <= least {
+        return Err(UsageError(format!(
+            "{name} takes --log-rows {min} to {max}, and --predict {predicted} measures {MEASURED_SIZES} of these sizes, all below {predicted}: \
+             ask for {} or more, or name other workloads with --workloads",
+            least + 1
+        )));
+    }
+    Ok(spec.default_log_rows.max(least).min(predicted - 1))
 }
 
 /// The arms that `names` stand for, in that order. A set adds only arms that `names` does not list separately. A name
@@ -241,7 +222,7 @@ pub(crate) struct RunArgs {
     /// Warm rounds over all processes of an arm; a verdict needs 6, and --predict makes 4 by default
     #[arg(long, value_name = "N", default_value = "15", value_parser = whole::<u32>(1..=10_000),
         default_value_if("predict", ArgPredicate::IsPresent, "4"))]
-    rounds: u32,
+    pub(crate) rounds: u32,
     /// Processes of each arm, which share the rounds; each starts with a cold proof, and a verdict needs 4 [default:
     /// one per 3 rounds, 4 to 10, fewer if set-up is expensive]
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=10_000))]
@@ -251,7 +232,7 @@ pub(crate) struct RunArgs {
     sweep: Option<SweepOver>,
     /// Run every workload at four small sizes, and predict memory, time and container size for 2^N rows
     #[arg(long, value_name = "N", value_parser = whole(LOG_ROWS), conflicts_with_all = ["log_rows", "sweep", "every"])]
-    predict: Option<u32>,
+    pub(crate) predict: Option<u32>,
     /// Comma-separated allocators, or sets of allocators; ratios are to glibc, or to the first one if glibc is not
     /// listed
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = DEFAULT_SET)]
@@ -259,7 +240,7 @@ pub(crate) struct RunArgs {
     /// After the rounds, make this many passes with each arm alone on the machine: one proof in a fresh process after
     /// 12 idle seconds, then its resident memory after 1 s and 10 s
     #[arg(long, value_name = "PASSES", default_value = "0", value_parser = whole::<u32>(0..=1000))]
-    alone: u32,
+    pub(crate) alone: u32,
     /// Prove at fixed times instead of in lockstep: each arm takes its turn alone on the machine, makes one proof every
     /// TIME, and idles in between
     #[arg(long, value_name = "TIME", value_parser = time,
@@ -268,12 +249,8 @@ pub(crate) struct RunArgs {
     /// How long each turn of --every takes
     #[arg(long = "for", value_name = "TIME", value_parser = time, requires = "every", default_value = "2m")]
     turn: Duration,
-    /// Make this many proofs at once in each process; times, faults and memory cover all of them
-    #[arg(long, value_name = "N", default_value = "1", value_parser = whole::<u32>(1..=64))]
-    concurrent: u32,
-    /// Give each proof of --concurrent a pool of its own, of --threads threads, instead of one that all share
-    #[arg(long)]
-    pool_each: bool,
+    #[command(flatten)]
+    pub(crate) concurrent: Concurrent,
     /// Threads of the prover's pool [default: one per core]
     #[arg(long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<u32>,
@@ -281,10 +258,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     workloads: Vec<String>,
     /// Longest wait for one proof and its verification [default: 120 s, more for large sizes and slow proofs]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds(86_400))]
-    timeout: Option<Duration>,
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) timeout: Option<Duration>,
     #[command(flatten)]
-    measured: MeasuredArgs,
+    pub(crate) measured: MeasuredArgs,
 }
 
 /// Options of every measurement in rounds.
@@ -311,13 +288,16 @@ pub(crate) struct MeasuredArgs {
 }
 
 impl RunArgs {
+    fn threads(&self) -> usize {
+        self.threads.map_or_else(cores, |threads| threads as usize)
+    }
+
     /// The plan that these options make for `prover`. Fails if they name something unknown.
-    pub(crate) fn plan(self, prover: &'static Prover) -> Result<Plan, UsageError> {
+    pub(crate) fn plan(mut self, prover: &'static Prover) -> Result<Plan, UsageError> {
         let other = |text: &str| Err(UsageError(text.into()));
         if self.every.is_none() && self.processes.is_some_and(|processes| processes > self.rounds) {
             return other("--processes must be at most --rounds: each process needs a warm round");
         }
-        let threads = self.threads.map_or_else(cores, |threads| threads as usize);
         let swept = |of| self.sweep.as_ref().filter(|(what, _)| *what == of).map(|(_, values)| values.iter().copied());
         let (over_sizes, over_threads) = (swept(Sweep::LogRows), swept(Sweep::Threads));
         if over_sizes.is_some() && self.log_rows.is_some() {
@@ -332,16 +312,12 @@ impl RunArgs {
             (None, None) if self.smoke => vec![Size::Checked],
             (None, None) => vec![self.log_rows.map_or(Size::Own, Size::LogRows)],
         };
-        let thread_counts = over_threads.map_or(vec![threads], |counts| counts.map(|count| count as usize).collect());
-        let slots = self.every.map(|every| Slots::new(every, self.turn)).transpose()?;
-        let (rounds, processes) = match slots {
-            _ if self.smoke => SMOKE,
-            Some(slots) => {
-                let turns = self.processes.unwrap_or(1);
-                (turns * (slots.proofs - 1), Some(turns))
-            }
-            None => (self.rounds, self.processes),
-        };
+        let thread_counts =
+            over_threads.map_or(vec![self.threads()], |counts| counts.map(|count| count as usize).collect());
+        let slots = self.every.map(|every| {
+            let proofs = (self.turn.as_secs() / every.as_secs()) as u32;
+            Slots { every, proofs }
+        });
         // Every workload at each size, with each number of threads. The points of a workload are adjacent.
         let sized = sizes.into_iter().map(|size| sized(prover, &self.workloads, size));
         let sized: Vec<_> = sized.collect::<Result<_, _>>()?;
@@ -349,23 +325,20 @@ impl RunArgs {
         let workloads = (0..sized.first().map_or(0, Vec::len)).flat_map(of_workload);
         let with_threads = |workload| thread_counts.iter().map(move |&threads| Point { workload, threads });
         let points: Vec<_> = workloads.flat_map(with_threads).collect();
-        let mut measured = self.measured;
-        measured.max_time = measured.max_time.or(measured.until_precise.map(|_| PRECISE_TIME * points.len() as u32));
-        Ok(Plan {
-            prover,
-            points,
-            sweep: self.sweep.map(|(what, _)| what).or(self.predict.map(|_| Sweep::LogRows)),
-            predict: self.predict,
-            contestants: contestants(&self.allocators)?,
-            rounds,
-            processes,
-            alone: self.alone,
-            slots,
-            concurrent: Concurrent { proofs: self.concurrent, pool_each: self.pool_each },
-            threads,
-            measured,
-            timeout: self.timeout,
-        })
+        if self.smoke {
+            (self.rounds, self.processes) = SMOKE;
+        }
+        if let Some(Slots { proofs, .. }) = slots {
+            if proofs < 2 {
+                return other("--for must be at least twice --every: a turn's first proof is cold");
+            }
+            let turns = *self.processes.get_or_insert(1);
+            self.rounds = turns * (proofs - 1);
+        }
+        let MeasuredArgs { max_time, until_precise, .. } = &mut self.measured;
+        *max_time = max_time.or(until_precise.map(|_| PRECISE_TIME * points.len() as u32));
+        let sweep = self.sweep.as_ref().map(|(what, _)| *what).or(self.predict.map(|_| Sweep::LogRows));
+        Ok(Plan { prover, points, sweep, contestants: contestants(&self.allocators)?, slots, args: self })
     }
 }
 
@@ -417,11 +390,6 @@ where
     }
 }
 
-/// Parses whole seconds, at most `most`.
-pub(crate) fn seconds(most: u64) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
-    move |given| whole(1..=most)(given).map(Duration::from_secs)
-}
-
 /// Parses `2%` or `2` as 0.02.
 pub(crate) fn percentage(given: &str) -> Result<f64, String> {
     let number = given.strip_suffix('%').unwrap_or(given).parse().ok();
@@ -441,12 +409,12 @@ pub(crate) fn bytes(given: &str) -> Result<u64, String> {
 }
 
 /// Parses `90`, `90s` or `5m`.
-fn time(given: &str) -> Result<Duration, String> {
+pub(crate) fn time(given: &str) -> Result<Duration, String> {
     let (digits, seconds_each) = match given.strip_suffix('m') {
         Some(minutes) => (minutes, 60),
         None => (given.strip_suffix('s').unwrap_or(given), 1),
     };
-    let seconds = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds_each));
+    let seconds = digits.parse::<u32>().ok().map(|number| u64::from(number) * seconds_each);
     let seconds = seconds.filter(|seconds| (1..=1_000_000).contains(seconds));
     seconds.map(Duration::from_secs).ok_or_else(|| "valid are times like 90 (seconds) and 5m (minutes)".into())
 }
@@ -482,17 +450,6 @@ mod tests {
         assert!(!peers.iter().any(|peer| peer.starts_with("zk-alloc-")));
     }
 
-    /// A turn with one proof would have no warm proof, and no idle memory between proofs.
-    #[test]
-    fn a_turn_has_at_least_two_slots() {
-        let slots = |every, turn| Slots::new(Duration::from_secs(every), Duration::from_secs(turn));
-        let (every, proofs) = (Duration::from_secs(4), 30);
-        assert_eq!(slots(4, 120), Ok(Slots { every, proofs }));
-        assert_eq!(slots(4, 123), Ok(Slots { every, proofs }));
-        assert!(slots(4, 7).unwrap_err().to_string().contains("--for"));
-        assert!(slots(0, 120).is_err());
-    }
-
     fn plan_of(line: &str) -> Plan {
         of_line(&PROVERS[0], line).expect(line)
     }
@@ -506,9 +463,9 @@ mod tests {
             let plan = plan_of(line);
             let found: Vec<_> = plan.points.iter().map(|Point { workload: w, .. }| (w.spec.name, w.log_rows)).collect();
             assert_eq!(found, [("poseidon2", sizes[0]), ("keccak", sizes[1]), ("whir", sizes[2])]);
-            assert_eq!((plan.rounds, plan.processes(plan.points[0].workload.spec)), (rounds, processes));
+            assert_eq!((plan.args.rounds, plan.processes(plan.points[0].workload.spec)), (rounds, processes));
             assert_eq!(plan.contestants.len(), 3);
-            assert!(plan.threads >= 1 && plan.measured.max_time.is_none());
+            assert!(plan.threads() >= 1 && plan.args.measured.max_time.is_none());
         }
     }
 
@@ -525,53 +482,26 @@ mod tests {
         assert_eq!(plan_of("plonky3 --rounds 2").processes(&spec(None)), 2);
     }
 
+    /// A predicted size may be far above or below the default size, and is never measured itself.
     #[test]
-    fn a_sweep_has_every_workload_at_every_point() {
-        let points = |line| {
-            let plan = plan_of(line);
-            let points = plan.points.iter();
-            points.map(|p| (p.workload.spec.name, p.workload.log_rows, p.threads)).collect::<Vec<_>>()
-        };
-        let sizes = points("plonky3 --threads 2 --sweep log-rows=10..11");
-        let names = ["poseidon2", "keccak", "whir"];
-        assert_eq!(sizes, names.map(|name| [(name, 10, 2), (name, 11, 2)]).concat());
-        let threads = points("plonky3 --workloads keccak --sweep threads=1,4");
-        assert_eq!(threads, [("keccak", 14, 1), ("keccak", 14, 4)]);
-    }
-
-    /// The requested size may be far above or below the default size, and is never measured itself.
-    #[test]
-    fn a_prediction_measures_four_sizes_below_the_requested_one() {
-        let sizes = |line| {
-            let plan = plan_of(line);
-            assert_eq!((plan.rounds, plan.sweep), (4, Some(Sweep::LogRows)), "{line}");
-            plan.points.iter().map(|point| point.workload.log_rows).collect::<Vec<_>>()
-        };
-        assert_eq!(sizes("plonky3 --predict 24 --workloads poseidon2,keccak"), [12, 13, 14, 15, 11, 12, 13, 14]);
-        assert_eq!(sizes("plonky3 --predict 21 --workloads whir"), [17, 18, 19, 20]);
-        let fixed = PROVERS[0].workloads[0].sizes(13, 13);
-        assert!(measured_for(&fixed, 20).unwrap_err().to_string().contains("name other workloads with --workloads"));
+    fn sweeps_and_predictions_have_every_workload_at_every_point() {
+        for (options, points) in [
+            ("keccak --sweep threads=1,4,1", "keccak 14 1, keccak 14 4"),
+            (
+                "keccak --threads 2 --sweep log-rows=12,14..=15,12..13",
+                "keccak 12 2, keccak 14 2, keccak 15 2, keccak 13 2",
+            ),
+            ("keccak,whir --threads 2 --sweep log-rows=20..21", "keccak 20 2, keccak 21 2, whir 20 2, whir 21 2"),
+            ("keccak --threads 2 --predict 24", "keccak 11 2, keccak 12 2, keccak 13 2, keccak 14 2"),
+            ("whir --threads 2 --predict 21", "whir 17 2, whir 18 2, whir 19 2, whir 20 2"),
+        ] {
+            let plan = plan_of(&format!("plonky3 --workloads {options}"));
+            let name = |p: &Point| format!("{} {} {}", p.workload.spec.name, p.workload.log_rows, p.threads);
+            assert_eq!(plan.points.iter().map(name).collect::<Vec<_>>().join(", "), points, "{options}");
+            assert_eq!(plan.args.rounds, if plan.args.predict.is_some() { 4 } else { 15 }, "{options}");
+        }
         let small = PROVERS[0].workloads[0].sizes(15, 22);
         assert_eq!(measured_for(&small, 20), Ok(18), "the default size is the smallest");
-    }
-
-    #[test]
-    fn a_sweep_takes_lists_and_inclusive_ranges() {
-        let values = |given| sweep(given).unwrap().1;
-        assert_eq!(values("log-rows=12..15"), [12, 13, 14, 15]);
-        assert_eq!(values("log-rows=12..=15"), [12, 13, 14, 15]);
-        assert_eq!(values("log-rows=12,14..16,14"), [12, 14, 15, 16]);
-        assert_eq!(sweep("threads=1,2").unwrap(), (Sweep::Threads, vec![1, 2]));
-        for (wrong, valid) in [
-            ("rows=1..2", "log-rows=FROM..TO"),
-            ("log-rows", "log-rows=FROM..TO"),
-            ("log-rows=15..12", "from 0 to 63"),
-            ("log-rows=12..64", "from 0 to 63"),
-            ("threads=0", "from 1 to 1024"),
-            ("threads=1,,2", "from 1 to 1024"),
-        ] {
-            assert!(sweep(wrong).unwrap_err().contains(valid), "{wrong}");
-        }
     }
 
     #[test]

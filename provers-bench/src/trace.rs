@@ -170,7 +170,7 @@ impl Row<'_> {
         let broken = replayed.iter().find_map(|sample| arm.objection(sample));
         self.settings = identity.settings;
         self.replays.extend(replayed);
-        broken.map_or(Ok(()), |reason| Err(Failure::Workload(reason)))
+        broken.map_or(Ok(()), |reason| Err(Failure::Failed(reason)))
     }
 
     /// The median over the replays, in `unit`s, with `digits` decimals. A dash if one of them lacks the figure

@@ -5,6 +5,7 @@ use crate::arms::Installed;
 use crate::sample::{Meter, Proved};
 use crate::stack::Place;
 use anyhow::{Context, anyhow, ensure};
+use clap::Args;
 use rayon::ThreadPool;
 use serde::{Deserialize, Serialize};
 use std::thread;
@@ -161,10 +162,13 @@ fn in_scope<W: Workload>(workload: &W, seed: u64, installed: &Installed) -> anyh
 }
 
 /// The proofs that a process makes at once.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[derive(Args, Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Concurrent {
+    /// Make this many proofs at once in each process; times, faults and memory cover all of them
+    #[arg(long = "concurrent", value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) proofs: u32,
-    /// Whether each proof has a pool of its own, instead of one that all share.
+    /// Give each proof of --concurrent a pool of its own, of --threads threads, instead of one that all share
+    #[arg(long)]
     pub(crate) pool_each: bool,
 }
 

@@ -68,48 +68,42 @@ fn stdout_is_only_json() {
     assert!(outcome.err.contains("keccak 2^10"), "progress goes to stderr");
 }
 
-fn ended(name: &str, options: &str) -> (Value, String) {
+/// The workload's result, its table, and the number of processes of its first arm.
+fn ended(name: &str, options: &str) -> (Value, String, u64) {
     let (_, result, table) = Bench::proved(name, &format!("--workloads poseidon2 --log-rows 10 {options}"));
-    (result["workloads"][0].clone(), table)
+    let workload = result["workloads"][0].clone();
+    let processes = list(&workload["arms"][0]["samples"]).iter().map(|sample| sample["process"].as_u64().unwrap() + 1);
+    let processes = processes.max().unwrap();
+    (workload, table, processes)
 }
 
-fn processes(result: &Value) -> u64 {
-    let samples = list(&result["arms"][0]["samples"]);
-    samples.iter().map(|sample| sample["process"].as_u64().unwrap() + 1).max().unwrap()
-}
-
-/// Rounds must be added while the intervals are wide. The reader must learn what ended the run.
+/// Rounds must be added while the intervals are wide, and the reader must learn what ended the run. How many rounds this takes depends on the
+/// machine. With nothing to compare, the planned rounds suffice on any machine.
 #[test]
-fn until_precise_adds_processes_until_the_time_is_over() {
-    let (result, table) = ended("imprecise", "--allocators glibc,glibc --rounds 1 --until-precise 0.1% --max-time 20");
+fn until_precise_adds_processes_until_the_intervals_are_narrow_or_the_time_is_over() {
+    let (result, table, processes) =
+        ended("imprecise", "--allocators glibc,glibc --rounds 1 --until-precise 0.1% --max-time 20");
     assert_eq!(result["ended"], "out_of_time");
     assert!(table.contains("Ended because the time limit passed: "), "{table}");
-    assert!(processes(&result) > 1, "there was time for more processes than planned");
-}
+    assert!(processes > 1, "there was time for more processes than planned");
 
-/// How many rounds this takes depends on the machine.
-#[test]
-fn until_precise_stops_when_the_interval_is_narrow_enough() {
-    let (result, table) = ended("precise", "--allocators glibc,glibc --rounds 6 --processes 4 --until-precise 100%");
+    let (result, table, processes) =
+        ended("precise", "--allocators glibc,glibc --rounds 6 --processes 4 --until-precise 100%");
     assert_eq!(result["ended"], "precise");
-    assert!(processes(&result) >= 4, "fewer processes than planned");
+    assert!(processes >= 4, "fewer processes than planned");
     let interval = &result["arms"][1]["summary"]["wall_ratio"]["interval"];
     let width = interval["high"].as_f64().unwrap() - interval["low"].as_f64().unwrap();
     assert!(width <= 1.0, "{interval}");
     assert!(table.contains("Ended because every interval was narrow enough: "), "{table}");
-}
 
-/// With nothing to compare, the planned rounds suffice on any machine.
-#[test]
-fn until_precise_stops_after_the_planned_rounds_if_they_suffice() {
-    let (result, _) = ended("planned", "--allocators glibc --rounds 6 --processes 4 --until-precise 0.1%");
-    assert_eq!((&result["ended"], processes(&result)), (&"precise".into(), 4));
+    let (result, _, processes) = ended("planned", "--allocators glibc --rounds 6 --processes 4 --until-precise 0.1%");
+    assert_eq!((&result["ended"], processes), (&"precise".into(), 4));
 }
 
 /// Samples taken before the time limit must be reported, with the same number of rounds for both arms.
 #[test]
 fn a_run_out_of_time_reports_its_samples() {
-    let (result, _) = ended("short", "--allocators glibc,glibc --rounds 5000 --max-time 8");
+    let (result, ..) = ended("short", "--allocators glibc,glibc --rounds 5000 --max-time 8");
     assert_eq!(result["ended"], "out_of_time");
     let counts: Vec<_> = list(&result["arms"]).iter().map(|arm| list(&arm["samples"]).len()).collect();
     assert!(counts[0] == counts[1] && counts[0] > 1, "{counts:?}");

@@ -443,22 +443,3 @@ pub mod zk_alloc_resident {
     /// The value to install as the global allocator.
     pub const ALLOCATOR: Allocator = ::zk_alloc::ZkAllocator::resident();
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// An arm with refused settings would show the default figures under the tuned name.
-    #[test]
-    fn a_refused_setting_is_named_with_the_value_in_force() {
-        let setting = |name: &str| (name == "opt.thp").then(|| "default".to_owned());
-        let installed = Installed { setting, ..Installed::named("m", "1", &[]) };
-        let confirm = |name: &str, value: &str| installed.confirm(&[(name.into(), value.into())]);
-        assert_eq!(confirm("opt.thp", "default").unwrap(), ["opt.thp=default"]);
-        let reason = confirm("opt.thp", "always").unwrap_err().to_string();
-        assert_eq!(reason, "its setting did not take: opt.thp is default, not always");
-        let all = [("opt.thp", "default"), ("opt.thp", "default")].map(|(name, value)| (name.into(), value.into()));
-        assert_eq!(installed.confirm(&all).unwrap().len(), all.len());
-        assert!(confirm("opt.pht", "1").unwrap_err().to_string().ends_with("m has no setting opt.pht"));
-    }
-}

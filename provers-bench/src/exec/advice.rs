@@ -237,15 +237,6 @@ mod tests {
         WorkloadResult { timed: Timed::Runs, ..workload_of(results.collect()) }
     }
 
-    #[track_caller]
-    fn assert_says(arms: &[Arm], parts: &[&str]) {
-        let text = advice(arms).verdict.join(" ");
-        assert!(text.starts_with(parts[0]), "no \"{}\" at the start of {text}", parts[0]);
-        for part in parts {
-            assert!(text.contains(part), "no \"{part}\" in {text}");
-        }
-    }
-
     /// If the rounds show no difference between allocators, the advice is the one with the lowest peak.
     #[test]
     fn the_lowest_peak_among_the_fastest_is_advised_with_lines_to_paste() {
@@ -260,77 +251,70 @@ mod tests {
         assert!(advice.ceiling[0].contains("takes 10.0% of the CPU time, with 10,000 page faults a run."));
     }
 
-    /// A copy on an older processor would die of an illegal instruction.
+    /// An interval below 1 is no reason to deploy another allocator, and readers price time and memory differently. A memory saving is a gain
+    /// of its own if it costs no time. On a busy machine wall time hides a gain that CPU time shows. On a quiet machine wall time
+    /// shows that CPU time does not matter.
     #[test]
-    fn the_lines_that_copy_our_library_come_with_a_warning_about_other_machines() {
-        let advice = advice(&[GLIBC, quiet(OURS, 0.8, 100)]);
-        assert_eq!(advice.dockerfile[0], "COPY libzk-alloc.so.2 /usr/local/lib/libzk-alloc.so.2");
-        assert_eq!(advice.verdict.last().map(String::as_str), Some(BUILT_HERE));
-    }
-
-    /// An interval below 1 is no reason to deploy another allocator: a gain of 1.7% is not worth it.
-    #[test]
-    fn a_gain_below_the_threshold_is_named_and_not_advised() {
-        let little = [GLIBC, quiet("jemalloc", 0.983, 109), quiet("x", 0.99, 100)];
-        assert_says(
-            &little,
-            &["Stay with glibc: ", "2% of the time or 5%", "jemalloc takes 0.983 [", "1.09 of the memory"],
-        );
-        assert!(advice(&little).environment.is_none() && advice(&little).dockerfile.is_empty());
-        assert_says(&[GLIBC, quiet("jemalloc", 0.979, 100)], &["Take jemalloc.", "jemalloc takes 0.979"]);
-    }
-
-    /// Readers price time and memory differently.
-    #[test]
-    fn time_for_more_memory_is_the_readers_choice() {
-        let one = [GLIBC, quiet("jemalloc", 0.93, 109)];
-        assert_says(&one, &["No gain here is without a cost, so the choice is yours.", "and 1.09 of the memory."]);
-        assert!(advice(&one).environment.is_some(), "a single candidate comes with lines to paste");
-        assert_says(&[GLIBC, quiet("jemalloc", 0.93, 105), quiet("x", 0.7, 200)], &["Take jemalloc.", "x takes 0.700"]);
-        let both = [GLIBC, quiet("x", 1.2, 10), quiet("y", 0.9, 120)];
-        assert_says(&both, &["No gain here is without a cost", "and 0.10 of the memory.", "and 1.20 of the memory."]);
-        assert!(advice(&both).environment.is_none());
-    }
-
-    /// On a busy machine wall time hides a gain that CPU time shows. On a quiet machine wall time shows that CPU time
-    /// does not matter.
-    #[test]
-    fn cpu_time_decides_only_where_wall_time_is_too_noisy() {
+    fn the_verdict_weighs_gains_that_are_shown_against_costs() {
         let noisy = |cpu| [("glibc", 1.0, 1.0, 100, BUSY), ("jemalloc", 1.0, cpu, 100, BUSY)];
-        assert_says(
-            &noisy(0.9),
-            &["Take jemalloc.", "jemalloc takes 0.900 [", "wall time is too noisy for a verdict: "],
-        );
-        assert_says(&noisy(0.985), &["Stay with glibc: no allocator is shown"]);
-        assert_says(&[GLIBC, ("jemalloc", 1.0, 0.9, 100, 0.002)], &["Stay with glibc"]);
+        // Each row has the arms, whether there are lines to paste, and parts of the verdict, its beginning first.
+        let cases: [(&[Arm], bool, &[&str]); 11] = [
+            (
+                &[GLIBC, quiet("jemalloc", 0.983, 109), quiet("x", 0.99, 100)],
+                false,
+                &["Stay with glibc: ", "2% of the time or 5%", "jemalloc takes 0.983 [", "1.09 of the memory"],
+            ),
+            (&[GLIBC, quiet("jemalloc", 0.979, 100)], true, &["Take jemalloc.", "jemalloc takes 0.979"]),
+            (
+                &[GLIBC, quiet("jemalloc", 0.93, 109)],
+                true,
+                &["No gain here is without a cost, so the choice is yours.", "and 1.09 of the memory."],
+            ),
+            (&[GLIBC, quiet("jemalloc", 0.93, 105), quiet("x", 0.7, 200)], true, &["Take jemalloc.", "x takes 0.700"]),
+            (
+                &[GLIBC, quiet("x", 1.2, 10), quiet("y", 0.9, 120)],
+                false,
+                &["No gain here is without a cost", "and 0.10 of the memory.", "and 1.20 of the memory."],
+            ),
+            (
+                &noisy(0.9),
+                true,
+                &["Take jemalloc.", "jemalloc takes 0.900 [", "wall time is too noisy for a verdict: "],
+            ),
+            (&noisy(0.985), false, &["Stay with glibc: no allocator is shown"]),
+            (&[GLIBC, ("jemalloc", 1.0, 0.9, 100, 0.002)], false, &["Stay with glibc"]),
+            (
+                &[GLIBC, quiet("mimalloc", 1.0, 95)],
+                true,
+                &["Take mimalloc for its memory.", "of the time (no difference shown) and 0.95 of"],
+            ),
+            (&[GLIBC, quiet("mimalloc", 1.0, 96)], false, &["Stay with glibc"]),
+            // A copy of our library on an older processor would die of an illegal instruction.
+            (&[GLIBC, quiet(OURS, 0.8, 100)], true, &["Take zk-alloc.", BUILT_HERE]),
+        ];
+        for (arms, is_pasted, parts) in cases {
+            let advice = advice(arms);
+            let text = advice.verdict.join(" ");
+            assert!(text.starts_with(parts[0]) && parts.iter().all(|part| text.contains(part)), "{parts:?}: {text}");
+            assert_eq!((advice.environment.is_some(), advice.dockerfile.len() == 2), (is_pasted, is_pasted), "{text}");
+        }
     }
 
     /// Between proofs, a service costs its host the memory that stays resident. CPU time comes in ticks of 10 ms, too coarse for short
     /// intervals.
     #[test]
     fn memory_at_rest_is_a_cost_and_the_cpu_time_of_short_intervals_decides_nothing() {
-        let of_intervals = |resting_mb: u64, cpu: f64| {
-            let arms = [("glibc", 1.0, 1.0, 100, BUSY), ("jemalloc", 0.7, cpu, 100, BUSY)];
-            let mut workload = workload(&arms);
-            workload.timed = Timed::Intervals;
+        let verdict = |resting_mb: u64, wall: f64, cpu: f64| {
+            let arms = [("glibc", 1.0, 1.0, 100, BUSY), ("jemalloc", wall, cpu, 100, BUSY)];
+            let mut workload = WorkloadResult { timed: Timed::Intervals, ..workload(&arms) };
             let summary = workload.arms[1].summary.as_mut().unwrap();
             summary.resting_rss_bytes = summary.resting_rss_bytes.map(|bytes| bytes * resting_mb / 100);
             of(&workload, 1, &[], &["sort".into()], &[]).verdict.join(" ")
         };
-        assert!(of_intervals(104, 0.7).starts_with("Take jemalloc."), "{}", of_intervals(104, 0.7));
-        let costly = of_intervals(139, 0.7);
+        assert!(verdict(104, 0.7, 0.7).starts_with("Take jemalloc."), "{}", verdict(104, 0.7, 0.7));
+        let costly = verdict(139, 0.7, 0.7);
         assert!(costly.starts_with("No gain here is without a cost") && costly.contains("it holds 1.39."), "{costly}");
-        let arms = [("glibc", 1.0, 1.0, 100, BUSY), ("jemalloc", 1.0, 0.5, 100, BUSY)];
-        let ticks = WorkloadResult { timed: Timed::Intervals, ..workload(&arms) };
-        let text = of(&ticks, 1, &[], &["sort".into()], &[]).verdict.join(" ");
-        assert!(text.starts_with("Stay with glibc") && !text.contains("CPU time"), "{text}");
-    }
-
-    /// A memory saving is a gain of its own if it is at least 5% and costs no time.
-    #[test]
-    fn a_memory_saving_that_costs_no_time_is_advised() {
-        let leaner = |peak_mb| [GLIBC, quiet("mimalloc", 1.0, peak_mb)];
-        assert_says(&leaner(95), &["Take mimalloc for its memory.", "of the time (no difference shown) and 0.95 of"]);
-        assert_says(&leaner(96), &["Stay with glibc"]);
+        let ticks = verdict(100, 1.0, 0.5);
+        assert!(ticks.starts_with("Stay with glibc") && !ticks.contains("CPU time"), "{ticks}");
     }
 }

@@ -10,21 +10,21 @@
 use crate::arms::{BASELINE, Variables};
 use crate::machine::BuildInfo;
 use crate::machine::process::highest;
-use crate::measure::{self, ArmRunner, Failure, Interrupt, Output, Progress, Rounds, Schedule, Trial, binaries};
-use crate::plan::{MeasuredArgs, PRECISE_TIME, UsageError, seconds, whole};
+use crate::measure::{ArmRunner, Failure, Interrupt, Recording, Rounds, Schedule, Trial, binaries};
+use crate::plan::{MeasuredArgs, PRECISE_TIME, UsageError, time, whole};
 use crate::protocol::Identity;
 use crate::report::{self, Style};
-use crate::results::{ArmResult, Outcome, Proof, RssPoint, Run, SampleLog, Timed, WorkloadResult, format};
+use crate::results::{ArmResult, Outcome, Proof, RssPoint, Run, Timed, WorkloadResult, format};
 use crate::sample::{Counters, Sample};
 use anyhow::{anyhow, ensure};
 use clap::Args;
 use preload::{Candidate, Named, OUR_FILE, OUR_PACKAGE, PRELOAD, Target};
 use process::{Mapped, Mark, Ran, SameOutput, Task};
 use regex::bytes::Regex;
+use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use std::{env, fs};
 
 mod advice;
 mod preload;
@@ -59,7 +59,7 @@ pub(crate) struct Job {
     #[arg(long, value_name = "FILE")]
     same_output: Option<PathBuf>,
     /// Longest time for one run [default: 20 times the slowest so far, at least 120 s]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds(604_800))]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     timeout: Option<Duration>,
     /// Show which functions take the page faults, and which hold the memory under zk-alloc: two runs, and one page
     #[arg(long, conflicts_with_all = [
@@ -95,25 +95,19 @@ fn regex(given: &str) -> Result<Regex, String> {
 /// Runs the command once without any library, to see that it works. Then runs it under all arms in rounds, each in a
 /// random order. Shows the table and the advice, and writes the run's files.
 pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
-    let target = Target::of(&job.command)?;
-    let remark = target.remark.map_err(|obstacle| anyhow!("{obstacle}; so there is nothing to compare"))?;
-    let (preloaded, mut remarks) = inherited(environment());
+    let Target { name, remark } = Target::of(&job.command)?;
+    let remark = remark.map_err(|obstacle| anyhow!("{obstacle}; so there is nothing to compare"))?;
+    let (preloaded, mut remarks) = inherited();
     remarks.extend(remark);
+    remarks.iter().for_each(|remark| eprintln!("{remark}"));
     let candidates = candidates(job, &preloaded);
     process::adopt_orphans()?;
-    let (name, measured) = (target.name, &job.measured);
-    let (folder, run_name) = measure::new_folder(measured.out.as_deref(), &format!("exec-{name}"))?;
-    let mut run = Run::begin(run_name.clone(), &name, measured.seed, job.rounds);
-    let count = candidates.iter().filter(|candidate| candidate.trouble.is_none()).count() as u64;
-    let progress = Progress::new(u64::from(job.rounds) * count, Timed::Runs.noun());
-    remarks.iter().for_each(|remark| progress.note(remark));
-    let mut output = Output { progress, samples: SampleLog::create(&folder, run_name)? };
     let same_output = job.same_output.as_deref().map(SameOutput::new);
     let mut session = Session { job, name: name.clone(), interrupt, same_output, intervals: None, preloaded, remarks };
-    let slowest = session.rehearse(&output.progress).inspect_err(|_| {
-        // Nothing was measured, so the folder has no use. If it cannot be removed, it stays.
-        let _ = fs::remove_dir_all(&folder);
-    })?;
+    let slowest = session.rehearse()?;
+    let measured = &job.measured;
+    let mut recording = Recording::begin(&format!("exec-{name}"), measured, job.rounds, job.rounds.into())?;
+    recording.run.prover.clone_from(&name);
     let max_time = measured.max_time.or(measured.until_precise.map(|_| PRECISE_TIME));
     let schedule = Schedule {
         rounds: job.rounds,
@@ -122,8 +116,15 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
         precision: measured.until_precise,
         deadline: max_time.map(|time| Instant::now() + time),
     };
-    let arms = candidates.iter().cloned().map(Preloaded::new);
-    let mut arms = Rounds::new(arms, schedule, (measured.seed, job.timeout), interrupt, &mut output);
+    let arms = candidates.iter().map(|candidate| (candidate.clone(), candidate.result()));
+    let mut arms = Rounds::new(
+        arms,
+        (name.clone(), 0, 0),
+        schedule,
+        (measured.seed, job.timeout),
+        interrupt,
+        &mut recording.output,
+    );
     arms.slowest = slowest;
     let ended = arms.run(|arms, process| session.round(arms, process).map(|()| None))?;
     arms.runners.iter_mut().for_each(Runner::conclude);
@@ -134,14 +135,12 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
         ended,
         ..arms.result()
     };
-    run.interrupted = interrupt.is_raised();
+    let run = &mut recording.run;
     run.advice = Some(advice::of(&workload, measured.seed, &candidates, &job.command, &session.remarks));
     run.workloads.push(workload);
-    report::write(&folder, &run)?;
-    output.progress.finish();
-    let table = report::section(&run, &run.workloads[0], Style::Terminal);
-    measure::conclude(&run, &folder, measured.json, &report::with_advice(&run, &table, Style::Terminal))?;
-    Ok(run)
+    let table = report::section(run, &run.workloads[0], Style::Terminal);
+    let text = report::with_advice(run, &table, Style::Terminal);
+    recording.end(interrupt, measured.json, &text)
 }
 
 /// The arms. Each preloads its own library before the `preloaded` ones.
@@ -166,34 +165,27 @@ const MAX_POINTS: usize = 400;
 /// Messages of loaders and allocators that refuse a library or a setting.
 const COMPLAINTS: &[&str] = &["ERROR: ld.so: object", "<jemalloc>: "];
 
-/// An allocator that every run of an arm preloads.
-struct Preloaded {
-    candidate: Candidate,
-    /// The most programs inspected in a run, and how many of them had the library.
-    mapped: Option<(usize, usize)>,
-}
+type Runner = ArmRunner<Candidate>;
+type Arms<'r> = Rounds<'r, Candidate>;
 
-type Runner = ArmRunner<Preloaded>;
-type Arms<'r> = Rounds<'r, Preloaded>;
-
-impl Preloaded {
-    fn new(candidate: Candidate) -> (Self, ArmResult) {
-        let settings = candidate.variables().iter().map(|(name, value)| format!("{name}={value}")).collect();
-        let version =
-            candidate.package.as_ref().map_or_else(String::new, |(package, version)| format!("({package} {version})"));
+impl Candidate {
+    /// The result of this arm before its first run.
+    fn result(&self) -> ArmResult {
+        let version = self.package.as_ref().map(|(package, version)| format!("({package} {version})"));
         let identity = Identity {
-            allocator: candidate.arm.trim_end_matches("-tuned").into(),
-            version,
-            settings,
+            allocator: self.arm.trim_end_matches("-tuned").into(),
+            version: version.unwrap_or_default(),
+            settings: self.variables().iter().map(|(name, value)| format!("{name}={value}")).collect(),
             confirmed: Vec::new(),
             peak_is_per_proof: true,
             build: BuildInfo::current(),
         };
-        let mut result = ArmResult::new(&candidate.label, &candidate.arm);
-        result.outcome = candidate.trouble.clone().unwrap_or(Outcome::Finished);
-        // An arm that never starts has no identity.
-        result.identity = candidate.trouble.is_none().then_some(identity);
-        (Self { candidate, mapped: None }, result)
+        ArmResult {
+            outcome: self.trouble.clone().unwrap_or(Outcome::Finished),
+            // An arm that never starts has no identity.
+            identity: self.trouble.is_none().then_some(identity),
+            ..ArmResult::new(&self.label, &self.arm)
+        }
     }
 }
 
@@ -213,8 +205,9 @@ impl Runner {
             let points = highest(&ran.rss_over_time, MAX_POINTS);
             self.result.rss_over_time = RssPoint::of(trial.round, points).collect();
         }
-        if let Mapped::In { programs, of } = ran.mapped {
-            self.arm.mapped = self.arm.mapped.max(Some((of, programs)));
+        if let (Mapped::In { programs, of }, Some(file)) = (&ran.mapped, self.arm.file()) {
+            let seen = format!("{file} mapped in {programs} of {of} programs of a run");
+            self.result.identity.iter_mut().for_each(|identity| identity.confirmed = vec![seen.clone()]);
         }
         self.result.stderr.clone_from(&ran.stderr);
     }
@@ -222,27 +215,21 @@ impl Runner {
     /// Why a run does not count, judged by the library's mapping and by complaints on stderr.
     fn objection(&self, ran: &Ran) -> Option<String> {
         let complaint = ran.stderr.iter().find(|line| COMPLAINTS.iter().any(|words| line.contains(words)));
-        if let Some(line) = complaint.filter(|_| !self.arm.candidate.variables().is_empty()) {
+        if let Some(line) = complaint.filter(|_| !self.arm.variables().is_empty()) {
             return Some(format!("the library or a setting was refused: {line}"));
         }
-        let (Mapped::NotIn(program), Some(file)) = (&ran.mapped, self.arm.candidate.file()) else { return None };
+        let (Mapped::NotIn(program), Some(file)) = (&ran.mapped, self.arm.file()) else { return None };
         let program = program.display();
         Some(format!("{file} was not mapped in {program}, which has much of the memory (/proc/PID/maps)"))
     }
 
-    /// Records at the end whether the library was mapped. Fails an arm whose processes were all too short to be
-    /// inspected.
+    /// Fails an arm whose processes were all too short to see whether they map the library.
     fn conclude(&mut self) {
-        let (Some(file), true) = (self.arm.candidate.file(), self.takes_part() && self.made > 0) else { return };
-        match self.arm.mapped {
-            Some((of, programs)) => {
-                let seen = format!("{file} mapped in {programs} of {of} programs of a run");
-                self.result.identity.iter_mut().for_each(|identity| identity.confirmed = vec![seen.clone()]);
-            }
-            None => {
-                let reason = format!("no process lived long enough to see whether {file} was mapped");
-                self.result.outcome = Outcome::Failed { round: self.made as u32, reason };
-            }
+        let runs = self.result.samples.len() as u32;
+        let is_unseen = self.result.identity.as_ref().is_some_and(|identity| identity.confirmed.is_empty());
+        if let Some(file) = self.arm.file().filter(|_| is_unseen && runs > 0 && self.takes_part()) {
+            let reason = format!("no process lived long enough to see whether {file} was mapped");
+            self.result.outcome = Outcome::Failed { round: runs, reason };
         }
     }
 }
@@ -291,14 +278,14 @@ struct Session<'a> {
 impl Session<'_> {
     /// Runs the command once without a library, untimed. The command must succeed by itself. This run brings the
     /// command's input into the page cache, and its output is the reference for all other runs. Returns its time.
-    fn rehearse(&mut self, progress: &Progress) -> anyhow::Result<Duration> {
-        progress.note(&format!("{}: once as it is, untimed", self.name));
+    fn rehearse(&mut self) -> anyhow::Result<Duration> {
+        eprintln!("{}: once as it is, untimed", self.name);
         let ran = match self.once(&[], None, self.job.timeout) {
             Ok(ran) => ran,
             Err(Failure::Interrupted) => return Ok(Duration::ZERO),
             Err(failure) => return Err(anyhow!("{} fails by itself, without any library: {failure}", self.name)),
         };
-        self.remark_on(&ran, progress);
+        self.remark_on(&ran);
         if let Some(each) = &self.job.each {
             let lines = ran.marks.len();
             ensure!(
@@ -309,18 +296,18 @@ impl Session<'_> {
         }
         let Mark { at: wall, spent, peak_rss_bytes, .. } = ran.end;
         let kernel = 100.0 * (spent.sys_ns as f64 / spent.cpu_ns().max(1) as f64);
-        progress.note(&format!(
+        eprintln!(
             "{}: {}, {kernel:.1}% of its CPU time in the kernel, {} page faults, peak RSS {}",
             self.name,
             format::time(wall.as_nanos() as u64),
             format::count(spent.minflt),
             format::bytes(peak_rss_bytes)
-        ));
+        );
         Ok(wall)
     }
 
     /// Adds notes for the reader, from a run without a library.
-    fn remark_on(&mut self, ran: &Ran, progress: &Progress) {
+    fn remark_on(&mut self, ran: &Ran) {
         let name = &self.name;
         let own = ran.allocators.iter().map(|file| {
             format!(
@@ -332,18 +319,20 @@ impl Session<'_> {
             format!("A run takes {wall}, and memory is read every {every}, so peaks are missed")
         });
         let remarks: Vec<_> = own.chain(short).collect();
-        remarks.iter().for_each(|remark| progress.note(remark));
+        remarks.iter().for_each(|remark| eprintln!("{remark}"));
         self.remarks.extend(remarks);
     }
 
     /// Runs the command once under every arm.
     fn round(&mut self, arms: &mut Arms<'_>, process: u32) -> anyhow::Result<()> {
-        let (round, name) = (process + 1, self.name.clone());
-        let what = format!("{name}, round {round} of {}", self.job.rounds.max(round));
+        let round = process + 1;
+        let what = format!("{}, round {round} of {}", self.name, self.job.rounds.max(round));
         let make = |arms: &mut Arms<'_>, index: usize, trial: Trial| {
+            let begun = Instant::now();
             let ran = self.trial(&arms.runners[index], trial, arms.limit(MIN_LIMIT))?;
+            arms.slowest = arms.slowest.max(begun.elapsed());
             let runner = &mut arms.runners[index];
-            if ran.left_behind > 0 && runner.made == 0 {
+            if ran.left_behind > 0 && runner.result.samples.is_empty() {
                 let (label, left) = (&runner.result.label, ran.left_behind);
                 let note = format!("{label}: the command left {left} processes behind, killed after a second");
                 arms.output.progress.note(&note);
@@ -351,12 +340,12 @@ impl Session<'_> {
             runner.add(&ran, trial, self.intervals);
             Ok(ran.end.at)
         };
-        arms.trials(process, round..round + 1, (&name, 0, 0), |_| what.clone(), make)
+        arms.trials(process, round..round + 1, |_| what.clone(), make)
     }
 
     /// Runs the trial of one arm. The error says why the arm drops out.
     fn trial(&mut self, runner: &Runner, trial: Trial, limit: Duration) -> Result<Ran, Outcome> {
-        let candidate = &runner.arm.candidate;
+        let candidate = &runner.arm;
         let ran = self.once(&candidate.variables(), candidate.library.as_deref(), Some(limit));
         let ran = ran.map_err(|failure| trial.ended_by(&failure))?;
         if let Some(reason) = runner.objection(&ran) {
@@ -395,11 +384,11 @@ impl Session<'_> {
             let task = Task { command: &command, preloaded: &self.preloaded, ..Task::default() };
             process::run(&task, self.interrupt).map_err(|failure| match failure {
                 Failure::Interrupted => failure,
-                failure => Failure::Workload(format!("--verify failed: {failure}")),
+                failure => Failure::Failed(format!("--verify failed: {failure}")),
             })?;
         }
         if let Some((same, before)) = self.same_output.as_mut().zip(before) {
-            same.check(before, &ran.stdout_sha256).map_err(Failure::Workload)?;
+            same.check(before, &ran.stdout_sha256).map_err(Failure::Failed)?;
         }
         Ok(ran)
     }
@@ -408,94 +397,28 @@ impl Session<'_> {
 /// Prefixes of the variables that allocators read.
 const SETTINGS: &[&str] = &["GLIBC_TUNABLES", "MALLOC_", "MIMALLOC_", "TCMALLOC_", "ZK_ALLOC_"];
 
-/// This process's environment, for [`inherited`].
-fn environment() -> impl Iterator<Item = (String, String)> {
-    env::vars_os().filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()))
-}
-
 /// The libraries that every run preloads: those of the environment's `LD_PRELOAD` that are not allocators, in the loader's syntax. Also notes
 /// for the reader on allocators and on settings in the environment.
-fn inherited(variables: impl Iterator<Item = (String, String)>) -> (String, Vec<String>) {
-    let (mut preloaded, mut remarks, mut settings) = (String::new(), Vec::new(), Vec::new());
-    for (name, value) in variables {
-        if name == PRELOAD {
-            // ld.so(8) allows both separators.
-            let files = value.split([':', ' ']).filter(|file| !file.is_empty());
-            let (allocators, others): (Vec<_>, Vec<_>) = files.partition(|file| is_allocator(file));
-            preloaded = others.join(":");
-            remarks.extend(allocators.iter().map(|file| {
-                format!("{PRELOAD} of this environment names {file}, an allocator: every run leaves it out")
-            }));
-        } else if SETTINGS.iter().any(|prefix| name.starts_with(prefix)) {
-            settings.push(format!("{name}={value}"));
-        }
-    }
+fn inherited() -> (String, Vec<String>) {
+    let preloaded = env::var(PRELOAD).unwrap_or_default();
+    // ld.so(8) allows both separators.
+    let files = preloaded.split([':', ' ']).filter(|file| !file.is_empty());
+    let (allocators, others): (Vec<_>, Vec<_>) = files.partition(|file| is_allocator(file));
+    let left_out =
+        |file: &&str| format!("{PRELOAD} of this environment names {file}, an allocator: every run leaves it out");
+    let mut remarks: Vec<_> = allocators.iter().map(left_out).collect();
+    let variables = env::vars_os().map(|(name, value)| format!("{}={}", name.display(), value.display()));
+    let mut settings: Vec<_> =
+        variables.filter(|setting| SETTINGS.iter().any(|prefix| setting.starts_with(prefix))).collect();
     if !settings.is_empty() {
         settings.sort();
         let settings = settings.join(" ");
         remarks.push(format!("This environment sets {settings}, which applies to every arm without its own value"));
     }
-    (preloaded, remarks)
+    (others.join(":"), remarks)
 }
 
 fn is_allocator(file: &str) -> bool {
     let path = if file.contains('/') { Some(PathBuf::from(file)) } else { preload::found(&[file]) };
     path.is_some_and(|path| preload::is_allocator(&path))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::machine::process::Spent;
-    use clap::{Command, FromArgMatches};
-
-    fn asked(line: &str) -> Result<Job, String> {
-        let matches = Job::augment_args(Command::new("exec")).try_get_matches_from(line.split_whitespace());
-        Job::from_arg_matches(&matches.map_err(|error| error.to_string())?).map_err(|error| error.to_string())
-    }
-
-    /// The measured command's own options must reach it, with `--` before it and without.
-    #[test]
-    fn options_after_the_command_belong_to_the_command() {
-        for line in ["exec --rounds 3 -- sort -n --json file", "exec --rounds 3 sort -n --json file"] {
-            let job = asked(line).unwrap();
-            assert_eq!(job.command, ["sort", "-n", "--json", "file"]);
-            assert_eq!((job.rounds, job.measured.json), (3, false));
-        }
-        assert!(asked("exec --rounds 3").unwrap_err().contains("COMMAND"));
-    }
-
-    fn trial(round: u32) -> Trial {
-        Trial { process: round - 1, round, order: 0, input: 0 }
-    }
-
-    fn mark(at_ms: u64) -> Mark {
-        let spent = Spent { user_ns: at_ms * 1_000_000, ..Spent::default() };
-        Mark { at: Duration::from_millis(at_ms), spent, rss_bytes: at_ms, peak_rss_bytes: 2 * at_ms }
-    }
-
-    /// Ratios pair the intervals of arms by number. So a run's intervals must have the same numbers under every arm,
-    /// and no number may occur twice.
-    #[test]
-    fn the_first_interval_of_a_run_is_cold_and_the_others_are_numbered_over_all_runs() {
-        let marks: Vec<_> = [5, 105, 135, 165, 195].map(mark).into();
-        let rounds =
-            |round| -> Vec<_> { between(&marks, trial(round), 3).map(|proof| (proof.process, proof.round)).collect() };
-        assert_eq!(rounds(1), [(0, 0), (0, 1), (0, 2)], "no other arm has a fourth interval to pair with");
-        assert_eq!(rounds(2), [(1, 0), (1, 3), (1, 4)]);
-        let cold = between(&marks, trial(1), 3).next().unwrap().sample;
-        assert_eq!((cold.wall_ns, cold.user_ns, cold.peak_rss_bytes), (100_000_000, 100_000_000, 210));
-    }
-
-    /// Settings of the environment change the arms with default settings. Only a remark tells the reader so.
-    #[test]
-    fn settings_of_the_environment_are_named_and_other_libraries_stay() {
-        let variables =
-            [("MIMALLOC_PURGE_DELAY", "9"), ("PATH", "/bin"), ("LD_PRELOAD", "libno-such.so /lib/other.so")];
-        let owned = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let (preloaded, remarks) = inherited(owned.into_iter());
-        assert_eq!(preloaded, "libno-such.so:/lib/other.so");
-        assert_eq!(remarks.len(), 1, "{remarks:?}");
-        assert!(remarks[0].contains("MIMALLOC_PURGE_DELAY=9"), "{remarks:?}");
-    }
 }

@@ -18,12 +18,11 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use regex::bytes::Regex;
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -101,79 +100,133 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
     Exited::default().reap();
     let before = peak_rss_bytes().unwrap_or(0);
     let (sender, events) = mpsc::channel();
-    let program = &task.command[0];
-    let mut command = Command::new(program);
-    command.args(&task.command[1..]);
+    let mut command = Command::new(&task.command[0]);
+    command.args(&task.command[1..]).stdin(Stdio::null());
     if task.preloaded.is_empty() {
         command.env_remove(PRELOAD);
     } else {
         command.env(PRELOAD, task.preloaded);
     }
-    command.envs(task.environment.iter().map(|(name, value)| (name, value)));
-    // A terminal sends Ctrl-C to the driver's whole group. In that group the command could die before the driver knows
-    // why.
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let started = Instant::now();
-    let mut child = command.spawn().map_err(|source| Failure::Start { binary: program.into(), source })?;
+    let mut child = process::spawn(&mut command, task.environment)?;
     let pid = Pid::from_raw(child.id().cast_signed());
-    let lines = || task.each.map(|each| Lines { each: each.clone(), events: sender.clone(), partial: Vec::new() });
-    let stdout = child.stdout.take().map(|pipe| {
-        let pipe = OutputScanner { pipe, lines: lines(), hash: task.hashes_stdout.then(Sha256::new) };
-        thread::spawn(move || pipe.drained())
-    });
-    let stderr = child.stderr.take().map(|pipe| {
-        let pipe = OutputScanner { pipe, lines: lines(), hash: None };
-        thread::spawn(move || process::last_lines(pipe))
-    });
+    let scanner = |hashes: bool| Scanner {
+        each: task.each.map(|each| (each.clone(), sender.clone())),
+        hash: hashes.then(Sha256::new),
+    };
+    let stdout = process::read_lines(child.stdout.take(), scanner(task.hashes_stdout), Scanner::see);
+    let stderr = process::read_lines(child.stderr.take(), scanner(false), Scanner::see);
     // Waits without reaping: the process ID stays reserved, and the figures of the process stay readable.
     thread::spawn(move || {
         let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
         // Fails only if nothing receives any more.
         let _ = sender.send(Event::Ended(Instant::now()));
     });
-    let mut watch = Watch {
-        started,
-        tree: ProcessTree::new(task.library),
-        exited: Exited::default(),
-        seen: Vec::new(),
-        marks: Vec::new(),
-    };
+    let mut watch = Watch::new(started, task.library);
     let ended = watch.until_ended(&events, task.limit, interrupt);
     let left_behind = watch.end_all(pid, ended.is_ok());
-    let stdout_sha256 = stdout.and_then(|reader| reader.join().ok()).unwrap_or_default();
-    let stderr: VecDeque<String> = stderr.and_then(|reader| reader.join().ok()).unwrap_or_default();
+    let hash = stdout.join().ok().and_then(|(_, scanner)| scanner.hash);
+    let stderr = stderr.join().map_or_else(|_| Vec::new(), |(lines, _)| lines);
     let wall = ended?;
     match watch.exited.statuses.get(&pid).copied() {
         Some(status) if status.success() => {}
-        Some(status) => return Err(Failure::Died(process::how_it_died(status, "", stderr.into()))),
-        None => return Err(Failure::Died("ended without a status".into())),
+        Some(status) => return Err(Failure::Failed(process::how_it_died(status, "", stderr))),
+        None => return Err(Failure::Failed("ended without a status".into())),
     }
     // The kernel's maximum includes the memory before `execve`, when the process was a copy of this driver.
     let alone = watch.exited.max_rss_bytes.filter(|bytes| *bytes > before).unwrap_or(0);
     let peak_rss_bytes = watch.seen.iter().map(|(_, bytes)| *bytes).fold(alone, u64::max);
+    let spent = watch.exited.spent;
     Ok(Ran {
-        end: Mark { at: wall, spent: watch.exited.spent, rss_bytes: watch.last_rss_bytes(), peak_rss_bytes },
+        end: Mark { at: wall, spent, rss_bytes: watch.last_rss_bytes(), peak_rss_bytes },
+        mapped: watch.mapped(spent),
         rss_over_time: watch.seen,
         marks: watch.marks,
-        mapped: watch.tree.mapped(watch.exited.spent),
-        allocators: watch.tree.allocators.into_iter().collect(),
-        programs: watch.tree.programs.len(),
+        allocators: watch.allocators.into_iter().collect(),
+        programs: watch.programs.len(),
         left_behind,
-        stdout_sha256,
-        stderr: stderr.into(),
+        stdout_sha256: hash.map(|hash| machine::in_hex(&hash.finalize())).unwrap_or_default(),
+        stderr,
     })
+}
+
+/// Scans the output while it arrives.
+struct Scanner {
+    /// The lines that end an interval, and who is told about them.
+    each: Option<(Regex, Sender<Event>)>,
+    /// Hash of the whole output, if it is compared with another run's.
+    hash: Option<Sha256>,
+}
+
+impl Scanner {
+    fn see(&mut self, line: &[u8]) {
+        let arrived = Instant::now();
+        if let (Some((each, events)), Some(text)) = (&self.each, line.strip_suffix(b"\n"))
+            && each.is_match(text)
+        {
+            // Fails only if nothing receives any more.
+            let _ = events.send(Event::Line(arrived));
+        }
+        self.hash.iter_mut().for_each(|hash| hash.update(line));
+    }
+}
+
+/// Prefixes of the file names of allocators.
+const ALLOCATORS: &[&str] =
+    &["libjemalloc", "libmimalloc", "libtcmalloc", "libsnmalloc", "librpmalloc", "libhoard", "libscudo", "libzk_alloc"];
+
+/// Where the library was mapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Mapped {
+    /// In `programs` of the `of` inspected programs, including every program with much of the memory or CPU time.
+    In { programs: usize, of: usize },
+    /// Missing in this program, which had at least half the memory of the largest one, or at least half of the CPU
+    /// time.
+    NotIn(PathBuf),
+    /// Every process ended before it could be inspected.
+    Unseen,
+}
+
+/// A program that a process runs. A process that calls `execve` becomes another program.
+type Program = (u32, PathBuf);
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// `None` until its loader has run far enough to tell.
+    has_library: Option<bool>,
+    most_bytes: u64,
+    /// Its own CPU time at the last poll. It is read only if the program is known to lack the library.
+    cpu_ns: u64,
 }
 
 /// The observations of a run.
 struct Watch<'a> {
     started: Instant,
-    tree: ProcessTree<'a>,
+    /// The library that must be mapped: a path without symbolic links.
+    library: Option<&'a Path>,
+    driver: PathBuf,
+    programs: BTreeMap<Program, Seen>,
+    allocators: BTreeSet<String>,
     exited: Exited,
+    /// Milliseconds since the start, and resident bytes at that time.
     seen: Vec<(u32, u64)>,
     marks: Vec<Mark>,
 }
 
-impl Watch<'_> {
+impl<'a> Watch<'a> {
+    fn new(started: Instant, library: Option<&'a Path>) -> Self {
+        Self {
+            started,
+            library,
+            driver: program_of(std::process::id()).unwrap_or_default(),
+            programs: BTreeMap::new(),
+            allocators: BTreeSet::new(),
+            exited: Exited::default(),
+            seen: Vec::new(),
+            marks: Vec::new(),
+        }
+    }
+
     /// Polls the processes until the command's own process has ended. Returns the time from its start to its end.
     fn until_ended(
         &mut self,
@@ -188,11 +241,11 @@ impl Watch<'_> {
             }
             let now = Instant::now();
             if let Some(limit) = limit.filter(|limit| now - self.started > *limit) {
-                return Err(Failure::Hung { limit });
+                return Err(Failure::hung(limit));
             }
             if now >= next {
                 self.look();
-                let is_early = now - self.started < STARTING && !self.tree.is_settled();
+                let is_early = now - self.started < STARTING && !self.is_settled();
                 next = Instant::now() + if is_early { EARLY } else { EVERY.max(now.elapsed() * PAUSE_FACTOR) };
             }
             match events.recv_timeout(next.saturating_duration_since(Instant::now()).min(process::POLL)) {
@@ -215,9 +268,35 @@ impl Watch<'_> {
         self.seen.iter().rev().map(|(_, bytes)| *bytes).find(|bytes| *bytes > 0).unwrap_or(0)
     }
 
+    /// Polls every process, and records the resident memory of all together. Anonymous memory is summed over all
+    /// processes. File pages are counted only for the process that has the most, because the others share them.
     fn look(&mut self) {
-        let bytes = self.tree.look();
-        self.seen.push((self.started.elapsed().as_millis() as u32, bytes));
+        let (mut anonymous, mut most_of_files) = (0, 0);
+        for pid in descendants() {
+            let Some(resident) = Resident::of(pid) else { continue };
+            let Some(exe) = program_of(pid) else { continue };
+            // Between `fork` and `execve` the process still runs the driver.
+            if exe == self.driver {
+                continue;
+            }
+            anonymous += resident.anonymous_bytes;
+            most_of_files = most_of_files.max(resident.file_bytes);
+            let seen = self.programs.entry((pid, exe)).or_default();
+            seen.most_bytes = seen.most_bytes.max(resident.bytes());
+            if seen.has_library.is_none() {
+                let maps = maps_of(pid);
+                let files = maps.lines().filter_map(|line| line.rsplit_once('/')).map(|(_, file)| file);
+                let allocators = files.filter(|file| ALLOCATORS.iter().any(|name| file.starts_with(name)));
+                self.allocators.extend(allocators.map(str::to_owned));
+                // During `execve` a dynamic program has no loader either, so its file decides.
+                let is_static = || preload::is_static(format!("/proc/{pid}/exe").as_ref()) == Some(true);
+                seen.has_library = told_by(&maps, self.library).or_else(|| is_static().then_some(false));
+            }
+            if self.library.is_some() && seen.has_library == Some(false) {
+                seen.cpu_ns = cpu_ns_of(pid).unwrap_or(seen.cpu_ns);
+            }
+        }
+        self.seen.push((self.started.elapsed().as_millis() as u32, anonymous + most_of_files));
     }
 
     fn mark(&mut self, at: Instant) {
@@ -254,88 +333,6 @@ impl Watch<'_> {
             }
             thread::sleep(Duration::from_millis(2));
         }
-    }
-}
-
-/// Prefixes of the file names of allocators.
-const ALLOCATORS: &[&str] =
-    &["libjemalloc", "libmimalloc", "libtcmalloc", "libsnmalloc", "librpmalloc", "libhoard", "libscudo", "libzk_alloc"];
-
-/// Where the library was mapped.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Mapped {
-    /// In `programs` of the `of` inspected programs, including every program with much of the memory or CPU time.
-    In { programs: usize, of: usize },
-    /// Missing in this program, which had at least half the memory of the largest one, or at least half of the CPU
-    /// time.
-    NotIn(PathBuf),
-    /// Every process ended before it could be inspected.
-    Unseen,
-}
-
-/// A program that a process runs. A process that calls `execve` becomes another program.
-type Program = (u32, PathBuf);
-
-#[derive(Debug, Default)]
-struct Seen {
-    /// `None` until its loader has run far enough to tell.
-    has_library: Option<bool>,
-    /// `None` until it is needed.
-    is_static: Option<bool>,
-    most_bytes: u64,
-    /// Its own CPU time at the last poll. It is read only if the program is known to lack the library.
-    cpu_ns: u64,
-}
-
-/// The command's processes that were seen.
-#[derive(Debug)]
-struct ProcessTree<'a> {
-    library: Option<&'a Path>,
-    driver: PathBuf,
-    programs: BTreeMap<Program, Seen>,
-    allocators: BTreeSet<String>,
-}
-
-impl<'a> ProcessTree<'a> {
-    /// The processes that must map `library`, a path without symbolic links.
-    fn new(library: Option<&'a Path>) -> Self {
-        let driver = program_of(std::process::id()).unwrap_or_default();
-        Self { library, driver, programs: BTreeMap::new(), allocators: BTreeSet::new() }
-    }
-
-    /// Polls every process, and returns the resident memory of all together. Anonymous memory is summed over all
-    /// processes. File pages are counted only for the process that has the most, because the others share them.
-    fn look(&mut self) -> u64 {
-        let (mut anonymous, mut most_of_files) = (0, 0);
-        for pid in descendants() {
-            let Some(resident) = Resident::of(pid) else { continue };
-            let Some(exe) = program_of(pid) else { continue };
-            // Between `fork` and `execve` the process still runs the driver.
-            if exe == self.driver {
-                continue;
-            }
-            anonymous += resident.anonymous_bytes;
-            most_of_files = most_of_files.max(resident.file_bytes);
-            let seen = self.programs.entry((pid, exe)).or_default();
-            seen.most_bytes = seen.most_bytes.max(resident.bytes());
-            if seen.has_library.is_none() {
-                let maps = maps_of(pid);
-                seen.has_library = told_by(&maps, self.library);
-                let files = maps.lines().filter_map(|line| line.rsplit_once('/')).map(|(_, file)| file);
-                let allocators = files.filter(|file| ALLOCATORS.iter().any(|name| file.starts_with(name)));
-                self.allocators.extend(allocators.map(str::to_owned));
-            }
-            // During `execve` a dynamic program has no loader either, so its file decides.
-            if seen.has_library.is_none() {
-                let program = PathBuf::from(format!("/proc/{pid}/exe"));
-                let is_static = *seen.is_static.get_or_insert_with(|| preload::is_static(&program).unwrap_or(false));
-                seen.has_library = is_static.then_some(false);
-            }
-            if self.library.is_some() && seen.has_library == Some(false) {
-                seen.cpu_ns = cpu_ns_of(pid).unwrap_or(seen.cpu_ns);
-            }
-        }
-        anonymous + most_of_files
     }
 
     /// Whether programs were seen, and each is known to have the library or to lack it.
@@ -459,59 +456,6 @@ impl SameOutput {
     }
 }
 
-/// A pipe that is scanned while it is read.
-struct OutputScanner<R> {
-    pipe: R,
-    lines: Option<Lines>,
-    /// Hash of the whole output, if it is compared with another run's.
-    hash: Option<Sha256>,
-}
-
-impl<R: Read> Read for OutputScanner<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let length = self.pipe.read(buffer)?;
-        if let Some(lines) = &mut self.lines {
-            lines.take(&buffer[..length]);
-        }
-        if let Some(hash) = &mut self.hash {
-            hash.update(&buffer[..length]);
-        }
-        Ok(length)
-    }
-}
-
-impl<R: Read> OutputScanner<R> {
-    /// Reads to the end, and returns the hash.
-    fn drained(mut self) -> String {
-        // A read error ends the pipe as well.
-        let _ = io::copy(&mut self, &mut io::sink());
-        self.hash.map(|hash| machine::in_hex(&hash.finalize())).unwrap_or_default()
-    }
-}
-
-/// Reports when the end of a matching line has arrived.
-struct Lines {
-    each: Regex,
-    events: Sender<Event>,
-    partial: Vec<u8>,
-}
-
-impl Lines {
-    fn take(&mut self, bytes: &[u8]) {
-        let arrived = Instant::now();
-        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
-            self.partial.extend_from_slice(part.strip_suffix(b"\n").unwrap_or(part));
-            if part.ends_with(b"\n") {
-                if self.each.is_match(&self.partial) {
-                    // Fails only if nothing receives any more.
-                    let _ = self.events.send(Event::Line(arrived));
-                }
-                self.partial.clear();
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -519,32 +463,19 @@ mod tests {
     /// A poll that comes too early must not fail an arm.
     #[test]
     fn the_library_counts_as_missing_only_once_the_c_library_is_mapped() {
-        let library = Some(Path::new("/usr/lib/libjemalloc.so.2"));
-        let maps =
-            |paths: &[&str]| paths.iter().map(|path| format!("7f00-7f01 r-xp 0 0 9   {path}\n")).collect::<String>();
-        let early = maps(&["/usr/bin/sort", "/usr/lib/ld-linux-x86-64.so.2", "[stack]"]);
-        assert_eq!(told_by(&early, library), None);
-        let with = format!("{early}{}", maps(&["/usr/lib/libjemalloc.so.2"]));
-        assert_eq!(told_by(&with, library), Some(true));
-        let without = format!("{early}{}", maps(&["/usr/lib/libc.so.6"]));
-        assert_eq!(told_by(&without, library), Some(false));
-        assert_eq!(told_by(&maps(&["/usr/bin/sort", "[heap]"]), library), None, "it may be in the middle of execve");
-        assert_eq!(told_by("", library), None, "it has ended");
-        assert_eq!(told_by(&without, None), Some(false), "without a library, the same mappings decide");
-    }
-
-    /// A line may arrive in several reads, and one read may bring several lines.
-    #[test]
-    fn each_complete_matching_line_is_reported_once() {
-        let (events, told) = mpsc::channel();
-        let mut lines = Lines { each: Regex::new("^proof [0-9]+$").unwrap(), events, partial: Vec::new() };
-        let mut told = |bytes: &[u8]| {
-            lines.take(bytes);
-            told.try_iter().count()
-        };
-        assert_eq!(told(b"start\npro"), 0);
-        assert_eq!(told(b"of 1"), 0);
-        assert_eq!(told(b"\nproof 2\nno proof 3\nproof 4\npr"), 3);
-        assert_eq!(told(b"oof 5x\n"), 0);
+        let library = "/usr/lib/libjemalloc.so.2";
+        let (early, c_library) = ("/usr/bin/sort /usr/lib/ld-linux-x86-64.so.2 [stack]", "/usr/lib/libc.so.6");
+        for (paths, library, expected) in [
+            (early.to_owned(), Some(library), None),
+            (format!("{early} {library}"), Some(library), Some(true)),
+            (format!("{early} {c_library}"), Some(library), Some(false)),
+            // It may be in the middle of execve, or it has ended.
+            ("/usr/bin/sort [heap]".into(), Some(library), None),
+            (String::new(), Some(library), None),
+            (format!("{early} {c_library}"), None, Some(false)),
+        ] {
+            let maps: String = paths.split(' ').map(|path| format!("7f00-7f01 r-xp 0 0 9   {path}\n")).collect();
+            assert_eq!(told_by(&maps, library.map(Path::new)), expected, "{paths}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::preload::{Candidate, Target};
 use super::process::{self, Ran, Task};
-use super::{Job, candidates, environment, inherited};
+use super::{Job, candidates, inherited};
 use crate::arms::{OURS, Variables};
 use crate::machine::process::{Sampler, page_bytes};
 use crate::measure::{Interrupt, new_folder};
@@ -31,7 +31,7 @@ const MAX_FUNCTIONS: usize = 10;
 /// Runs the command twice, and returns the text for stdout.
 pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<String> {
     let target = Target::of(&job.command)?;
-    let (preloaded, _) = inherited(environment());
+    let (preloaded, _) = inherited();
     let name = target.name;
     process::adopt_orphans()?;
     let (folder, _) = new_folder(job.measured.out.as_deref(), &format!("profile-{name}"))?;

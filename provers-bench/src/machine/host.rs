@@ -1,4 +1,4 @@
-//! The host: its kind, its processor, its memory, the kernel's settings for memory, and the limits of this process.
+//! The host: its kind, the memory that it has, the kernel's settings for memory, and the limits of this process.
 
 use super::process::{field_bytes, huge_page_bytes};
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    fn observe() -> Self {
+    pub(super) fn observe() -> Self {
         let reported = line_of("/sys/module/page_reporting/parameters/page_reporting_order");
         let folio = |kib: u64| Some((kib, chosen(&format!("hugepages-{kib}kB/enabled"))?));
         Self {
@@ -56,67 +56,24 @@ impl Display for Kind {
     }
 }
 
-/// The facts about the host. Fields are `None` if the kernel does not report them.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Host {
-    pub(crate) cpu: Option<String>,
-    /// Cores that this process may use.
-    pub(crate) cores: usize,
-    pub(crate) memory_bytes: Option<u64>,
-    /// The kernel's release.
-    pub(crate) kernel: Option<String>,
-    pub(crate) kind: Kind,
-    /// The lowest memory limit of this process's control groups.
-    pub(crate) limit_bytes: Option<u64>,
-    /// The lowest CPU limit of its control groups, in CPUs.
-    pub(crate) cpu_limit: Option<f64>,
-    /// `vm.overcommit_memory`.
-    pub(crate) overcommit: Option<u64>,
-    pub(crate) nodes: usize,
-    pub(crate) max_map_count: Option<u64>,
-}
-
-impl Host {
-    pub(crate) fn observe() -> Self {
-        let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = cpus.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(':'));
-        Self {
-            cpu: model.map(|(_, model)| model.trim().to_owned()),
-            cores: cores(),
-            memory_bytes: total_bytes(),
-            kernel: line_of("/proc/sys/kernel/osrelease"),
-            kind: Kind::observe(),
-            limit_bytes: limit_bytes(),
-            cpu_limit: cpu_limit(),
-            overcommit: number("/proc/sys/vm/overcommit_memory"),
-            nodes: nodes(),
-            max_map_count: number("/proc/sys/vm/max_map_count"),
-        }
-    }
-}
-
 /// Cores that this process may use.
 pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// The text of a file, without the white space around it.
-pub(super) fn line_of(path: &str) -> Option<String> {
+pub(super) fn line_of(path: impl AsRef<Path>) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-fn number(path: &str) -> Option<u64> {
+pub(super) fn number(path: impl AsRef<Path>) -> Option<u64> {
     line_of(path)?.parse().ok()
 }
 
-/// The active choice of a setting of transparent huge pages. For `enabled` it is `always`, `madvise` or `never`.
+/// The active choice of a setting of transparent huge pages. For `enabled` it is `always`, `madvise` or `never`. The kernel lists every
+/// choice, with the active one in brackets.
 pub(crate) fn chosen(name: &str) -> Option<String> {
-    in_brackets(&line_of(&format!("{HUGE_PAGES}/{name}"))?)
-}
-
-/// The kernel lists every choice of a setting, with the active one in brackets.
-fn in_brackets(line: &str) -> Option<String> {
-    Some(line.split_once('[')?.1.split_once(']')?.0.to_owned())
+    Some(line_of(format!("{HUGE_PAGES}/{name}"))?.split_once('[')?.1.split_once(']')?.0.to_owned())
 }
 
 /// The smallest reported block, in bytes, from the text of `page_reporting_order`. The order is -1 if no free memory is reported; some kernels
@@ -126,19 +83,21 @@ fn reported_bytes(order: &str) -> Option<u64> {
     Some((4 << 10) << order)
 }
 
-fn nodes() -> usize {
+/// The number of NUMA nodes.
+pub(super) fn nodes() -> usize {
     let names = fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten().map(|entry| entry.file_name());
     let is_node = |name: &str| name.strip_prefix("node").is_some_and(|number| number.parse::<u32>().is_ok());
     names.filter(|name| name.to_str().is_some_and(is_node)).count().max(1)
 }
 
 /// The lowest CPU limit, in CPUs. `cpu.max` has the microseconds of CPU time in each period, and the length of the period.
-fn cpu_limit() -> Option<f64> {
-    let limits = values(&groups(), "cpu.max", |text| {
+pub(super) fn cpu_limit() -> Option<f64> {
+    let limits = groups().into_iter().filter_map(|group| {
+        let text = line_of(group.join("cpu.max"))?;
         let (quota, period) = text.split_once(' ')?;
         Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?)
     });
-    limits.into_iter().min_by(f64::total_cmp)
+    limits.min_by(f64::total_cmp)
 }
 
 /// How often a request on this machine waited while the kernel moved pages to make a larger one; 0 if the kernel does not say.
@@ -162,35 +121,20 @@ pub(crate) fn large_folio_bytes() -> Option<u64> {
 /// Memory that new processes can use without swapping: the machine's `MemAvailable`, or the room below the cgroup's
 /// limit if that is less. `None` if the kernel does not say.
 pub(crate) fn available_bytes() -> Option<u64> {
-    let machine = field_bytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;
-    let room_in = |group: &PathBuf| {
-        let read = |name: &str| fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
-        // "max", which is no number, means no limit.
-        Some(read("memory.max")?.saturating_sub(read("memory.current")?))
-    };
+    let machine = field_bytes("/proc/meminfo", "MemAvailable:")?;
+    // "max", which is no number, means no limit.
+    let room_in =
+        |group: &PathBuf| Some(number(group.join("memory.max"))?.saturating_sub(number(group.join("memory.current"))?));
     Some(groups().iter().filter_map(room_in).fold(machine, u64::min))
 }
 
-/// Total memory of the machine.
-pub(crate) fn total_bytes() -> Option<u64> {
-    field_bytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
-}
-
 /// The lowest memory limit of this process's control groups (v2, else v1); `None` if there is none.
-fn limit_bytes() -> Option<u64> {
-    let of_version_2 = values(&groups(), "memory.max", |text| text.parse().ok()).into_iter().min();
-    of_version_2.or_else(|| {
-        let folders = folders("/sys/fs/cgroup/memory", |line| Some(line.split_once(":memory:/")?.1));
-        let limit = values(&folders, "memory.limit_in_bytes", |text| text.parse().ok()).into_iter().min();
-        // Version 1 shows a number of some exabytes if there is no limit.
-        limit.filter(|&limit| limit < 1 << 60)
-    })
-}
-
-/// The values of the file `name` in the folders of a control group and of its parents, whose limits apply as well. `parse` returns
-/// `None` for no limit.
-fn values<T>(folders: &[PathBuf], name: &str, parse: impl Fn(&str) -> Option<T>) -> Vec<T> {
-    folders.iter().filter_map(|folder| parse(fs::read_to_string(folder.join(name)).ok()?.trim())).collect()
+pub(super) fn limit_bytes() -> Option<u64> {
+    let of_version_1 = || folders("/sys/fs/cgroup/memory", |line| Some(line.split_once(":memory:/")?.1));
+    let lowest = |groups: Vec<PathBuf>, name| groups.iter().filter_map(|group| number(group.join(name))).min();
+    // Version 1 shows a number of some exabytes if there is no limit.
+    lowest(groups(), "memory.max")
+        .or_else(|| lowest(of_version_1(), "memory.limit_in_bytes").filter(|&limit| limit < 1 << 60))
 }
 
 /// The folders of this process's control group (v2) and of those above it.
@@ -210,12 +154,6 @@ fn folders(root: &str, path_of: impl Fn(&str) -> Option<&str>) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_kernels_choice_is_the_word_in_brackets() {
-        assert_eq!(in_brackets("always [madvise] never").as_deref(), Some("madvise"));
-        assert_eq!(in_brackets("none"), None);
-    }
 
     #[test]
     fn a_host_description_names_virtualisation_and_huge_pages() {

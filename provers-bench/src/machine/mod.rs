@@ -7,7 +7,8 @@
 pub(crate) mod host;
 pub(crate) mod process;
 
-use host::{Host, Kind, line_of};
+use host::{Kind, line_of, number};
+use process::field_bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::path::Path;
@@ -26,6 +27,12 @@ pub(crate) struct Machine {
     pub(crate) transparent_huge_pages: Option<String>,
     /// `None` in results from before it was recorded.
     pub(crate) kind: Option<Kind>,
+    /// The lowest memory limit of this process's control groups.
+    pub(crate) limit_bytes: Option<u64>,
+    /// The lowest CPU limit of its control groups, in CPUs.
+    pub(crate) cpu_limit: Option<f64>,
+    pub(crate) numa_nodes: Option<usize>,
+    pub(crate) max_map_count: Option<u64>,
     /// `vm.overcommit_memory`.
     pub(crate) overcommit_memory: Option<String>,
     /// Load averages when the run started; high values mean that other programs were busy.
@@ -42,18 +49,24 @@ pub(crate) struct Machine {
 impl Machine {
     /// Reads the current state.
     pub(crate) fn observe() -> Self {
-        let host = Host::observe();
+        let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = cpus.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(':'));
+        let kind = Kind::observe();
         let status = git(&["status", "--porcelain"]);
         let here = env::current_dir().unwrap_or_default();
         let lockfile = here.ancestors().map(|folder| folder.join("Cargo.lock")).find(|path| path.is_file());
         Self {
-            cpu: host.cpu,
-            cores: host.cores,
-            memory_bytes: host.memory_bytes,
-            kernel: host.kernel,
-            transparent_huge_pages: host.kind.huge_pages.clone(),
-            kind: Some(host.kind),
-            overcommit_memory: host.overcommit.map(|mode| mode.to_string()),
+            cpu: model.map(|(_, model)| model.trim().to_owned()),
+            cores: host::cores(),
+            memory_bytes: field_bytes("/proc/meminfo", "MemTotal:"),
+            kernel: line_of("/proc/sys/kernel/osrelease"),
+            transparent_huge_pages: kind.huge_pages.clone(),
+            kind: Some(kind),
+            limit_bytes: host::limit_bytes(),
+            cpu_limit: host::cpu_limit(),
+            numa_nodes: Some(host::nodes()),
+            max_map_count: number("/proc/sys/vm/max_map_count"),
+            overcommit_memory: line_of("/proc/sys/vm/overcommit_memory"),
             load_average: line_of("/proc/loadavg"),
             started_at: jiff::Timestamp::now(),
             build: BuildInfo::current(),

@@ -42,8 +42,8 @@ type Arms<'r, 'a> = Rounds<'r, Proving<'a>>;
 
 /// The rounds of `spec` under `plan`. No round starts after `deadline`.
 pub(super) fn schedule(plan: &Plan, spec: &WorkloadSpec, deadline: Option<Instant>) -> Schedule {
-    let (rounds, processes, precision) = (plan.rounds, plan.processes(spec), plan.measured.until_precise);
-    Schedule { rounds, processes, is_cold_first: true, precision, deadline }
+    let (rounds, precision) = (plan.args.rounds, plan.args.measured.until_precise);
+    Schedule { rounds, processes: plan.processes(spec), is_cold_first: true, precision, deadline }
 }
 
 /// Runs one point until its rounds end, `deadline` passes, or the user interrupts it. `folder` has the arms' binaries.
@@ -63,18 +63,20 @@ pub(super) fn run(
         (Proving { contestant, child: None, made: 0 }, result)
     });
     let schedule = schedule(plan, workload.spec, deadline);
-    let mut arms = Rounds::new(arms, schedule, (plan.measured.seed, plan.timeout), interrupt, output);
+    let columns = (workload.spec.name.to_owned(), workload.log_rows, threads);
+    let mut arms =
+        Rounds::new(arms, columns, schedule, (plan.args.measured.seed, plan.args.timeout), interrupt, output);
     let memory = Budget { available_bytes: host::available_bytes(), peaks: Vec::new() };
     let mut lockstep = Lockstep { plan, folder, point, stack_bytes: 0, memory, warm_rounds: 0 };
     let ended = arms.run(|arms, process| {
         lockstep.stack_bytes = arms.randomness.random();
         match plan.slots {
-            Some(slots) => lockstep.turns(arms, process, slots),
+            Some(slots) => lockstep.all_slots_of(arms, process, slots),
             None => lockstep.all_rounds_of(arms, process),
         }
     })?;
-    for pass in 0..plan.alone {
-        lockstep.alone(&mut arms, pass);
+    for pass in 0..plan.args.alone {
+        lockstep.alone(&mut arms, pass)?;
     }
     Ok(WorkloadResult {
         workload: workload.spec.name.into(),
@@ -123,7 +125,7 @@ impl<'a> Lockstep<'a> {
         let last = Trial { process, round: self.warm_rounds, order: 0, input: 0 };
         for index in 0..arms.runners.len() {
             let runner = &mut arms.runners[index];
-            if arms.interrupt.is_raised() && runner.made < runner.expected {
+            if arms.interrupt.is_raised() {
                 // Its process may be in the middle of a proof, so it is killed.
                 runner.arm.child = None;
             } else if let Err(outcome) = runner.end_child(last) {
@@ -135,9 +137,9 @@ impl<'a> Lockstep<'a> {
 
     /// One proof of every arm for each of these rounds. Round 0 starts the arms' processes.
     fn rounds(&mut self, arms: &mut Arms<'_, 'a>, process: u32, rounds: Range<u32>) -> anyhow::Result<()> {
-        let (size, schedule, place) = (self.size(), arms.schedule, self.place());
+        let (size, schedule) = (self.size(), arms.schedule);
         let name = |round| name_of(&size, schedule, process, round);
-        arms.trials(process, rounds, place, name, |arms, index, trial| self.trial(arms, index, trial))
+        arms.trials(process, rounds, name, |arms, index, trial| self.trial(arms, index, trial))
     }
 
     /// Runs the trial of one arm. The error says why the arm drops out.
@@ -148,6 +150,7 @@ impl<'a> Lockstep<'a> {
         if is_first && let Err(reason) = self.memory.admits(baseline_waits) {
             return Err(Outcome::LeftOut { reason });
         }
+        let begun = Instant::now();
         if trial.round == 0 {
             self.start(arms, index, trial)?;
         }
@@ -159,38 +162,32 @@ impl<'a> Lockstep<'a> {
             self.memory.peaks.extend(last.map(|sample| sample.peak_rss_bytes));
         }
         let time = Duration::from_nanos(last.map_or(0, |sample| sample.wall_ns));
-        ended.inspect_err(|_| runner.arm.child = None).map(|()| time)
+        ended.inspect_err(|_| runner.arm.child = None)?;
+        arms.slowest = arms.slowest.max(begun.elapsed());
+        Ok(time)
     }
 
-    /// One turn of every arm, in random order, with proofs at fixed times, as a node or a service makes them. Each arm
-    /// is alone on the machine, makes one proof at each tick, and idles in between. Returns the reason if the run ends
-    /// here.
-    fn turns(&mut self, arms: &mut Arms<'_, 'a>, process: u32, slots: Slots) -> anyhow::Result<Option<Ended>> {
+    /// One turn of every arm, with proofs at fixed times, as a node or a service makes them. Each arm is alone on the machine,
+    /// makes one proof at each tick, and idles in between. Returns the reason if the run ends here.
+    fn all_slots_of(&mut self, arms: &mut Arms<'_, 'a>, process: u32, slots: Slots) -> anyhow::Result<Option<Ended>> {
         // All arms prove the same inputs.
         let inputs: Vec<u64> = (0..slots.proofs).map(|_| arms.randomness.random()).collect();
-        for (place, index) in arms.order().into_iter().enumerate() {
-            if arms.schedule.is_out_of_time() {
-                return Ok(Some(Ended::OutOfTime));
+        let mut ended = None;
+        arms.turns(slots.proofs, |arms, index, order| {
+            if ended.is_some() || arms.schedule.is_out_of_time() {
+                ended = Some(Ended::OutOfTime);
+                return Ok(());
             }
-            let first = Trial { process, round: 0, order: place as u32, input: inputs[0] };
-            let before = arms.runners[index].result.samples.len();
-            let ended = self.turn_of(arms, index, first, slots, &inputs);
-            arms.keep(index, before, self.place())?;
-            match ended {
-                Ok(()) => {}
-                Err(Outcome::Interrupted) => {
-                    arms.runners[index].arm.child = None;
-                    return Ok(Some(Ended::Interrupted));
-                }
-                Err(outcome) => drop_out(arms, index, outcome),
-            }
-        }
+            let first = Trial { process, round: 0, order, input: inputs[0] };
+            let proved = self.slots_of(arms, index, first, slots, &inputs);
+            proved.inspect_err(|_| arms.runners[index].arm.child = None)
+        })?;
         self.warm_rounds += slots.proofs - 1;
-        Ok(None)
+        Ok(ended)
     }
 
     /// The turn of one arm, after a pause and in a process of its own. The error says why the arm drops out.
-    fn turn_of(
+    fn slots_of(
         &self,
         arms: &mut Arms<'_, 'a>,
         index: usize,
@@ -236,32 +233,23 @@ impl<'a> Lockstep<'a> {
         runner.end_child(first)
     }
 
-    /// One pass over all arms in random order. Each arm makes one first proof, after a pause and alone on the machine.
-    fn alone(&mut self, arms: &mut Arms<'_, 'a>, pass: u32) {
-        let input = arms.randomness.random();
+    /// One pass over all arms. Each arm makes one first proof, after a pause and alone on the machine.
+    fn alone(&mut self, arms: &mut Arms<'_, 'a>, pass: u32) -> anyhow::Result<()> {
         self.stack_bytes = arms.randomness.random();
-        let what = format!("{}, alone (pass {} of {})", self.size(), pass + 1, self.plan.alone);
-        for (place, index) in arms.order().into_iter().enumerate() {
-            if arms.interrupt.is_raised() {
-                return;
-            }
+        let what = format!("{}, alone (pass {} of {})", self.size(), pass + 1, self.plan.args.alone);
+        let name = |_| what.clone();
+        arms.trials(pass, 0..1, name, |arms, index, trial| {
             let limit = self.limit(arms);
-            arms.output.progress.begins(&what, &arms.runners[index].result.label);
             arms.interrupt.sleep(ALONE_PAUSE);
-            let trial = Trial { process: pass, round: 0, order: place as u32, input };
             let started = self.start(arms, index, trial);
-            match started.and_then(|()| arms.runners[index].prove_alone(trial, limit, arms.interrupt)) {
-                Ok(()) => {}
+            let runner = &mut arms.runners[index];
+            let proved = started.and_then(|()| runner.prove_alone(trial, limit, arms.interrupt));
+            match proved.inspect_err(|_| runner.arm.child = None) {
                 // The samples of its rounds are complete, so the arm keeps its outcome.
-                Err(Outcome::Interrupted) => arms.runners[index].arm.child = None,
-                Err(outcome) => drop_out(arms, index, outcome),
+                Err(Outcome::Interrupted) => Ok(Duration::ZERO),
+                proved => proved,
             }
-        }
-        let times = arms.runners.iter().filter_map(|runner| {
-            let proof = runner.result.alone.iter().find(|proof| proof.pass == pass)?;
-            Some(format!("{} {}", runner.result.label, format::time(proof.sample.wall_ns)))
-        });
-        arms.output.progress.round_done(&what, &times.collect::<Vec<_>>().join(", "));
+        })
     }
 
     /// Starts the next child of an arm and sets the workload up in it.
@@ -277,7 +265,7 @@ impl<'a> Lockstep<'a> {
             prover: self.plan.prover.name.into(),
             workload: workload.spec.name.into(),
             log_rows: workload.log_rows,
-            concurrent: self.plan.concurrent,
+            concurrent: self.plan.args.concurrent,
             requires: arm.requires(),
             stack_bytes: self.stack_bytes,
         };
@@ -294,22 +282,10 @@ impl<'a> Lockstep<'a> {
         arms.limit(first_wait(self.point.workload))
     }
 
-    /// The columns of samples.csv that name the point: workload, rows (log2) and threads.
-    fn place(&self) -> (&'static str, u32, usize) {
-        let Point { workload, threads } = self.point;
-        (workload.spec.name, workload.log_rows, threads)
-    }
-
     fn size(&self) -> String {
         let Point { workload, threads } = self.point;
         format!("{} 2^{}, threads {threads}", workload.spec.name, workload.log_rows)
     }
-}
-
-/// Takes an arm out of the rounds, and kills its child.
-fn drop_out(arms: &mut Arms<'_, '_>, index: usize, outcome: Outcome) {
-    arms.leave(index, outcome);
-    arms.runners[index].arm.child = None;
 }
 
 /// The name of a round in the messages.
@@ -379,12 +355,12 @@ impl Runner<'_> {
 
     /// Makes one proof in a process that was started for it, reads its resident memory after 1 and 10 idle seconds, and
     /// ends the process.
-    fn prove_alone(&mut self, trial: Trial, limit: Duration, interrupt: &Interrupt) -> Result<(), Outcome> {
+    fn prove_alone(&mut self, trial: Trial, limit: Duration, interrupt: &Interrupt) -> Result<Duration, Outcome> {
         let (sample, reason) = self.ask(trial, limit)?;
         if let Some(reason) = reason {
             return Err(trial.failed(reason));
         }
-        let pid = self.pid();
+        let (pid, time) = (self.pid(), Duration::from_nanos(sample.wall_ns));
         let [rss_after_1_s_bytes, rss_after_10_s_bytes] = [1, 9].map(|seconds| {
             interrupt.sleep(Duration::from_secs(seconds));
             Resident::of(pid).map(|resident| resident.bytes())
@@ -393,7 +369,8 @@ impl Runner<'_> {
             let (pass, order) = (trial.process, trial.order);
             self.result.alone.push(AloneProof { pass, order, rss_after_1_s_bytes, rss_after_10_s_bytes, sample });
         }
-        self.end_child(trial)
+        self.end_child(trial)?;
+        Ok(time)
     }
 
     /// Why a proof does not count; `None` if it counts.

@@ -6,9 +6,9 @@
 //! - `process`: requests to one child and its answers, and the handling of Ctrl-C
 //! - `binaries`: builds the arms' programs
 
-use crate::plan::{Plan, Point};
+use crate::plan::{MeasuredArgs, Plan, Point};
 use crate::report::{self, Style};
-use crate::results::{Run, SampleLog, Timed, predictions};
+use crate::results::{Run, SampleLog, WorkloadResult, predictions};
 use anyhow::Context;
 use std::fs;
 use std::io::{ErrorKind, Write, stdout};
@@ -25,22 +25,18 @@ pub(crate) use rounds::{ArmRunner, Output, Progress, Rounds, Schedule, Trial};
 
 /// Runs a plan with the arms' binaries in `folder`, shows its tables and writes its files.
 pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Run> {
-    let (run_folder, name) = new_folder(plan.measured.out.as_deref(), plan.prover.name)?;
-    let of_an_arm = |point: &Point| lockstep::schedule(plan, point.workload.spec, None).trials();
-    let proofs = plan.points.iter().map(of_an_arm).sum::<u64>() * plan.contestants.len() as u64;
-    let samples = SampleLog::create(&run_folder, name.clone())?;
-    let mut output = Output { progress: Progress::new(proofs, Timed::Proofs.noun()), samples };
-    let mut run = Run {
-        threads: plan.threads,
-        concurrent: plan.concurrent,
-        sweep: plan.sweep,
-        ..Run::begin(name, plan.prover.name, plan.measured.seed, plan.rounds)
-    };
+    let (args, measured) = (&plan.args, &plan.args.measured);
+    let rounds = |point: &Point| lockstep::schedule(plan, point.workload.spec, None).trials() + u64::from(args.alone);
+    let mut recording =
+        Recording::begin(plan.prover.name, measured, args.rounds, plan.points.iter().map(rounds).sum())?;
+    let run = &mut recording.run;
+    (run.threads, run.concurrent, run.sweep) = (plan.threads(), args.concurrent, plan.sweep);
     let most = plan.points.iter().map(|point| point.threads).max().unwrap_or(0);
     if most > run.machine.cores {
-        output.progress.note(&format!("{most} threads on {} cores: times will scatter", run.machine.cores));
+        let note = format!("{most} threads on {} cores: times will scatter", run.machine.cores);
+        recording.output.progress.note(&note);
     }
-    let end = plan.measured.max_time.map(|time| Instant::now() + time);
+    let end = measured.max_time.map(|time| Instant::now() + time);
     for (index, &point) in plan.points.iter().enumerate() {
         if interrupt.is_raised() {
             break;
@@ -48,35 +44,62 @@ pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::
         // The remaining points share the remaining time evenly.
         let left = (plan.points.len() - index) as u32;
         let deadline = end.map(|end| Instant::now() + end.saturating_duration_since(Instant::now()) / left);
-        let result = lockstep::run(plan, folder, point, deadline, interrupt, &mut output)?;
-        if !plan.measured.json {
-            let section = report::section(&run, &result, Style::Terminal);
-            output.progress.aside(|| print(&format!("{section}\n")));
+        let result = lockstep::run(plan, folder, point, deadline, interrupt, &mut recording.output)?;
+        if !measured.json {
+            let section = report::section(&recording.run, &result, Style::Terminal);
+            recording.output.progress.aside(|| print(&format!("{section}\n")));
         }
-        run.workloads.push(result);
-        run.interrupted = interrupt.is_raised();
         // Written after each workload, so that a run that is cut short retains the earlier ones.
-        report::write(&run_folder, &run)?;
+        recording.add(result, interrupt)?;
     }
-    run.interrupted = interrupt.is_raised();
-    run.predictions = plan.predict.map_or_else(Vec::new, |log_rows| predictions(&run.workloads, log_rows));
-    report::write(&run_folder, &run)?;
-    output.progress.finish();
-    conclude(&run, &run_folder, plan.measured.json, &report::curves(&run, Style::Terminal))?;
-    Ok(run)
+    let run = &mut recording.run;
+    run.predictions = args.predict.map_or_else(Vec::new, |log_rows| predictions(&run.workloads, log_rows));
+    let curves = report::curves(run, Style::Terminal);
+    recording.end(interrupt, measured.json, &curves)
 }
 
-/// Prints the final output of a run whose files are in `folder`: the result as JSON, or `text`.
-pub(crate) fn conclude(run: &Run, folder: &Path, json: bool, text: &str) -> anyhow::Result<()> {
-    let page = folder.join(report::REPORT);
-    let written = format!("{}\nsamples.csv, result.json and table.md are beside it\n", page.display());
-    if json {
-        print(&report::json(run)?);
-        eprint!("{written}");
-    } else {
-        print(&format!("{text}{written}"));
+/// A run in the making: its folder, its record, and its progress.
+pub(crate) struct Recording {
+    folder: PathBuf,
+    pub(crate) run: Run,
+    pub(crate) output: Output,
+}
+
+impl Recording {
+    /// Creates the folder of a run of `prover`, which may be a command. `rounds` are those of a workload, and `all_rounds` those of the
+    /// whole run.
+    pub(crate) fn begin(prover: &str, measured: &MeasuredArgs, rounds: u32, all_rounds: u64) -> anyhow::Result<Self> {
+        let (folder, name) = new_folder(measured.out.as_deref(), prover)?;
+        let samples = SampleLog::create(&folder, name.clone())?;
+        let output = Output { progress: Progress::new(all_rounds), samples };
+        Ok(Self { folder, run: Run::begin(name, prover, measured.seed, rounds), output })
     }
-    Ok(())
+
+    /// Adds a workload, and writes the files.
+    pub(crate) fn add(&mut self, result: WorkloadResult, interrupt: &Interrupt) -> anyhow::Result<()> {
+        self.run.workloads.push(result);
+        self.write(interrupt)
+    }
+
+    fn write(&mut self, interrupt: &Interrupt) -> anyhow::Result<()> {
+        self.run.interrupted = interrupt.is_raised();
+        report::write(&self.folder, &self.run)
+    }
+
+    /// Writes the files, and prints the result as JSON, or `text`.
+    pub(crate) fn end(mut self, interrupt: &Interrupt, json: bool, text: &str) -> anyhow::Result<Run> {
+        self.write(interrupt)?;
+        self.output.progress.finish();
+        let page = self.folder.join(report::REPORT);
+        let written = format!("{}\nsamples.csv, result.json and table.md are beside it\n", page.display());
+        if json {
+            print(&report::json(&self.run)?);
+            eprint!("{written}");
+        } else {
+            print(&format!("{text}{written}"));
+        }
+        Ok(self.run)
+    }
 }
 
 /// Creates the folder of a new run of this prover or command, and returns it with its name. The name has the start

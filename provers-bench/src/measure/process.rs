@@ -9,9 +9,9 @@ use crate::workloads::Concurrent;
 use anyhow::Context;
 use nix::sys::signal::Signal;
 use std::collections::VecDeque;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,62 +21,49 @@ use std::time::{Duration, Instant};
 
 /// How long a child may take to exit after its stdin closes.
 const EXIT_PATIENCE: Duration = Duration::from_secs(20);
-/// Number of lines retained from the end of a child's stderr.
-const STDERR_LINES: usize = 20;
+/// Number of lines retained from the end of a child's output.
+const LAST_LINES: usize = 20;
+/// A longer line is read in parts, so that output without line feeds takes little memory.
+const MAX_LINE_BYTES: u64 = 1 << 20;
 /// Longest text that a failure's reason quotes.
 const QUOTED_CHARS: usize = 200;
 
-/// Why a child gave no usable answer.
+/// Why a process gave no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    #[error("cannot start {}: {source}", binary.display())]
-    Start { binary: PathBuf, source: io::Error },
+    /// The process failed, for this reason.
     #[error("{0}")]
-    Died(String),
-    #[error("hung: no answer within {} s, killed", limit.as_secs())]
-    Hung { limit: Duration },
-    #[error("answered garbage: {0:?}, killed")]
-    Garbage(String),
-    #[error("{0}")]
-    Workload(String),
-    /// The user asked to stop; the child did not fail.
+    Failed(String),
+    /// The user asked to stop; the process did not fail.
     #[error("interrupted")]
     Interrupted,
 }
 
+impl Failure {
+    /// The failure of a process that was killed after `limit`.
+    pub(crate) fn hung(limit: Duration) -> Self {
+        Self::Failed(format!("hung: no answer within {} s, killed", limit.as_secs()))
+    }
+}
+
 /// A running child. Dropping it kills the process.
 pub(crate) struct ChildProcess {
-    binary: PathBuf,
     child: Child,
     /// The lines of its stdout. The channel disconnects when the child closes its stdout.
     answers: Receiver<String>,
-    stderr: Option<JoinHandle<VecDeque<String>>>,
+    stderr: Option<Reader<()>>,
     interrupt: Interrupt,
 }
 
 impl ChildProcess {
     /// Starts `binary` with `environment` added to the driver's own.
     pub(crate) fn start(binary: &Path, environment: &Variables, interrupt: &Interrupt) -> Result<Self, Failure> {
-        let mut child = Command::new(binary)
-            .envs(environment.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            // A terminal sends Ctrl-C to the driver's whole process group. In its own group the child does not die of it,
-            // so the driver does not mistake the interrupt for a failure.
-            .process_group(0)
-            .spawn()
-            .map_err(|source| Failure::Start { binary: binary.to_owned(), source })?;
+        let mut child = spawn(Command::new(binary).stdin(Stdio::piped()), environment)?;
         let (sender, answers) = mpsc::channel();
-        if let Some(stdout) = child.stdout.take() {
-            // A line that is not valid text counts as garbage, so it must be forwarded too.
-            let lines = BufReader::new(stdout).split(b'\n').map_while(Result::ok);
-            // The send fails only if the receiver is gone.
-            let mut forward = move |line: Vec<u8>| sender.send(String::from_utf8_lossy(&line).into_owned()).ok();
-            thread::spawn(move || lines.into_iter().try_for_each(&mut forward));
-        }
-        let stderr = child.stderr.take().map(|stderr| thread::spawn(move || last_lines(stderr)));
-        Ok(Self { binary: binary.to_owned(), child, answers, stderr, interrupt: interrupt.clone() })
+        // A line that is not valid text counts as garbage, so it must be forwarded too. The send fails only if the receiver is gone.
+        read_lines(child.stdout.take(), sender, |sender, line| _ = sender.send(text_of(line)));
+        let stderr = read_lines(child.stderr.take(), (), |(), _| ());
+        Ok(Self { child, answers, stderr: Some(stderr), interrupt: interrupt.clone() })
     }
 
     /// The process id.
@@ -89,10 +76,9 @@ impl ChildProcess {
     pub(crate) fn set_up(&mut self, request: &Request, limit: Duration) -> Result<Identity, Failure> {
         match self.ask(request, limit)? {
             Reply::Ready(identity) if identity.build == BuildInfo::current() => Ok(identity),
-            Reply::Ready(_) => {
-                let (binary, again) = (self.binary.display(), "`cargo build --release --bins` builds all");
-                Err(Failure::Workload(format!("not built from prove-bench's sources and flags: {binary} ({again})")))
-            }
+            Reply::Ready(_) => Err(Failure::Failed(
+                "not built from prove-bench's sources and flags: `cargo build --release --bins` builds all".into(),
+            )),
             other => Err(self.unexpected(other)),
         }
     }
@@ -108,11 +94,7 @@ impl ChildProcess {
     /// Lets the child exit by itself and returns the last lines of its stderr. A failing exit fails the arm.
     pub(crate) fn finish(mut self) -> Result<Vec<String>, Failure> {
         drop(self.child.stdin.take());
-        match self.exit_status(EXIT_PATIENCE) {
-            Some(status) if status.success() => Ok(self.stderr_tail()),
-            Some(status) => Err(self.died(status, " while exiting")),
-            None => Err(Failure::Hung { limit: EXIT_PATIENCE }),
-        }
+        self.exited(" while exiting")
     }
 
     fn ask(&mut self, request: &Request, limit: Duration) -> Result<Reply, Failure> {
@@ -129,7 +111,7 @@ impl ChildProcess {
                 Err(RecvTimeoutError::Timeout) if since.elapsed() < limit => {}
                 Err(RecvTimeoutError::Timeout) => {
                     self.kill();
-                    return Err(Failure::Hung { limit });
+                    return Err(Failure::hung(limit));
                 }
             }
         }
@@ -137,44 +119,39 @@ impl ChildProcess {
 
     fn unexpected(&mut self, reply: Reply) -> Failure {
         match reply {
-            Reply::Failed { reason } => Failure::Workload(reason),
+            Reply::Failed { reason } => Failure::Failed(reason),
             other => self.garbage(&format!("{other:?}")),
         }
     }
 
     fn garbage(&mut self, answer: &str) -> Failure {
         self.kill();
-        Failure::Garbage(answer.chars().take(QUOTED_CHARS).collect())
+        let quoted: String = answer.chars().take(QUOTED_CHARS).collect();
+        Failure::Failed(format!("answered garbage: {quoted:?}, killed"))
     }
 
     /// The failure of a child whose pipe closed.
     fn gone(&mut self) -> Failure {
-        match self.exit_status(EXIT_PATIENCE) {
-            Some(status) => self.died(status, ""),
-            None => Failure::Died("closed its output without exiting, killed".into()),
-        }
+        self.exited("").err().unwrap_or_else(|| Failure::Failed("exited without an answer".into()))
     }
 
-    fn died(&mut self, status: ExitStatus, when: &str) -> Failure {
-        Failure::Died(how_it_died(status, when, self.stderr_tail()))
-    }
-
-    /// Waits for the exit status of a child that is about to exit. After `patience`, kills the child and returns
-    /// `None`.
-    fn exit_status(&mut self, patience: Duration) -> Option<ExitStatus> {
+    /// Waits until the child exits by itself, and returns the last lines of its stderr. A failing exit is an error, in which `when` says
+    /// what the child was doing.
+    fn exited(&mut self, when: &str) -> Result<Vec<String>, Failure> {
         let since = Instant::now();
-        while since.elapsed() < patience {
+        while since.elapsed() < EXIT_PATIENCE {
             if let Ok(Some(status)) = self.child.try_wait() {
-                return Some(status);
+                let stderr = self.stderr.take().and_then(|reader| reader.join().ok()).unwrap_or_default().0;
+                return if status.success() {
+                    Ok(stderr)
+                } else {
+                    Err(Failure::Failed(how_it_died(status, when, stderr)))
+                };
             }
             thread::sleep(Duration::from_millis(5));
         }
         self.kill();
-        None
-    }
-
-    fn stderr_tail(&mut self) -> Vec<String> {
-        self.stderr.take().and_then(|reader| reader.join().ok()).unwrap_or_default().into()
+        Err(Failure::hung(EXIT_PATIENCE))
     }
 
     fn kill(&mut self) {
@@ -218,7 +195,7 @@ pub(crate) fn prove(
     for number in 1..=proofs {
         let (sample, refusal) = child.prove(number - 1, u64::from(number - 1), PATIENCE)?;
         if let Some(reason) = refusal {
-            return Err(Failure::Workload(format!("proof {number} was refused: {reason}")));
+            return Err(Failure::Failed(format!("proof {number} was refused: {reason}")));
         }
         let noun = if prover == REPLAY { "replay" } else { "proof" };
         eprintln!("{noun} {number} of {proofs}: verified, {:.1} s", sample.wall_ns as f64 / 1e9);
@@ -242,16 +219,42 @@ pub(crate) fn how_it_died(status: ExitStatus, when: &str, stderr: Vec<String>) -
     if last_lines.is_empty() { format!("{how}{when}") } else { format!("{how}{when}: {last_lines}") }
 }
 
-/// The last lines that a process writes to stderr. Returns when the process closes it.
-pub(crate) fn last_lines(stderr: impl Read) -> VecDeque<String> {
-    let mut kept = VecDeque::with_capacity(STDERR_LINES);
-    for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
-        if kept.len() == STDERR_LINES {
-            kept.pop_front();
+/// Starts a command whose output is read, with `environment` added to the driver's own.
+pub(crate) fn spawn(command: &mut Command, environment: &Variables) -> Result<Child, Failure> {
+    command.envs(environment.iter().map(|(name, value)| (name, value))).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // A terminal sends Ctrl-C to the driver's whole process group. In its own group the command does not die of it, so the
+    // driver does not mistake the interrupt for a failure.
+    let child = command.process_group(0).spawn();
+    child.map_err(|error| Failure::Failed(format!("cannot start {}: {error}", command.get_program().display())))
+}
+
+/// A thread that reads the output of a process to its end. It returns the last lines, and the state of the reader.
+pub(crate) type Reader<T> = JoinHandle<(Vec<String>, T)>;
+
+/// Starts to read `pipe`. `see` gets each line, with its line feed if it is complete.
+pub(crate) fn read_lines<T: Send + 'static>(
+    pipe: Option<impl Read + Send + 'static>,
+    mut state: T,
+    see: fn(&mut T, &[u8]),
+) -> Reader<T> {
+    thread::spawn(move || {
+        let (mut line, mut lines) = (Vec::new(), VecDeque::new());
+        if let Some(mut pipe) = pipe.map(BufReader::new) {
+            // A read error ends the output as well.
+            while pipe.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+                see(&mut state, &line);
+                lines.push_back(line);
+                line = if lines.len() > LAST_LINES { lines.pop_front() } else { None }.unwrap_or_default();
+                line.clear();
+            }
         }
-        kept.push_back(String::from_utf8_lossy(&line).into_owned());
-    }
-    kept
+        (lines.iter().map(|line| text_of(line)).collect(), state)
+    })
+}
+
+/// A line as text, without its line feed.
+fn text_of(line: &[u8]) -> String {
+    String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line)).into_owned()
 }
 
 /// Time between two checks for an interrupt while the driver waits.

@@ -5,7 +5,7 @@ use crate::arms::BASELINE;
 use crate::measure::{Failure, Interrupt};
 use crate::results::{ArmResult, Ended, Outcome, Proof, SampleLog, WorkloadResult, format, widest_interval};
 use crate::sample::Sample;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -55,9 +55,6 @@ pub(crate) struct ArmRunner<A> {
     /// The caller's data about the arm, which its trials need.
     pub(crate) arm: A,
     pub(crate) result: ArmResult,
-    /// Proofs or runs planned in total, including those that were made.
-    pub(crate) expected: u64,
-    pub(crate) made: u64,
 }
 
 impl<A> ArmRunner<A> {
@@ -76,6 +73,8 @@ pub(crate) struct Output {
 /// The arms of one workload, and the state of their rounds.
 pub(crate) struct Rounds<'a, A> {
     pub(crate) runners: Vec<ArmRunner<A>>,
+    /// Workload, rows (log2) and threads, for the sample log.
+    point: (String, u32, usize),
     /// Index of the arm that the others are compared with.
     pub(crate) baseline: usize,
     pub(crate) schedule: Schedule,
@@ -86,24 +85,25 @@ pub(crate) struct Rounds<'a, A> {
     seed: u64,
     /// Time limit of a trial. `None` derives it from the trials so far.
     timeout: Option<Duration>,
+    /// Where the progress stands when the rounds end.
+    end: u64,
 }
 
 impl<'a, A> Rounds<'a, A> {
     pub(crate) fn new(
         arms: impl Iterator<Item = (A, ArmResult)>,
+        point: (String, u32, usize),
         schedule: Schedule,
         (seed, timeout): (u64, Option<Duration>),
         interrupt: &'a Interrupt,
         output: &'a mut Output,
     ) -> Self {
-        let runner = |(arm, result): (A, ArmResult)| {
-            let expected = if result.outcome == Outcome::Finished { schedule.trials() } else { 0 };
-            ArmRunner { arm, result, expected, made: 0 }
-        };
-        let runners: Vec<_> = arms.map(runner).collect();
+        let runners: Vec<_> = arms.map(|(arm, result)| ArmRunner { arm, result }).collect();
+        let end = output.progress.0.position() + schedule.trials();
         Self {
             baseline: baseline(&runners),
             runners,
+            point,
             schedule,
             randomness: StdRng::seed_from_u64(seed),
             slowest: Duration::ZERO,
@@ -111,6 +111,7 @@ impl<'a, A> Rounds<'a, A> {
             output,
             seed,
             timeout,
+            end,
         }
     }
 
@@ -140,23 +141,18 @@ impl<'a, A> Rounds<'a, A> {
             }
             if process >= self.schedule.processes {
                 let more = self.schedule.trials_of(process);
-                for runner in self.runners.iter_mut().filter(|runner| runner.takes_part()) {
-                    runner.expected += more;
-                    self.output.progress.0.inc_length(more);
-                }
+                self.end += more;
+                self.output.progress.0.inc_length(more);
             }
             if let Some(ended) = trials(self, process)? {
                 break ended;
             }
             process += 1;
         };
-        for runner in &mut self.runners {
-            self.output.progress.expect_fewer(runner.expected - runner.made);
-            // The interrupt can come between two trials. Then an arm has no failed trial, and may still lack rounds.
-            if ended == Ended::Interrupted && runner.takes_part() && runner.made < runner.expected {
-                runner.result.outcome = Outcome::Interrupted;
-            }
-            runner.expected = runner.made;
+        self.output.progress.0.set_position(self.end);
+        if ended == Ended::Interrupted {
+            let left = self.runners.iter_mut().filter(|runner| runner.takes_part());
+            left.for_each(|runner| runner.result.outcome = Outcome::Interrupted);
         }
         Ok(ended)
     }
@@ -165,54 +161,62 @@ impl<'a, A> Rounds<'a, A> {
         self.runners.iter().any(ArmRunner::takes_part)
     }
 
-    /// Indices of the arms that take part, in random order.
-    pub(crate) fn order(&mut self) -> Vec<usize> {
-        let mut order: Vec<_> = (0..self.runners.len()).filter(|&index| self.runners[index].takes_part()).collect();
-        order.shuffle(&mut self.randomness);
-        order
-    }
-
     /// Timeout of the next trial: at least `least`, unless the user sets one.
     pub(crate) fn limit(&self, least: Duration) -> Duration {
         self.timeout.unwrap_or_else(|| limit_after(self.slowest, least))
     }
 
-    /// Runs one trial of every arm for each of `rounds`. An arm runs all its trials before the next arm starts, and all arms get the same
-    /// inputs. `make` runs one trial of one arm: it adds the samples and returns the time, or the outcome if the arm drops out. `name` names
-    /// a round in the progress. The sample log gets `point`: workload, size and threads. An interrupt ends the rounds.
+    /// Lets every arm take a turn of this many rounds, in random order. `turn` gets the arm's index and its place in the order, and adds
+    /// samples. It returns the outcome of an arm that drops out. An interrupt ends the turns.
+    pub(crate) fn turns(
+        &mut self,
+        rounds: u32,
+        mut turn: impl FnMut(&mut Self, usize, u32) -> Result<(), Outcome>,
+    ) -> anyhow::Result<()> {
+        let mut order: Vec<_> = (0..self.runners.len()).filter(|&index| self.runners[index].takes_part()).collect();
+        order.shuffle(&mut self.randomness);
+        for (order, index) in (0..).zip(order) {
+            if self.interrupt.is_raised() {
+                break;
+            }
+            let before = self.runners[index].result.samples.len();
+            let ended = turn(self, index, order);
+            let (runner, (workload, log_rows, threads)) = (&self.runners[index], &self.point);
+            for proof in &runner.result.samples[before..] {
+                self.output.samples.append((workload, *log_rows, *threads), &runner.result.label, proof)?;
+            }
+            if let Err(outcome) = ended {
+                self.leave(index, outcome);
+            }
+        }
+        self.output.progress.0.inc(rounds.into());
+        Ok(())
+    }
+
+    /// Runs one trial of every arm for each of `rounds`. An arm runs all its trials in one [turn](Self::turns), and all arms get the same
+    /// inputs. `make` runs one trial of one arm, and returns its time, or the outcome if the arm drops out. `name` names a round in the
+    /// progress.
     pub(crate) fn trials(
         &mut self,
         process: u32,
         rounds: Range<u32>,
-        point: (&str, u32, usize),
         name: impl Fn(u32) -> String,
         mut make: impl FnMut(&mut Self, usize, Trial) -> Result<Duration, Outcome>,
     ) -> anyhow::Result<()> {
         let inputs: Vec<u64> = rounds.clone().map(|_| self.randomness.random()).collect();
         let mut times = Vec::new();
-        for (order, index) in (0..).zip(self.order()) {
+        self.turns(rounds.end - rounds.start, |arms, index, order| {
             for (round, &input) in rounds.clone().zip(&inputs) {
-                if self.interrupt.is_raised() {
-                    return Ok(());
-                }
-                if !self.runners[index].takes_part() {
+                if arms.interrupt.is_raised() {
                     break;
                 }
-                let runner = &self.runners[index].result;
-                self.output.progress.begins(&name(round), &runner.label);
-                let (before, begun) = (runner.samples.len(), Instant::now());
-                let made = make(self, index, Trial { process, round, order, input });
-                self.keep(index, before, point)?;
-                match made {
-                    Ok(time) => {
-                        self.slowest = self.slowest.max(begun.elapsed());
-                        let label = &self.runners[index].result.label;
-                        times.push((round, format!("{label} {}", format::time(time.as_nanos() as u64))));
-                    }
-                    Err(outcome) => self.leave(index, outcome),
-                }
+                arms.output.progress.begins(&name(round), &arms.runners[index].result.label);
+                let time = make(arms, index, Trial { process, round, order, input })?;
+                let label = &arms.runners[index].result.label;
+                times.push((round, format!("{label} {}", format::time(time.as_nanos() as u64))));
             }
-        }
+            Ok(())
+        })?;
         for round in rounds.filter(|_| !self.interrupt.is_raised()) {
             let of_round = times.iter().filter(|(of, _)| *of == round).map(|(_, time)| time.as_str());
             self.output.progress.round_done(&name(round), &of_round.collect::<Vec<_>>().join(", "));
@@ -220,29 +224,13 @@ impl<'a, A> Rounds<'a, A> {
         Ok(())
     }
 
-    /// Logs the arm's samples from index `before` on, and adds them to the progress.
-    pub(crate) fn keep(&mut self, index: usize, before: usize, point: (&str, u32, usize)) -> anyhow::Result<()> {
-        let runner = &mut self.runners[index];
-        let new = &runner.result.samples[before..];
-        for proof in new {
-            self.output.samples.append(point, &runner.result.label, proof)?;
-        }
-        // A run of a command counts as one trial, no matter how many intervals it has.
-        let made = if self.schedule.is_cold_first { new.len() } else { new.len().min(1) } as u64;
-        runner.made += made;
-        self.output.progress.0.inc(made);
-        Ok(())
-    }
-
     /// Removes an arm from the rounds.
     pub(crate) fn leave(&mut self, index: usize, outcome: Outcome) {
-        let runner = &mut self.runners[index];
+        let result = &mut self.runners[index].result;
         if let Some(text) = format::outcome(&outcome) {
-            self.output.progress.note(&format!("{}: {text}", runner.result.label));
+            self.output.progress.note(&format!("{}: {text}", result.label));
         }
-        self.output.progress.expect_fewer(runner.expected - runner.made);
-        runner.expected = runner.made;
-        runner.result.outcome = outcome;
+        result.outcome = outcome;
     }
 
     /// The arms' results, with their figures.
@@ -312,28 +300,23 @@ impl Schedule {
     }
 }
 
-/// Progress over a whole run, counted in proofs or in runs of a command: a bar on a terminal, one line per round elsewhere.
+/// Progress over a whole run, counted in rounds: a bar on a terminal, one line per round elsewhere.
 /// The driver draws nothing while a proof runs, so as not to disturb it.
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// The progress of a run with this many trials. `noun` names a trial.
-    pub(crate) fn new(trials: u64, noun: &str) -> Self {
+    /// The progress of a run with this many rounds.
+    pub(crate) fn new(rounds: u64) -> Self {
         let is_shown = stderr().is_terminal();
         let target = if is_shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let style = ProgressStyle::with_template(&format!("{{bar:16}} {{pos}}/{{len}} {noun}s  {{wide_msg}}"));
+        let style = ProgressStyle::with_template("{bar:16} {pos}/{len} rounds  {wide_msg}");
         let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-        Self(ProgressBar::with_draw_target(Some(trials), target).with_style(style))
+        Self(ProgressBar::with_draw_target(Some(rounds), target).with_style(style))
     }
 
     /// Shows the trial that begins.
     pub(crate) fn begins(&self, what: &str, arm: &str) {
         self.0.set_message(format!("{what}: {arm}{}", self.left()));
-    }
-
-    /// Subtracts this many trials, which will not be made.
-    fn expect_fewer(&mut self, trials: u64) {
-        self.0.dec_length(trials.min(self.open()));
     }
 
     /// Prints the times of a round that ended, unless a bar is shown.
@@ -358,22 +341,11 @@ impl Progress {
         self.0.finish_and_clear();
     }
 
-    /// Trials that are still to be made.
-    fn open(&self) -> u64 {
-        self.0.length().unwrap_or(0).saturating_sub(self.0.position())
-    }
-
-    /// The time left at the average pace so far; empty before the first trial and after the last.
+    /// The time left; empty before the first round ends and after the last.
     fn left(&self) -> String {
-        let (done, open) = (self.0.position(), self.open());
-        if done == 0 || open == 0 {
-            return String::new();
-        }
-        let seconds = (self.0.elapsed().as_secs_f64() * open as f64 / done as f64).ceil() as u64;
-        if seconds < 90 {
-            format!(", about {seconds} s left")
-        } else {
-            format!(", about {} min left", seconds.div_ceil(60))
+        match self.0.eta() {
+            Duration::ZERO => String::new(),
+            left => format!(", about {} left", HumanDuration(left)),
         }
     }
 }
@@ -387,7 +359,7 @@ mod tests {
         let found = |arms: &[&str]| {
             let mut results: Vec<_> = arms.iter().map(|arm| ArmResult::new(arm, arm)).collect();
             results[0].outcome = Outcome::LeftOut { reason: "not installed".into() };
-            let runners = results.into_iter().map(|result| ArmRunner { arm: (), result, expected: 1, made: 0 });
+            let runners = results.into_iter().map(|result| ArmRunner { arm: (), result });
             baseline(&runners.collect::<Vec<_>>())
         };
         assert_eq!(
