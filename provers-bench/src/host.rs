@@ -30,35 +30,20 @@ pub(crate) fn run(job: &Job) -> anyhow::Result<String> {
     let room = host::available_bytes().unwrap_or(TOUCHED_BYTES * 10) / 10;
     let bytes = (room.min(TOUCHED_BYTES) as usize).max(HUGE_BYTES) / HUGE_BYTES * HUGE_BYTES;
     let idle = Duration::from_secs(job.idle);
-    let touches = touches(bytes, idle)?;
-    let mut counts: Vec<usize> = (0..).map(|log2| 1 << log2).take_while(|&threads| threads < host.cores).collect();
-    counts.push(host.cores);
-    let rates = counts.into_iter().map(|threads| Ok((threads, faults_a_second(threads, bytes)?)));
+    let touches = [first_touch(Advice::NoHugePage, bytes, idle)?, first_touch(Advice::HugePage, bytes, idle)?];
+    let counts = (0..).map(|log2| 1 << log2).take_while(|&threads| threads < host.cores).chain([host.cores]);
+    let rates = counts.map(|threads| Ok((threads, faults_a_second(threads, bytes)?)));
     let rates = rates.collect::<anyhow::Result<Vec<_>>>()?;
     let settings = settings(&host, &touches);
     let facts = report::words("the host|is set to|which matters because", facts(&host));
     Ok([line(&host), cost_table(&touches, idle), rate_table(&rates), facts, text(&settings)].join("\n\n"))
 }
 
-/// The cost of each kind of page that the kernel offers.
-fn touches(bytes: usize, idle: Duration) -> anyhow::Result<Vec<Touch>> {
-    let small = first_touch(Pages::Small, bytes, idle)?;
-    // Kernels before 5.14 lack MADV_POPULATE_WRITE. The table then lacks its row.
-    let others = [Pages::Populated, Pages::Huge].map(|pages| first_touch(pages, bytes, idle).ok());
-    Ok([Some(small)].into_iter().chain(others).flatten().collect())
-}
-
-fn cost_table(touches: &[Touch], idle: Duration) -> String {
+fn cost_table(touches: &[Touch; 2], idle: Duration) -> String {
     let idle = idle.as_secs();
     let header = format!("first touch, for each 4 KiB|right after as much was freed|after {idle} idle seconds");
-    let rows = touches.iter().map(|touch| {
-        let kind = match touch.pages {
-            Pages::Small => "small pages".to_owned(),
-            Pages::Populated => "small pages, 2 MiB in a call (MADV_POPULATE_WRITE)".to_owned(),
-            Pages::Huge => {
-                format!("huge pages where the kernel makes them ({:.0}% of 2 MiB)", touch.huge_share * 100.0)
-            }
-        };
+    let huge = format!("huge pages where the kernel makes them ({:.0}% of 2 MiB)", touches[1].huge_share * 100.0);
+    let rows = ["small pages".to_owned(), huge].into_iter().zip(touches).map(|(kind, touch)| {
         let cost = |cost: Duration| format!("{:.2} us", cost.as_nanos() as f64 / 1e3);
         [kind, cost(touch.warm), cost(touch.cold)]
     });
@@ -103,11 +88,10 @@ fn facts(host: &Machine) -> [[String; 3]; 9] {
 
 /// One line on the machine.
 fn line(host: &Machine) -> String {
-    let memory = host.memory_bytes.map(|bytes| format!("{} of memory", format::bytes(bytes)));
-    let cores = Some(format!("{} {}", host.cores, if host.cores == 1 { "core" } else { "cores" }));
-    let kernel = host.kernel.as_ref().map(|kernel| format!("Linux {kernel}"));
-    let parts = [host.cpu.clone(), cores, memory, kernel, Some(host.kind_of_host())];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    let (cpu, kernel) = (report::known(host.cpu.as_deref()), report::known(host.kernel.as_deref()));
+    let cores = format!("{} {}", host.cores, if host.cores == 1 { "core" } else { "cores" });
+    let memory = host.memory_bytes.map_or("unknown".into(), format::bytes);
+    format!("{cpu}, {cores}, {memory} of memory, Linux {kernel}, {}", host.kind_of_host())
 }
 
 /// The settings as lines of a shell, each under its reason.
@@ -129,7 +113,7 @@ const WORTH: f64 = 1.25;
 const STALLS: f64 = 1.0 / 16.0;
 
 /// The settings for a prover on this host: the reason for each, and its shell commands. Empty if the defaults fit.
-fn settings(host: &Machine, touches: &[Touch]) -> Vec<(String, String)> {
+fn settings(host: &Machine, touches: &[Touch; 2]) -> Vec<(String, String)> {
     let limit = host.limit_bytes.filter(|&limit| host.memory_bytes.is_some_and(|memory| limit < memory)).map(|limit| {
         let reason =
             format!("The control group allows {}; at nine tenths of it, the arena purges.", format::bytes(limit));
@@ -158,7 +142,7 @@ fn settings(host: &Machine, touches: &[Touch]) -> Vec<(String, String)> {
 }
 
 /// The setting for a host whose free memory is fragmented, so that faults wait until the kernel has assembled a huge page.
-fn defrag(host: &Machine, touches: &[Touch]) -> Option<(String, String)> {
+fn defrag(host: &Machine, touches: &[Touch; 2]) -> Option<(String, String)> {
     let touch = touches.iter().find(|touch| touch.stalls >= STALLS)?;
     let setting = host.kind.as_ref().and_then(|kind| kind.defrag.as_deref()).unwrap_or("unknown");
     let (waited, share) = (touch.stalls * 100.0, touch.huge_share * 100.0);
@@ -172,14 +156,12 @@ fn defrag(host: &Machine, touches: &[Touch]) -> Option<(String, String)> {
 }
 
 /// The setting of huge pages that the measured costs ask for.
-fn huge_pages(host: &Machine, touches: &[Touch]) -> Option<(String, String)> {
+fn huge_pages(host: &Machine, [small, huge]: &[Touch; 2]) -> Option<(String, String)> {
     let kind = host.kind.clone().unwrap_or_default();
     if kind.huge_pages.is_none_or(|setting| setting == "never") {
         let reason = "The host forbids huge pages. Measure again after this.";
         return Some((reason.into(), "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled".into()));
     }
-    let of = |pages| touches.iter().find(|touch| touch.pages == pages);
-    let (small, huge) = (of(Pages::Small)?, of(Pages::Huge)?);
     let (warm, cold) = (small.warm.div_duration_f64(huge.warm), small.cold.div_duration_f64(huge.cold));
     // On a host that reports free memory to a hypervisor, `auto` forbids huge pages. Elsewhere it asks for them.
     match kind.reported_bytes {
@@ -210,21 +192,10 @@ const PAGE_BYTES: usize = 4 << 10;
 /// Warm touches that are measured, and tries of each rate. The median counts.
 const WARM: usize = 3;
 
-/// How memory is made resident.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pages {
-    /// Page by page, without huge pages.
-    Small,
-    /// As [`Small`](Self::Small), with one `MADV_POPULATE_WRITE` for each 2 MiB.
-    Populated,
-    /// As the kernel does it for a process that asks for huge pages (`MADV_HUGEPAGE`).
-    Huge,
-}
-
-/// The cost of a first touch of [`PAGE_BYTES`].
+/// The cost of a first touch of [`PAGE_BYTES`]. The touches of a host are those of small pages, and those of huge pages where the kernel
+/// makes them for a process that asks for them (`MADV_HUGEPAGE`).
 #[derive(Clone, Copy, Debug)]
 struct Touch {
-    pages: Pages,
     /// Right after as much memory was freed.
     warm: Duration,
     /// After the machine has idled.
@@ -236,7 +207,7 @@ struct Touch {
 }
 
 /// Measures the first touch of `bytes`, which must be whole huge pages: after `idle`, and warm.
-fn first_touch(pages: Pages, bytes: usize, idle: Duration) -> anyhow::Result<Touch> {
+fn first_touch(pages: Advice, bytes: usize, idle: Duration) -> anyhow::Result<Touch> {
     thread::sleep(idle);
     let stalled_before = host::compaction_stalls();
     let (cold, huge_share) = touched(pages, bytes)?;
@@ -245,15 +216,15 @@ fn first_touch(pages: Pages, bytes: usize, idle: Duration) -> anyhow::Result<Tou
     warm.sort();
     let each = |took: Duration| took / (bytes / PAGE_BYTES) as u32;
     let stalls = stalled as f64 / ((WARM + 1) as f64 * bytes as f64 / HUGE_BYTES as f64);
-    Ok(Touch { pages, warm: each(warm[WARM / 2]), cold: each(cold), huge_share, stalls })
+    Ok(Touch { warm: each(warm[WARM / 2]), cold: each(cold), huge_share, stalls })
 }
 
 /// The time of one first touch, and the share of the memory in huge pages.
-fn touched(pages: Pages, bytes: usize) -> anyhow::Result<(Duration, f64)> {
+fn touched(pages: Advice, bytes: usize) -> anyhow::Result<(Duration, f64)> {
     let mut mapping = Mapping::new(bytes, pages)?;
     let huge_before = process::huge_page_bytes().unwrap_or(0);
     let began = Instant::now();
-    mapping.touch(pages)?;
+    mapping.touch();
     let took = began.elapsed();
     let huge_bytes = process::huge_page_bytes().unwrap_or(0).saturating_sub(huge_before);
     Ok((took, huge_bytes as f64 / bytes as f64))
@@ -262,26 +233,25 @@ fn touched(pages: Pages, bytes: usize) -> anyhow::Result<(Duration, f64)> {
 /// Page faults a second on `threads` threads, each in a mapping of its own: the median of three tries.
 fn faults_a_second(threads: usize, bytes: usize) -> anyhow::Result<f64> {
     let each = (bytes / threads).next_multiple_of(HUGE_BYTES);
-    let mut rates = (0..WARM).map(|_| rate(threads, each)).collect::<anyhow::Result<Vec<_>>>()?;
+    let rate = |_| {
+        let mut mappings =
+            (0..threads).map(|_| Mapping::new(each, Advice::NoHugePage)).collect::<anyhow::Result<Vec<_>>>()?;
+        let start = &Barrier::new(threads + 1);
+        let began = thread::scope(|scope| {
+            for mapping in &mut mappings {
+                scope.spawn(move || {
+                    start.wait();
+                    mapping.touch();
+                });
+            }
+            start.wait();
+            Instant::now()
+        });
+        Ok((threads * each / PAGE_BYTES) as f64 / began.elapsed().as_secs_f64())
+    };
+    let mut rates = (0..WARM).map(rate).collect::<anyhow::Result<Vec<_>>>()?;
     rates.sort_by(f64::total_cmp);
     Ok(rates[WARM / 2])
-}
-
-fn rate(threads: usize, each: usize) -> anyhow::Result<f64> {
-    let mut mappings = (0..threads).map(|_| Mapping::new(each, Pages::Small)).collect::<anyhow::Result<Vec<_>>>()?;
-    let start = &Barrier::new(threads + 1);
-    let began = thread::scope(|scope| {
-        for mapping in &mut mappings {
-            scope.spawn(move || {
-                start.wait();
-                // Touching small pages can't fail.
-                mapping.touch(Pages::Small)
-            });
-        }
-        start.wait();
-        Instant::now()
-    });
-    Ok((threads * each / PAGE_BYTES) as f64 / began.elapsed().as_secs_f64())
 }
 
 /// Private memory that nothing has touched, on a boundary of 2 MiB.
@@ -292,30 +262,21 @@ struct Mapping {
 }
 
 impl Mapping {
-    fn new(bytes: usize, pages: Pages) -> anyhow::Result<Self> {
+    fn new(bytes: usize, pages: Advice) -> anyhow::Result<Self> {
         let mapped_bytes = bytes + HUGE_BYTES;
         let map = MmapMut::map_anon(mapped_bytes).with_context(|| format!("cannot map {mapped_bytes} bytes"))?;
         let address = map.as_ptr().addr();
         let start = address.next_multiple_of(HUGE_BYTES) - address;
         // A kernel without huge pages refuses both kinds of advice, and uses small pages anyway.
-        let _ =
-            map.advise_range(if pages == Pages::Huge { Advice::HugePage } else { Advice::NoHugePage }, start, bytes);
+        let _ = map.advise_range(pages, start, bytes);
         Ok(Self { map, start, bytes })
     }
 
-    fn touch(&mut self, pages: Pages) -> anyhow::Result<()> {
-        let end = self.start + self.bytes;
-        if pages == Pages::Populated {
-            return (self.start..end).step_by(HUGE_BYTES).try_for_each(|from| {
-                let populated = self.map.advise_range(Advice::PopulateWrite, from, HUGE_BYTES);
-                populated.context("MADV_POPULATE_WRITE needs Linux 5.14")
-            });
-        }
-        for from in (self.start..end).step_by(PAGE_BYTES) {
+    fn touch(&mut self) {
+        for from in (self.start..self.start + self.bytes).step_by(PAGE_BYTES) {
             // Nothing reads the byte. `black_box` keeps the compiler from dropping the write.
             *black_box(&mut self.map[from]) = 1;
         }
-        Ok(())
     }
 }
 
@@ -332,7 +293,7 @@ mod tests {
         {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let touch = first_touch(Pages::Small, 8 << 20, Duration::ZERO).expect("memory");
+        let touch = first_touch(Advice::NoHugePage, 8 << 20, Duration::ZERO).expect("memory");
         assert!(touch.warm > Duration::ZERO && touch.huge_share < 0.01, "small pages are small: {touch:?}");
     }
 
@@ -348,46 +309,34 @@ mod tests {
 
     #[test]
     fn settings_follow_from_the_costs_and_from_the_limits() {
-        // The costs of a first touch of small and of huge pages, each warm and cold.
+        // Each row has the costs of a first touch of small and of huge pages, each warm and cold, and how often a fault waited.
         let usual = [[500, 1000], [120, 300]];
         let reporting = || Machine { kind: kind("madvise", Some(2 << 20)), ..host() };
+        let forbidding = Machine { kind: kind("never", None), ..host() };
         let contained = Machine { limit_bytes: Some(8 << 30), cpu_limit: Some(2.5), ..host() };
         let odd =
             Machine { overcommit_memory: Some("2".into()), numa_nodes: Some(2), max_map_count: Some(1000), ..host() };
-        let cases: [(_, _, &[&str]); 8] = [
-            (host(), usual, &[]),
+        let cases: [(_, _, _, &[&str]); 9] = [
+            (host(), usual, 0.01, &[]),
             // On such a host, `auto` forbids huge pages. The measured costs show whether that is right.
-            (reporting(), [[500, 1700], [150, 9000]], &["export ZK_ALLOC_THP=always    # or leave it out"]),
-            (reporting(), [[500, 1700], [150, 400]], &["export ZK_ALLOC_THP=always"]),
-            (reporting(), [[500, 1700], [500, 9000]], &[]),
-            (host(), [[500, 500], [2000, 2000]], &["export ZK_ALLOC_THP=never"]),
-            (
-                Machine { kind: kind("never", None), ..host() },
-                [[500, 500], [500, 500]],
-                &["transparent_hugepage/enabled"],
-            ),
-            (contained, usual, &["export ZK_ALLOC_MAX_BYTES=7372M", "export RAYON_NUM_THREADS=2"]),
-            (odd, usual, &["vm.overcommit_memory=0", "# if it does not", "vm.max_map_count=65530"]),
+            (reporting(), [[500, 1700], [150, 9000]], 0.0, &["export ZK_ALLOC_THP=always    # or leave it out"]),
+            (reporting(), [[500, 1700], [150, 400]], 0.0, &["export ZK_ALLOC_THP=always"]),
+            (reporting(), [[500, 1700], [500, 9000]], 0.0, &[]),
+            (host(), [[500, 500], [2000, 2000]], 0.0, &["export ZK_ALLOC_THP=never"]),
+            (forbidding, [[500, 500], [500, 500]], 0.0, &["transparent_hugepage/enabled"]),
+            (host(), usual, 0.5, &["transparent_hugepage/defrag"]),
+            (contained, usual, 0.0, &["export ZK_ALLOC_MAX_BYTES=7372M", "export RAYON_NUM_THREADS=2"]),
+            (odd, usual, 0.0, &["vm.overcommit_memory=0", "# if it does not", "vm.max_map_count=65530"]),
         ];
-        for (host, costs, expected) in cases {
-            let touches = [Pages::Small, Pages::Huge].into_iter().zip(costs).map(|(pages, costs)| {
+        for (host, costs, stalls, expected) in cases {
+            let touches = costs.map(|costs| {
                 let [warm, cold] = costs.map(Duration::from_nanos);
-                Touch { pages, warm, cold, huge_share: 0.0, stalls: 0.0 }
+                Touch { warm, cold, huge_share: 0.0, stalls }
             });
-            let settings = settings(&host, &touches.collect::<Vec<_>>());
+            let settings = settings(&host, &touches);
             let lines: Vec<_> = settings.into_iter().map(|(_, line)| line).collect();
             let agree = lines.iter().zip(expected).all(|(line, end)| line.ends_with(end));
             assert!(agree && lines.len() == expected.len(), "{lines:?}, not {expected:?}");
         }
-    }
-
-    #[test]
-    fn faults_that_wait_for_huge_pages_call_for_another_defrag_setting() {
-        let (warm, cold) = (Duration::from_micros(3), Duration::from_micros(3));
-        let touch = |stalls| Touch { pages: Pages::Huge, warm, cold, huge_share: 0.4, stalls };
-        let (reason, line) = defrag(&host(), &[touch(0.5)]).expect("half of them waited");
-        assert!(reason.contains("50 of 100") && reason.contains("madvise") && reason.contains("40%"), "{reason}");
-        assert!(line.contains("defrag"));
-        assert_eq!(defrag(&host(), &[touch(0.0), touch(0.01)]), None);
     }
 }

@@ -187,11 +187,15 @@ fn a_missing_library_has_a_row_that_says_how_to_install_it() {
     let driver = bench.path("prove-bench");
     fs::copy(env!("CARGO_BIN_EXE_prove-bench"), &driver).unwrap();
     let mut driver = Command::new(driver);
-    driver.args("exec --rounds 1 --allocators glibc,zk-alloc".split(' ')).args(["--out", &bench.path("out")]);
+    driver.args("exec --rounds 1 --allocators zk-alloc,glibc-tuned".split(' ')).args(["--out", &bench.path("out")]);
     // Options after the command belong to the command, also without `--` before it.
     let text = ended(driver.args(["test", "--json"]).env_remove("CARGO"), 0).out;
     if text.contains("zk-alloc: left out: no libzk_alloc.so") {
         assert!(text.contains("--package zk-alloc-preload") && text.contains("--library PATH"), "{text}");
+        assert!(
+            text.contains("Nothing to compare glibc-tuned with"),
+            "the first that takes part is the baseline: {text}"
+        );
     } else {
         eprintln!("skipped: libzk_alloc.so is installed here");
     }
@@ -301,9 +305,9 @@ fn the_first_interval_between_lines_is_cold_and_the_others_are_warm() {
 fn stdout_is_only_json_and_the_page_has_the_advice() {
     let bench = Bench::new("exec-json");
     let lines = bench.write("lines", &lines(100_000));
-    let outcome = bench.exec("--rounds 1 --allocators glibc,glibc-tuned --json", &["sort", &lines], 0);
+    let outcome = bench.exec("--rounds 1 --allocators glibc-tuned,glibc --json", &["sort", &lines], 0);
     let printed: Value = serde_json::from_str(&outcome.out).expect("stdout is JSON");
-    assert_eq!(printed, bench.result());
+    assert_eq!((&printed, &printed["workloads"][0]["baseline"]), (&bench.result(), &"glibc".into()));
     assert!(printed["advice"]["ceiling"][0].as_str().unwrap().starts_with("Ceiling: "), "{}", printed["advice"]);
     let page = fs::read_to_string(bench.folder().join("report.html")).unwrap();
     for part in ["What to do", "Ceiling: ", "kernel time", "glibc-tuned"] {

@@ -57,17 +57,6 @@ fn proofs_at_fixed_times_are_made_one_arm_after_the_other() {
     Bench::new("no-slots").refuses("plonky3 --every 4s --for 5s", 2, "--for");
 }
 
-/// A script must be able to parse stdout as JSON.
-#[test]
-fn stdout_is_only_json() {
-    let bench = Bench::new("json");
-    let options = "--workloads keccak --log-rows 10 --rounds 1 --allocators zk-alloc --json";
-    let outcome = bench.run(&format!("plonky3 {options}"), 0);
-    let printed: Value = serde_json::from_str(&outcome.out).expect("stdout is JSON");
-    assert_eq!(printed, bench.result());
-    assert!(outcome.err.contains("keccak 2^10"), "progress goes to stderr");
-}
-
 /// The workload's result, its table, and the number of processes of its first arm.
 fn ended(name: &str, options: &str) -> (Value, String, u64) {
     let (_, result, table) = Bench::proved(name, &format!("--workloads poseidon2 --log-rows 10 {options}"));
@@ -96,8 +85,12 @@ fn until_precise_adds_processes_until_the_intervals_are_narrow_or_the_time_is_ov
     assert!(width <= 1.0, "{interval}");
     assert!(table.contains("Ended because every interval was narrow enough: "), "{table}");
 
-    let (result, _, processes) = ended("planned", "--allocators glibc --rounds 6 --processes 4 --until-precise 0.1%");
+    let (result, text, processes) =
+        ended("planned", "--allocators glibc --rounds 6 --processes 4 --until-precise 0.1% --json");
     assert_eq!((&result["ended"], processes), (&"precise".into(), 4));
+    // A script must be able to parse stdout.
+    let printed: Value = serde_json::from_str(&text).expect("stdout is JSON");
+    assert_eq!(printed["workloads"][0], result);
 }
 
 /// Samples taken before the time limit must be reported, with the same number of rounds for both arms.

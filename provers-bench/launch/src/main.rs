@@ -125,18 +125,17 @@ fn packages(folder: &Path) -> Vec<Package> {
 /// Reads a command line without the program's name: the benches to build and run, one after another. The error is one line that states
 /// the valid words. If there are several provers, those that lack an option are left out.
 fn read(bench: &Package, provers: &[Package], words: Vec<OsString>) -> Result<Vec<Run>, String> {
-    let mut runs = requested(bench, provers, words)?;
-    let mistakes: Vec<_> = runs.iter().map(|run| mistake(&run.arguments)).collect();
-    if let Some(first) = mistakes.iter().flatten().next().filter(|_| mistakes.iter().all(Option::is_some)) {
-        return Err(first.clone());
+    let runs = requested(bench, provers, words)?;
+    let with_mistakes = runs.into_iter().map(|run| (mistake(&run.arguments), run));
+    let (valid, mistaken): (Vec<_>, Vec<_>) = with_mistakes.partition(|(mistake, _)| mistake.is_none());
+    for (why, run) in mistaken {
+        let why = why.unwrap_or_default();
+        if valid.is_empty() {
+            return Err(why);
+        }
+        eprintln!("prove-bench: {} is skipped: {why}", run.package.word);
     }
-    let mut mistakes = mistakes.into_iter();
-    runs.retain(|run| {
-        let mistake = mistakes.next().flatten();
-        mistake.iter().for_each(|why| eprintln!("prove-bench: {} is skipped: {why}", run.package.word));
-        mistake.is_none()
-    });
-    Ok(runs)
+    Ok(valid.into_iter().map(|(_, run)| run).collect())
 }
 
 /// Like [`read`], but accepts any options.

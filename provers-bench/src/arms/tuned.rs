@@ -3,7 +3,6 @@
 
 use super::{Arm, Colour, ZK_ALLOC};
 use ::zk_alloc::tuning::{CONSTANTS, Constant};
-use std::sync::{Mutex, PoisonError};
 
 /// An arm is named `zk-alloc:NAME=VALUE`, with `+` between several constants.
 pub(crate) const PREFIX: &str = "zk-alloc:";
@@ -52,18 +51,8 @@ fn halved_and_doubled(constant: &Constant) -> Vec<String> {
     values.into_iter().map(|value| format!("{}={value}", constant.name)).collect()
 }
 
-/// The arm for `NAME=VALUE+NAME=VALUE`. It is made once, and lives as long as the process.
+/// The arm for `NAME=VALUE+NAME=VALUE`. It lives as long as the process.
 fn arm(values: &str) -> Option<&'static Arm> {
-    static MADE: Mutex<Vec<&Arm>> = Mutex::new(Vec::new());
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = made.iter().find(|arm| arm.name.strip_prefix(PREFIX) == Some(values)) {
-        return Some(*known);
-    }
-    made.push(make(values)?);
-    made.last().copied()
-}
-
-fn make(values: &str) -> Option<&'static Arm> {
     let mut confirms: Vec<(&str, &str)> = Vec::new();
     for part in values.split('+') {
         let (name, value) = part.split_once('=')?;
@@ -103,15 +92,8 @@ mod tests {
         let arm = named("zk-alloc:max_resident_probes=0+headroom_part=never").unwrap();
         assert_eq!(arm.environment, [("ZK_ALLOC_TUNE", "max_resident_probes=0,headroom_part=18446744073709551615")]);
         assert_eq!(arm.confirms, [("max_resident_probes", "0"), ("headroom_part", "18446744073709551615")]);
-        assert!(std::ptr::eq(arm, named(arm.name).unwrap()), "each arm is made only once");
-        for wrong in [
-            "zk-alloc:",
-            "zk-alloc:none=1",
-            "zk-alloc:max_resident_probes",
-            "zk-alloc:max_resident_probes=x",
-            "max_resident_probes=1",
-        ] {
-            assert!(named(wrong).is_none(), "{wrong}");
-        }
+        let values = ["", "none=1", "max_resident_probes", "max_resident_probes=x"];
+        assert!(values.iter().all(|values| named(&format!("{PREFIX}{values}")).is_none()));
+        assert!(named("max_resident_probes=1").is_none());
     }
 }

@@ -10,7 +10,7 @@
 use crate::arms::{BASELINE, Variables};
 use crate::machine::BuildInfo;
 use crate::machine::process::highest;
-use crate::measure::{ArmRunner, Failure, Interrupt, Recording, Rounds, Schedule, Trial, binaries};
+use crate::measure::{ArmRunner, Failure, Interrupt, Recording, Rounds, Schedule, Trial};
 use crate::plan::{MeasuredArgs, PRECISE_TIME, UsageError, time, whole};
 use crate::protocol::Identity;
 use crate::report::{self, Style};
@@ -18,7 +18,7 @@ use crate::results::{ArmResult, Outcome, Proof, RssPoint, Run, Timed, WorkloadRe
 use crate::sample::{Counters, Sample};
 use anyhow::{anyhow, ensure};
 use clap::Args;
-use preload::{Candidate, Named, OUR_FILE, OUR_PACKAGE, PRELOAD, Target};
+use preload::{Candidate, Named, PRELOAD, Target};
 use process::{Mapped, Mark, Ran, SameOutput, Task};
 use regex::bytes::Regex;
 use std::env;
@@ -100,7 +100,7 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     let (preloaded, mut remarks) = inherited();
     remarks.extend(remark);
     remarks.iter().for_each(|remark| eprintln!("{remark}"));
-    let candidates = candidates(job, &preloaded);
+    let candidates = preload::candidates(&job.allocators, &job.library, &preloaded);
     process::adopt_orphans()?;
     let same_output = job.same_output.as_deref().map(SameOutput::new);
     let mut session = Session { job, name: name.clone(), interrupt, same_output, intervals: None, preloaded, remarks };
@@ -117,14 +117,8 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
         deadline: max_time.map(|time| Instant::now() + time),
     };
     let arms = candidates.iter().map(|candidate| (candidate.clone(), candidate.result()));
-    let mut arms = Rounds::new(
-        arms,
-        (name.clone(), 0, 0),
-        schedule,
-        (measured.seed, job.timeout),
-        interrupt,
-        &mut recording.output,
-    );
+    let mut arms =
+        Rounds::new(arms, (name.clone(), 0, 0), schedule, (measured.seed, job.timeout), interrupt, &mut recording);
     arms.slowest = slowest;
     let ended = arms.run(|arms, process| session.round(arms, process).map(|()| None))?;
     arms.runners.iter_mut().for_each(Runner::conclude);
@@ -141,18 +135,6 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     let table = report::section(run, &run.workloads[0], Style::Terminal);
     let text = report::with_advice(run, &table, Style::Terminal);
     recording.end(interrupt, measured.json, &text)
-}
-
-/// The arms. Each preloads its own library before the `preloaded` ones.
-fn candidates(job: &Job, preloaded: &str) -> Vec<Candidate> {
-    let ours = || -> Result<PathBuf, String> {
-        let built = binaries::library(OUR_PACKAGE, OUR_FILE);
-        built.or_else(|error| {
-            let installed = preload::found(&[OUR_FILE]);
-            installed.ok_or_else(|| format!("{error:#}, and --library PATH names one that lies elsewhere"))
-        })
-    };
-    preload::candidates(&job.allocators, &job.library, preloaded, ours)
 }
 
 /// Lowest time limit of a run.
@@ -212,15 +194,23 @@ impl Runner {
         self.result.stderr.clone_from(&ran.stderr);
     }
 
-    /// Why a run does not count, judged by the library's mapping and by complaints on stderr.
-    fn objection(&self, ran: &Ran) -> Option<String> {
+    /// The error says why a run does not count, judged by complaints on stderr, by the library's mapping and by the number of intervals.
+    fn check(&self, ran: &Ran, intervals: Option<usize>) -> Result<(), String> {
         let complaint = ran.stderr.iter().find(|line| COMPLAINTS.iter().any(|words| line.contains(words)));
         if let Some(line) = complaint.filter(|_| !self.arm.variables().is_empty()) {
-            return Some(format!("the library or a setting was refused: {line}"));
+            return Err(format!("the library or a setting was refused: {line}"));
         }
-        let (Mapped::NotIn(program), Some(file)) = (&ran.mapped, self.arm.file()) else { return None };
-        let program = program.display();
-        Some(format!("{file} was not mapped in {program}, which has much of the memory (/proc/PID/maps)"))
+        if let (Mapped::NotIn(program), Some(file)) = (&ran.mapped, self.arm.file()) {
+            let program = program.display();
+            return Err(format!("{file} was not mapped in {program}, which has much of the memory (/proc/PID/maps)"));
+        }
+        let lines = ran.marks.len();
+        match intervals {
+            Some(intervals) if lines <= intervals.min(MIN_LINES - 1) => {
+                Err(format!("{lines} lines of its output match --each, and {} did without a library", intervals + 1))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Fails an arm whose processes were all too short to see whether they map the library.
@@ -285,7 +275,20 @@ impl Session<'_> {
             Err(Failure::Interrupted) => return Ok(Duration::ZERO),
             Err(failure) => return Err(anyhow!("{} fails by itself, without any library: {failure}", self.name)),
         };
-        self.remark_on(&ran);
+        let own = ran.allocators.iter().map(|file| {
+            format!(
+                "{} maps {file} by itself: the row {BASELINE} measures that allocator, and a preloaded library replaces it",
+                self.name
+            )
+        });
+        let short = (ran.end.at < process::EVERY).then(|| {
+            let [wall, every] = [ran.end.at, process::EVERY].map(|time| format::time(time.as_nanos() as u64));
+            format!("A run takes {wall}, and memory is read every {every}, so peaks are missed")
+        });
+        for remark in own.chain(short) {
+            eprintln!("{remark}");
+            self.remarks.push(remark);
+        }
         if let Some(each) = &self.job.each {
             let lines = ran.marks.len();
             ensure!(
@@ -306,59 +309,26 @@ impl Session<'_> {
         Ok(wall)
     }
 
-    /// Adds notes for the reader, from a run without a library.
-    fn remark_on(&mut self, ran: &Ran) {
-        let name = &self.name;
-        let own = ran.allocators.iter().map(|file| {
-            format!(
-                "{name} maps {file} by itself: the row {BASELINE} measures that allocator, and a preloaded library replaces it"
-            )
-        });
-        let short = (ran.end.at < process::EVERY).then(|| {
-            let [wall, every] = [ran.end.at, process::EVERY].map(|time| format::time(time.as_nanos() as u64));
-            format!("A run takes {wall}, and memory is read every {every}, so peaks are missed")
-        });
-        let remarks: Vec<_> = own.chain(short).collect();
-        remarks.iter().for_each(|remark| eprintln!("{remark}"));
-        self.remarks.extend(remarks);
-    }
-
     /// Runs the command once under every arm.
     fn round(&mut self, arms: &mut Arms<'_>, process: u32) -> anyhow::Result<()> {
         let round = process + 1;
         let what = format!("{}, round {round} of {}", self.name, self.job.rounds.max(round));
         let make = |arms: &mut Arms<'_>, index: usize, trial: Trial| {
             let begun = Instant::now();
-            let ran = self.trial(&arms.runners[index], trial, arms.limit(MIN_LIMIT))?;
+            let (limit, runner) = (arms.limit(MIN_LIMIT), &mut arms.runners[index]);
+            let ran = self.once(&runner.arm.variables(), runner.arm.library.as_deref(), Some(limit));
+            let ran = ran.map_err(|failure| trial.ended_by(&failure))?;
+            runner.check(&ran, self.intervals).map_err(|reason| trial.failed(reason))?;
             arms.slowest = arms.slowest.max(begun.elapsed());
-            let runner = &mut arms.runners[index];
             if ran.left_behind > 0 && runner.result.samples.is_empty() {
                 let (label, left) = (&runner.result.label, ran.left_behind);
                 let note = format!("{label}: the command left {left} processes behind, killed after a second");
-                arms.output.progress.note(&note);
+                arms.recording.progress.note(&note);
             }
             runner.add(&ran, trial, self.intervals);
             Ok(ran.end.at)
         };
         arms.trials(process, round..round + 1, |_| what.clone(), make)
-    }
-
-    /// Runs the trial of one arm. The error says why the arm drops out.
-    fn trial(&mut self, runner: &Runner, trial: Trial, limit: Duration) -> Result<Ran, Outcome> {
-        let candidate = &runner.arm;
-        let ran = self.once(&candidate.variables(), candidate.library.as_deref(), Some(limit));
-        let ran = ran.map_err(|failure| trial.ended_by(&failure))?;
-        if let Some(reason) = runner.objection(&ran) {
-            return Err(trial.failed(reason));
-        }
-        match self.intervals {
-            Some(intervals) if ran.marks.len() <= intervals.min(MIN_LINES - 1) => Err(trial.failed(format!(
-                "{} lines of its output match --each, and {} did without a library",
-                ran.marks.len(),
-                intervals + 1
-            ))),
-            _ => Ok(ran),
-        }
     }
 
     /// Runs the command, and checks its output.

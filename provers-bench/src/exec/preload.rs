@@ -2,6 +2,7 @@
 //! preloaded into it.
 
 use crate::arms::{self, ARMS, Library, OURS, Preload};
+use crate::measure::binaries;
 use crate::plan::{self, UsageError};
 use crate::results::Outcome;
 use anyhow::{Context, bail};
@@ -28,9 +29,9 @@ pub(super) const PRELOAD: &str = "LD_PRELOAD";
 const ALL: &str = "all";
 
 /// The file of our library.
-pub(super) const OUR_FILE: &str = "libzk_alloc.so";
+const OUR_FILE: &str = "libzk_alloc.so";
 /// The package that builds it.
-pub(super) const OUR_PACKAGE: &str = "zk-alloc-preload";
+const OUR_PACKAGE: &str = "zk-alloc-preload";
 
 /// An arm of `exec`: an allocator, with its library on this machine.
 #[derive(Clone, Debug)]
@@ -77,38 +78,36 @@ pub(super) fn names(given: &[String], libraries: &[Named]) -> Result<Vec<String>
     let mut known: Vec<_> = ARMS.iter().filter(|arm| arm.preload.is_some()).map(|arm| arm.name.to_owned()).collect();
     let added: Vec<_> = libraries.iter().map(|named| named.name.clone()).filter(|name| !known.contains(name)).collect();
     known.extend(added);
-    let mut names = Vec::new();
-    for given in given {
-        match given {
-            all if all == ALL => names.extend(known.iter().cloned()),
-            name if known.contains(name) => names.push(name.clone()),
-            _ => {
-                let valid = [ALL].into_iter().chain(known.iter().map(String::as_str));
-                return Err(UsageError::unknown("allocator", given, valid));
-            }
-        }
-    }
-    Ok(names)
+    let named = |given: &String| match given {
+        all if all == ALL => Ok(known.clone()),
+        name if known.contains(name) => Ok(vec![name.clone()]),
+        _ => Err(UsageError::unknown("allocator", given, [ALL].into_iter().chain(known.iter().map(String::as_str)))),
+    };
+    Ok(given.iter().map(named).collect::<Result<Vec<_>, _>>()?.concat())
 }
 
-/// Finds the library and the settings for each of `names`. `preloaded` are the other libraries of every run. Calls
-/// `ours` only if our library takes part, and only once.
-pub(super) fn candidates(
-    names: &[String],
-    libraries: &[Named],
-    preloaded: &str,
-    ours: impl Fn() -> Result<PathBuf, String>,
-) -> Vec<Candidate> {
+/// Finds the library and the settings for each of `names`. `preloaded` are the other libraries of every run.
+pub(super) fn candidates(names: &[String], libraries: &[Named], preloaded: &str) -> Vec<Candidate> {
     let mut candidates: Vec<Candidate> = Vec::new();
     for (name, label) in names.iter().zip(plan::labels(names.iter().map(String::as_str))) {
+        // Our library is built only once.
         let same = candidates.iter().find(|candidate| candidate.arm == *name).cloned();
-        let candidate = same.unwrap_or_else(|| candidate(name, libraries, &ours));
+        let candidate = same.unwrap_or_else(|| candidate(name, libraries));
         candidates.push(Candidate { label, preloaded: preloaded.into(), ..candidate });
     }
     candidates
 }
 
-fn candidate(name: &str, libraries: &[Named], ours: &impl Fn() -> Result<PathBuf, String>) -> Candidate {
+/// The library that cargo builds, or the installed one.
+fn ours() -> Result<PathBuf, String> {
+    binaries::library(OUR_PACKAGE, OUR_FILE).or_else(|error| {
+        let installed = found(&[OUR_FILE]);
+        installed.ok_or_else(|| format!("{error:#}, and --library PATH names one that lies elsewhere"))
+    })
+}
+
+/// The arm `name`, without other libraries.
+pub(super) fn candidate(name: &str, libraries: &[Named]) -> Candidate {
     let preload = preload(name);
     let library = preload.map(|preload| preload.library);
     let serves = |named: &&Named| {
@@ -365,7 +364,7 @@ pub(crate) mod tests {
     fn a_name_given_twice_is_two_arms_and_a_new_name_adds_its_library() {
         let mine = Named { name: "mine".into(), path: "/lib/mine.so".into() };
         let names = names(&owned(&["glibc", "mine", "glibc"]), std::slice::from_ref(&mine)).unwrap();
-        let candidates = candidates(&names, &[mine], "a.so", || unreachable!("ours does not take part"));
+        let candidates = candidates(&names, &[mine], "a.so");
         let labels: Vec<_> = candidates.iter().map(|candidate| candidate.label.as_str()).collect();
         assert_eq!(labels, ["glibc", "mine", "glibc-2"]);
         assert_eq!(candidates[1].variables()[0].1, "/lib/mine.so:a.so");
@@ -377,7 +376,7 @@ pub(crate) mod tests {
     #[test]
     fn a_named_library_serves_the_plain_and_the_tuned_arm() {
         let named = Named { name: "jemalloc".into(), path: "/opt/je.so".into() };
-        let candidates = candidates(&owned(&["jemalloc-tuned", "glibc-tuned"]), &[named], "", || Err("none".into()));
+        let candidates = candidates(&owned(&["jemalloc-tuned", "glibc-tuned"]), &[named], "");
         assert_eq!(candidates[0].library.as_deref(), Some(Path::new("/opt/je.so")));
         assert_eq!(candidates[1].library, None);
         assert_eq!(candidates[0].variables()[1].0, "MALLOC_CONF");
@@ -397,25 +396,15 @@ pub(crate) mod tests {
         }
     }
 
+    /// `apt-get install` does not find our package, because no archive has it. So its file is copied.
     #[test]
-    fn words_that_a_shell_would_change_are_quoted() {
+    fn lines_to_paste_are_quoted_and_copy_our_library() {
         let words = ["a b", "it's", "", "plain-1:2,x", "$HOME"].map(OsString::from);
         assert_eq!(command_line(&words), "'a b' 'it'\\''s' '' plain-1:2,x '$HOME'");
         let tuned = candidate("jemalloc-tuned");
         assert_eq!(dockerfile(&tuned)[1], "ENV LD_PRELOAD=/usr/local/lib/libjemalloc-tuned.so.2 MALLOC_CONF=a:b,c:-1");
-    }
-
-    /// `apt-get install` finds no package that was installed from a file. An image with that line could not be built.
-    #[test]
-    fn our_package_is_in_no_archive_so_its_file_is_copied() {
-        let packaged = Candidate {
-            library: Some("/usr/lib/x86_64-linux-gnu/libzk_alloc.so".into()),
-            package: Some((OUR_PACKAGE.into(), "0.1.0".into())),
-            ..candidate(OURS)
-        };
-        let lines =
-            ["COPY libzk_alloc.so /usr/local/lib/libzk_alloc.so", "ENV LD_PRELOAD=/usr/local/lib/libzk_alloc.so"];
-        assert_eq!(dockerfile(&packaged), lines);
+        let ours = Candidate { package: Some((OUR_PACKAGE.into(), "0.1.0".into())), ..candidate(OURS) };
+        assert_eq!(dockerfile(&ours)[0], "COPY libzk-alloc.so.2 /usr/local/lib/libzk-alloc.so.2");
     }
 
     #[test]

@@ -437,22 +437,22 @@ impl SameOutput {
     /// the run does not count.
     pub(super) fn check(&mut self, before: State, stdout_sha256: &str) -> Result<(), String> {
         let name = self.file.display();
-        let found = if self.is_stdout() {
-            stdout_sha256.to_owned()
-        } else {
+        let (what, found) = match self.is_stdout() {
+            true => ("its output".into(), stdout_sha256.to_owned()),
             // Otherwise a file from an earlier run could pass for this run's.
-            if self.state() == before {
-                return Err(format!("it did not write {name}"));
+            false if self.state() == before => return Err(format!("it did not write {name}")),
+            false => {
+                let found = machine::sha256_of(&self.file).ok_or_else(|| format!("{name} cannot be read"))?;
+                (name.to_string(), found)
             }
-            machine::sha256_of(&self.file).ok_or_else(|| format!("{name} cannot be read"))?
         };
-        let what = if self.is_stdout() { "its output".into() } else { name.to_string() };
         let expected = self.expected.get_or_insert_with(|| found.clone());
         if found == *expected {
             return Ok(());
         }
-        let [found, expected] = [&found, expected].map(|digest| digest.chars().take(12).collect::<String>());
-        Err(format!("{what} differs from that of the first run, without a library: SHA-256 {found}…, not {expected}…"))
+        Err(format!(
+            "{what} differs from that of the first run, without a library: SHA-256 {found:.12}…, not {expected:.12}…"
+        ))
     }
 }
 

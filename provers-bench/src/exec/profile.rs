@@ -1,9 +1,9 @@
 //! `exec --profile`: which functions of a command take its page faults, and which hold its memory under our library. The page faults are
 //! those of the command as it is, with any allocator: samples of the kernel's software event (perf_event_open(2)), with their call chains.
 
-use super::preload::{Candidate, Target};
+use super::preload::{self, Candidate, Target};
 use super::process::{self, Ran, Task};
-use super::{Job, candidates, inherited};
+use super::{Job, inherited};
 use crate::arms::{OURS, Variables};
 use crate::machine::process::{Sampler, page_bytes};
 use crate::measure::{Interrupt, new_folder};
@@ -78,8 +78,7 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<String
 
 /// Our library, as an arm.
 fn ours(job: &Job, preloaded: &str) -> Result<Candidate, String> {
-    let found = candidates(&Job { allocators: vec![OURS.into()], ..job.clone() }, preloaded);
-    let candidate = found.into_iter().next().ok_or("there is no such library")?;
+    let candidate = Candidate { preloaded: preloaded.into(), ..preload::candidate(OURS, &job.library) };
     match &candidate.trouble {
         Some(trouble) => Err(format::outcome(trouble).unwrap_or_default()),
         None => Ok(candidate),

@@ -6,7 +6,7 @@
 
 use crate::machine::host;
 use crate::machine::process::{Resident, byte_seconds, highest, watch_rss};
-use crate::measure::{ArmRunner, ChildProcess, Interrupt, Output, Rounds, Schedule, Trial};
+use crate::measure::{ArmRunner, ChildProcess, Interrupt, Recording, Rounds, Schedule, Trial};
 use crate::plan::{Contestant, Plan, Point, SizedWorkload, Slots};
 use crate::protocol::Request;
 use crate::results::{AloneProof, ArmResult, Ended, Outcome, RssPoint, Timed, WorkloadResult, format, whole_median};
@@ -54,7 +54,7 @@ pub(super) fn run(
     point: Point,
     deadline: Option<Instant>,
     interrupt: &Interrupt,
-    output: &mut Output,
+    recording: &mut Recording,
 ) -> anyhow::Result<WorkloadResult> {
     let Point { workload, threads } = point;
     let arms = plan.contestants.iter().map(|contestant| {
@@ -65,9 +65,8 @@ pub(super) fn run(
     let schedule = schedule(plan, workload.spec, deadline);
     let columns = (workload.spec.name.to_owned(), workload.log_rows, threads);
     let mut arms =
-        Rounds::new(arms, columns, schedule, (plan.args.measured.seed, plan.args.timeout), interrupt, output);
-    let memory = Budget { available_bytes: host::available_bytes(), peaks: Vec::new() };
-    let mut lockstep = Lockstep { plan, folder, point, stack_bytes: 0, memory, warm_rounds: 0 };
+        Rounds::new(arms, columns, schedule, (plan.args.measured.seed, plan.args.timeout), interrupt, recording);
+    let mut lockstep = Lockstep { plan, folder, point, stack_bytes: 0, peak_rss_bytes: 0, warm_rounds: 0 };
     let ended = arms.run(|arms, process| {
         lockstep.stack_bytes = arms.randomness.random();
         match plan.slots {
@@ -98,7 +97,8 @@ struct Lockstep<'a> {
     /// Offset in a page at which the stacks of the arms' processes begin. It is drawn once for each set of processes,
     /// so that it favours no arm.
     stack_bytes: u16,
-    memory: Budget,
+    /// Highest peak of a cold proof so far.
+    peak_rss_bytes: u64,
     /// Warm rounds so far.
     warm_rounds: u32,
 }
@@ -147,7 +147,7 @@ impl<'a> Lockstep<'a> {
         let baseline_waits = index != arms.baseline && arms.runners[arms.baseline].result.samples.is_empty();
         // Only the first process is checked; later processes run the same arms again.
         let is_first = (trial.process, trial.round) == (0, 0);
-        if is_first && let Err(reason) = self.memory.admits(baseline_waits) {
+        if is_first && let Some(reason) = shortage(host::available_bytes(), self.peak_rss_bytes, baseline_waits) {
             return Err(Outcome::LeftOut { reason });
         }
         let begun = Instant::now();
@@ -159,7 +159,7 @@ impl<'a> Lockstep<'a> {
         let ended = runner.prove(trial, limit);
         let last = runner.result.samples.last().map(|proof| &proof.sample);
         if is_first {
-            self.memory.peaks.extend(last.map(|sample| sample.peak_rss_bytes));
+            self.peak_rss_bytes = self.peak_rss_bytes.max(last.map_or(0, |sample| sample.peak_rss_bytes));
         }
         let time = Duration::from_nanos(last.map_or(0, |sample| sample.wall_ns));
         ended.inspect_err(|_| runner.arm.child = None)?;
@@ -197,7 +197,7 @@ impl<'a> Lockstep<'a> {
     ) -> Result<(), Outcome> {
         let limit = self.limit(arms);
         let what = format!("{}, a proof every {}", self.size(), format::time(slots.every.as_nanos() as u64));
-        arms.output.progress.begins(&what, &arms.runners[index].result.label);
+        arms.recording.progress.begins(&what, &arms.runners[index].result.label);
         arms.interrupt.sleep(ALONE_PAUSE.min(slots.every * 3));
         self.start(arms, index, first)?;
         let runner = &mut arms.runners[index];
@@ -225,11 +225,11 @@ impl<'a> Lockstep<'a> {
         let (label, of) = (&runner.result.label, slots.proofs);
         if late > 0 {
             let note = format!("{label}: {late} of {of} proofs began late, because the previous one took longer");
-            arms.output.progress.note(&note);
+            arms.recording.progress.note(&note);
         }
         let times = runner.result.samples.iter().rev().take(starts.len()).map(|proof| proof.sample.wall_ns);
         let median = format::time(whole_median(times).unwrap_or(0));
-        arms.output.progress.round_done(&what, &format!("{label} {median} in the median"));
+        arms.recording.progress.round_done(&what, &format!("{label} {median} in the median"));
         runner.end_child(first)
     }
 
@@ -391,28 +391,14 @@ impl Runner<'_> {
     }
 }
 
-/// The children of all arms stay alive at the same time, so their peaks add up.
-struct Budget {
-    /// Available memory before the first child starts. `None` if the kernel does not report it; then every arm is
-    /// admitted.
-    available_bytes: Option<u64>,
-    /// Peak RSS of each cold proof so far.
-    peaks: Vec<u64>,
-}
-
-impl Budget {
-    /// Checks whether one more arm fits. It is assumed to need as much memory as the largest arm so far. While the
-    /// baseline still waits, the arm must leave room for it, because ratios need the baseline. The error is the reason.
-    fn admits(&self, baseline_waits: bool) -> Result<(), String> {
-        let (Some(available), Some(&expected)) = (self.available_bytes, self.peaks.iter().max()) else { return Ok(()) };
-        let taken: u64 = self.peaks.iter().sum();
-        let needed = expected * (1 + u64::from(baseline_waits));
-        if taken + needed <= available {
-            return Ok(());
-        }
-        let [expected, taken, available] = [expected, taken, available].map(format::bytes);
-        Err(format!("needs about {expected} of memory, the other arms peak at {taken}, {available} were available"))
-    }
+/// Why one more arm does not fit in the `available` memory; `None` if it fits, or if the kernel does not report it. The children of all
+/// arms stay alive at the same time. The arm is assumed to need as much as the largest one so far, `peak_rss_bytes`. While the baseline
+/// still waits, the arm must leave room for it, because ratios need the baseline.
+fn shortage(available: Option<u64>, peak_rss_bytes: u64, baseline_waits: bool) -> Option<String> {
+    let (available, needed) = (available?, peak_rss_bytes * (1 + u64::from(baseline_waits)));
+    let text =
+        |[needed, available]: [String; 2]| format!("needs about {needed} of memory, and {available} are available");
+    (needed > available).then(|| text([needed, available].map(format::bytes)))
 }
 
 #[cfg(test)]
@@ -431,13 +417,10 @@ mod tests {
     /// Too many children would trigger the OOM killer. A run that leaves out the baseline shows no ratio.
     #[test]
     fn an_arm_is_admitted_while_its_peak_and_a_waiting_baselines_fit() {
-        let admits = |available_bytes, peaks: &[u64], baseline_waits| {
-            Budget { available_bytes, peaks: peaks.to_vec() }.admits(baseline_waits).is_ok()
-        };
-        assert!(admits(Some(10), &[], true), "nothing to go by");
-        assert!(admits(None, &[100], true), "the kernel does not say");
-        assert!(admits(Some(25), &[10], false));
-        assert!(!admits(Some(25), &[10], true), "would take the baseline's place");
-        assert!(!admits(Some(25), &[10, 8], false));
+        let admits = |available, peak, baseline_waits| shortage(available, peak, baseline_waits).is_none();
+        assert!(admits(Some(10), 0, true), "nothing to go by");
+        assert!(admits(None, 100, true), "the kernel does not say");
+        assert!(admits(Some(15), 10, false) && !admits(Some(15), 20, false));
+        assert!(!admits(Some(15), 10, true), "would take the baseline's place");
     }
 }

@@ -8,7 +8,7 @@
 
 use crate::plan::{MeasuredArgs, Plan, Point};
 use crate::report::{self, Style};
-use crate::results::{Run, SampleLog, WorkloadResult, predictions};
+use crate::results::{Run, SampleLog, predictions};
 use anyhow::Context;
 use std::fs;
 use std::io::{ErrorKind, Write, stdout};
@@ -21,7 +21,7 @@ pub(crate) mod process;
 pub(crate) mod rounds;
 
 pub(crate) use process::{ChildProcess, Failure, Interrupt};
-pub(crate) use rounds::{ArmRunner, Output, Progress, Rounds, Schedule, Trial};
+pub(crate) use rounds::{ArmRunner, Progress, Rounds, Schedule, Trial};
 
 /// Runs a plan with the arms' binaries in `folder`, shows its tables and writes its files.
 pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Run> {
@@ -30,11 +30,11 @@ pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::
     let mut recording =
         Recording::begin(plan.prover.name, measured, args.rounds, plan.points.iter().map(rounds).sum())?;
     let run = &mut recording.run;
-    (run.threads, run.concurrent, run.sweep) = (plan.threads(), args.concurrent, plan.sweep);
+    (run.threads, run.concurrent, run.sweep) = (args.threads(), args.concurrent, plan.sweep);
     let most = plan.points.iter().map(|point| point.threads).max().unwrap_or(0);
     if most > run.machine.cores {
         let note = format!("{most} threads on {} cores: times will scatter", run.machine.cores);
-        recording.output.progress.note(&note);
+        recording.progress.note(&note);
     }
     let end = measured.max_time.map(|time| Instant::now() + time);
     for (index, &point) in plan.points.iter().enumerate() {
@@ -44,13 +44,14 @@ pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::
         // The remaining points share the remaining time evenly.
         let left = (plan.points.len() - index) as u32;
         let deadline = end.map(|end| Instant::now() + end.saturating_duration_since(Instant::now()) / left);
-        let result = lockstep::run(plan, folder, point, deadline, interrupt, &mut recording.output)?;
+        let result = lockstep::run(plan, folder, point, deadline, interrupt, &mut recording)?;
         if !measured.json {
             let section = report::section(&recording.run, &result, Style::Terminal);
-            recording.output.progress.aside(|| print(&format!("{section}\n")));
+            recording.progress.aside(|| print(&format!("{section}\n")));
         }
         // Written after each workload, so that a run that is cut short retains the earlier ones.
-        recording.add(result, interrupt)?;
+        recording.run.workloads.push(result);
+        recording.write(interrupt)?;
     }
     let run = &mut recording.run;
     run.predictions = args.predict.map_or_else(Vec::new, |log_rows| predictions(&run.workloads, log_rows));
@@ -62,7 +63,8 @@ pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::
 pub(crate) struct Recording {
     folder: PathBuf,
     pub(crate) run: Run,
-    pub(crate) output: Output,
+    pub(crate) progress: Progress,
+    pub(crate) samples: SampleLog,
 }
 
 impl Recording {
@@ -71,14 +73,8 @@ impl Recording {
     pub(crate) fn begin(prover: &str, measured: &MeasuredArgs, rounds: u32, all_rounds: u64) -> anyhow::Result<Self> {
         let (folder, name) = new_folder(measured.out.as_deref(), prover)?;
         let samples = SampleLog::create(&folder, name.clone())?;
-        let output = Output { progress: Progress::new(all_rounds), samples };
-        Ok(Self { folder, run: Run::begin(name, prover, measured.seed, rounds), output })
-    }
-
-    /// Adds a workload, and writes the files.
-    pub(crate) fn add(&mut self, result: WorkloadResult, interrupt: &Interrupt) -> anyhow::Result<()> {
-        self.run.workloads.push(result);
-        self.write(interrupt)
+        let run = Run::begin(name, prover, measured.seed, rounds);
+        Ok(Self { folder, run, progress: Progress::new(all_rounds), samples })
     }
 
     fn write(&mut self, interrupt: &Interrupt) -> anyhow::Result<()> {
@@ -89,7 +85,7 @@ impl Recording {
     /// Writes the files, and prints the result as JSON, or `text`.
     pub(crate) fn end(mut self, interrupt: &Interrupt, json: bool, text: &str) -> anyhow::Result<Run> {
         self.write(interrupt)?;
-        self.output.progress.finish();
+        self.progress.finish();
         let page = self.folder.join(report::REPORT);
         let written = format!("{}\nsamples.csv, result.json and table.md are beside it\n", page.display());
         if json {

@@ -2,8 +2,8 @@
 //! trial counts as hung, and shows the progress.
 
 use crate::arms::BASELINE;
-use crate::measure::{Failure, Interrupt};
-use crate::results::{ArmResult, Ended, Outcome, Proof, SampleLog, WorkloadResult, format, widest_interval};
+use crate::measure::{Failure, Interrupt, Recording};
+use crate::results::{ArmResult, Ended, Outcome, Proof, WorkloadResult, format, widest_interval};
 use crate::sample::Sample;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rand::rngs::StdRng;
@@ -64,12 +64,6 @@ impl<A> ArmRunner<A> {
     }
 }
 
-/// Where the rounds of a run show their progress and store their samples.
-pub(crate) struct Output {
-    pub(crate) progress: Progress,
-    pub(crate) samples: SampleLog,
-}
-
 /// The arms of one workload, and the state of their rounds.
 pub(crate) struct Rounds<'a, A> {
     pub(crate) runners: Vec<ArmRunner<A>>,
@@ -81,7 +75,7 @@ pub(crate) struct Rounds<'a, A> {
     pub(crate) randomness: StdRng,
     pub(crate) slowest: Duration,
     pub(crate) interrupt: &'a Interrupt,
-    pub(crate) output: &'a mut Output,
+    pub(crate) recording: &'a mut Recording,
     seed: u64,
     /// Time limit of a trial. `None` derives it from the trials so far.
     timeout: Option<Duration>,
@@ -96,19 +90,22 @@ impl<'a, A> Rounds<'a, A> {
         schedule: Schedule,
         (seed, timeout): (u64, Option<Duration>),
         interrupt: &'a Interrupt,
-        output: &'a mut Output,
+        recording: &'a mut Recording,
     ) -> Self {
         let runners: Vec<_> = arms.map(|(arm, result)| ArmRunner { arm, result }).collect();
-        let end = output.progress.0.position() + schedule.trials();
+        // Without the baseline, the others are compared with the first arm that takes part.
+        let named = runners.iter().position(|runner| runner.result.arm == BASELINE);
+        let baseline = named.or_else(|| runners.iter().position(ArmRunner::takes_part)).unwrap_or(0);
+        let end = recording.progress.0.position() + schedule.trials();
         Self {
-            baseline: baseline(&runners),
             runners,
             point,
+            baseline,
             schedule,
             randomness: StdRng::seed_from_u64(seed),
             slowest: Duration::ZERO,
             interrupt,
-            output,
+            recording,
             seed,
             timeout,
             end,
@@ -123,38 +120,41 @@ impl<'a, A> Rounds<'a, A> {
     ) -> anyhow::Result<Ended> {
         let mut process = 0;
         let ended = loop {
-            if self.interrupt.is_raised() {
-                break Ended::Interrupted;
-            }
-            if !self.is_any_left() {
-                break Ended::NoArms;
-            }
-            let widest = || {
-                let arms: Vec<_> = self.runners.iter().map(|runner| runner.result.clone()).collect();
-                widest_interval(&arms, self.baseline, self.seed)
-            };
-            if let Some(ended) = self.schedule.ends_after(process, widest) {
+            if let Some(ended) = self.ends_after(process) {
                 break ended;
-            }
-            if process > 0 && self.schedule.is_out_of_time() {
-                break Ended::OutOfTime;
             }
             if process >= self.schedule.processes {
                 let more = self.schedule.trials_of(process);
                 self.end += more;
-                self.output.progress.0.inc_length(more);
+                self.recording.progress.0.inc_length(more);
             }
             if let Some(ended) = trials(self, process)? {
                 break ended;
             }
             process += 1;
         };
-        self.output.progress.0.set_position(self.end);
+        self.recording.progress.0.set_position(self.end);
         if ended == Ended::Interrupted {
             let left = self.runners.iter_mut().filter(|runner| runner.takes_part());
             left.for_each(|runner| runner.result.outcome = Outcome::Interrupted);
         }
         Ok(ended)
+    }
+
+    /// Why the rounds end after `done` processes; `None` if they go on.
+    fn ends_after(&self, done: u32) -> Option<Ended> {
+        let Schedule { processes, precision, .. } = self.schedule;
+        let widest = || {
+            let arms: Vec<_> = self.runners.iter().map(|runner| runner.result.clone()).collect();
+            widest_interval(&arms, self.baseline, self.seed)
+        };
+        match precision {
+            _ if self.interrupt.is_raised() => Some(Ended::Interrupted),
+            _ if !self.is_any_left() => Some(Ended::NoArms),
+            None if done >= processes => Some(Ended::AllRounds),
+            Some(precision) if done >= processes && widest() <= precision => Some(Ended::Precise),
+            _ => (done > 0 && self.schedule.is_out_of_time()).then_some(Ended::OutOfTime),
+        }
     }
 
     pub(crate) fn is_any_left(&self) -> bool {
@@ -183,13 +183,13 @@ impl<'a, A> Rounds<'a, A> {
             let ended = turn(self, index, order);
             let (runner, (workload, log_rows, threads)) = (&self.runners[index], &self.point);
             for proof in &runner.result.samples[before..] {
-                self.output.samples.append((workload, *log_rows, *threads), &runner.result.label, proof)?;
+                self.recording.samples.append((workload, *log_rows, *threads), &runner.result.label, proof)?;
             }
             if let Err(outcome) = ended {
                 self.leave(index, outcome);
             }
         }
-        self.output.progress.0.inc(rounds.into());
+        self.recording.progress.0.inc(rounds.into());
         Ok(())
     }
 
@@ -210,7 +210,7 @@ impl<'a, A> Rounds<'a, A> {
                 if arms.interrupt.is_raised() {
                     break;
                 }
-                arms.output.progress.begins(&name(round), &arms.runners[index].result.label);
+                arms.recording.progress.begins(&name(round), &arms.runners[index].result.label);
                 let time = make(arms, index, Trial { process, round, order, input })?;
                 let label = &arms.runners[index].result.label;
                 times.push((round, format!("{label} {}", format::time(time.as_nanos() as u64))));
@@ -219,7 +219,7 @@ impl<'a, A> Rounds<'a, A> {
         })?;
         for round in rounds.filter(|_| !self.interrupt.is_raised()) {
             let of_round = times.iter().filter(|(of, _)| *of == round).map(|(_, time)| time.as_str());
-            self.output.progress.round_done(&name(round), &of_round.collect::<Vec<_>>().join(", "));
+            self.recording.progress.round_done(&name(round), &of_round.collect::<Vec<_>>().join(", "));
         }
         Ok(())
     }
@@ -228,7 +228,7 @@ impl<'a, A> Rounds<'a, A> {
     pub(crate) fn leave(&mut self, index: usize, outcome: Outcome) {
         let result = &mut self.runners[index].result;
         if let Some(text) = format::outcome(&outcome) {
-            self.output.progress.note(&format!("{}: {text}", result.label));
+            self.recording.progress.note(&format!("{}: {text}", result.label));
         }
         result.outcome = outcome;
     }
@@ -241,12 +241,6 @@ impl<'a, A> Rounds<'a, A> {
 
 fn limit_after(slowest: Duration, least: Duration) -> Duration {
     least.max(slowest * HANG_FACTOR)
-}
-
-/// Index of the baseline arm. Without it, the others are compared with the first arm that takes part.
-fn baseline<A>(runners: &[ArmRunner<A>]) -> usize {
-    let named = runners.iter().position(|runner| runner.result.arm == BASELINE);
-    named.or_else(|| runners.iter().position(ArmRunner::takes_part)).unwrap_or(0)
 }
 
 /// How many rounds there are, and when they end. Only the deadline check reads the clock.
@@ -281,17 +275,6 @@ impl Schedule {
     /// Number of trials of an arm that does not fail.
     pub(crate) fn trials(&self) -> u64 {
         u64::from(self.rounds) + u64::from(self.is_cold_first) * u64::from(self.processes)
-    }
-
-    /// Why the rounds end after `done` processes; `None` if they go on. `widest` returns the width of the widest interval so far.
-    fn ends_after(&self, done: u32, widest: impl FnOnce() -> f64) -> Option<Ended> {
-        if done < self.processes {
-            return None;
-        }
-        match self.precision {
-            None => Some(Ended::AllRounds),
-            Some(precision) => (widest() <= precision).then_some(Ended::Precise),
-        }
     }
 
     /// Whether the deadline has passed.
@@ -355,49 +338,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_glibc_the_first_arm_that_takes_part_is_the_baseline() {
-        let found = |arms: &[&str]| {
-            let mut results: Vec<_> = arms.iter().map(|arm| ArmResult::new(arm, arm)).collect();
-            results[0].outcome = Outcome::LeftOut { reason: "not installed".into() };
-            let runners = results.into_iter().map(|result| ArmRunner { arm: (), result });
-            baseline(&runners.collect::<Vec<_>>())
-        };
-        assert_eq!(
-            (found(&["jemalloc", "zk-alloc"]), found(&["glibc", "zk-alloc"]), found(&["x", "y", "glibc"])),
-            (1, 0, 2)
-        );
-    }
-
-    #[test]
     fn time_limits_grow_with_the_slowest_trial() {
         let limit = |slowest| limit_after(Duration::from_secs(slowest), Duration::from_secs(120)).as_secs();
         assert_eq!((limit(1), limit(30)), (120, 600));
-    }
-
-    fn schedule(rounds: u32, processes: u32, precision: Option<f64>) -> Schedule {
-        Schedule { rounds, processes, is_cold_first: true, precision, deadline: None }
-    }
-
-    /// A lost or repeated round would break `--rounds`.
-    #[test]
-    fn the_processes_share_all_rounds_evenly() {
-        for (rounds, processes) in [(12, 6), (13, 4), (3, 3), (1, 1), (10, 7)] {
-            let schedule = schedule(rounds, processes, None);
-            let shares: Vec<_> = (0..processes).map(|process| schedule.warm_rounds(process)).collect();
-            assert_eq!(shares.iter().sum::<u32>(), rounds);
-            let (fewest, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
-            assert!(*fewest >= 1 && most - fewest <= 1, "{shares:?}");
-            assert_eq!(schedule.warm_rounds(processes), *most, "a further process gets the larger share");
-        }
-    }
-
-    #[test]
-    fn precision_adds_processes_until_it_is_reached_and_never_takes_any_away() {
-        let plain = schedule(12, 6, None);
-        assert_eq!([5, 6].map(|done| plain.ends_after(done, || unreachable!())), [None, Some(Ended::AllRounds)]);
-        let precise = schedule(12, 6, Some(0.02));
-        assert_eq!(precise.ends_after(5, || 0.0), None);
-        assert_eq!([0.021, 0.02].map(|widest| precise.ends_after(6, || widest)), [None, Some(Ended::Precise)]);
-        assert_eq!(precise.ends_after(60, || f64::INFINITY), None);
     }
 }
