@@ -7,7 +7,7 @@ use std::process::Command;
 use std::{env, fs};
 
 /// The sources of every measured binary, except for its prover and the crates that a lock file pins. The driver checks
-/// the prover's sources by their modification time (`measure::stale`). If the harness is vendored, only the first
+/// the prover's sources by their modification time (`measure::binaries`). If the harness is vendored, only the first
 /// folder exists.
 const SOURCES: [&str; 2] = ["src", "../zk-alloc/src"];
 

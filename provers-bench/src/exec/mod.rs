@@ -215,11 +215,11 @@ impl Runner {
 
     /// Fails an arm whose processes were all too short to see whether they map the library.
     fn conclude(&mut self) {
-        let runs = self.result.samples.len() as u32;
         let is_unseen = self.result.identity.as_ref().is_some_and(|identity| identity.confirmed.is_empty());
-        if let Some(file) = self.arm.file().filter(|_| is_unseen && runs > 0 && self.takes_part()) {
+        let last = self.result.samples.last().filter(|_| is_unseen && self.takes_part());
+        if let (Some(file), Some(last)) = (self.arm.file(), last) {
             let reason = format!("no process lived long enough to see whether {file} was mapped");
-            self.result.outcome = Outcome::Failed { round: runs, reason };
+            self.result.outcome = Outcome::Failed { round: last.process + 1, reason };
         }
     }
 }

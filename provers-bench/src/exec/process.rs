@@ -98,7 +98,6 @@ enum Event {
 pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure> {
     // Processes that ended since the last run do not belong to this one.
     Exited::default().reap();
-    let before = peak_rss_bytes().unwrap_or(0);
     let (sender, events) = mpsc::channel();
     let mut command = Command::new(&task.command[0]);
     command.args(&task.command[1..]).stdin(Stdio::null());
@@ -109,6 +108,7 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
     }
     let started = Instant::now();
     let mut child = process::spawn(&mut command, task.environment)?;
+    let of_driver = peak_rss_bytes().unwrap_or(0);
     let pid = Pid::from_raw(child.id().cast_signed());
     let scanner = |hashes: bool| Scanner {
         each: task.each.map(|each| (each.clone(), sender.clone())),
@@ -134,7 +134,7 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
         None => return Err(Failure::Failed("ended without a status".into())),
     }
     // The kernel's maximum includes the memory before `execve`, when the process was a copy of this driver.
-    let alone = watch.exited.max_rss_bytes.filter(|bytes| *bytes > before).unwrap_or(0);
+    let alone = watch.exited.max_rss_bytes.filter(|bytes| *bytes > of_driver).unwrap_or(0);
     let peak_rss_bytes = watch.seen.iter().map(|(_, bytes)| *bytes).fold(alone, u64::max);
     let spent = watch.exited.spent;
     Ok(Ran {

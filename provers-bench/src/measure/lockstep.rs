@@ -396,9 +396,11 @@ impl Runner<'_> {
 /// still waits, the arm must leave room for it, because ratios need the baseline.
 fn shortage(available: Option<u64>, peak_rss_bytes: u64, baseline_waits: bool) -> Option<String> {
     let (available, needed) = (available?, peak_rss_bytes * (1 + u64::from(baseline_waits)));
-    let text =
-        |[needed, available]: [String; 2]| format!("needs about {needed} of memory, and {available} are available");
-    (needed > available).then(|| text([needed, available].map(format::bytes)))
+    if needed <= available {
+        return None;
+    }
+    let [needed, available] = [needed, available].map(format::bytes);
+    Some(format!("needs about {needed} of memory, and {available} are available"))
 }
 
 #[cfg(test)]
