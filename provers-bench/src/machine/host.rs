@@ -110,7 +110,7 @@ pub(crate) fn compaction_stalls() -> u64 {
 /// Memory of this process in huge pages. If it has none, this counts the machine's anonymous folios of several pages.
 /// Some kernels make only those, and report them only for the whole machine.
 pub(crate) fn large_folio_bytes() -> Option<u64> {
-    let of_size = |kib: u64| Some(number(&format!("{HUGE_PAGES}/hugepages-{kib}kB/stats/nr_anon"))? * (kib << 10));
+    let of_size = |kib: u64| Some(number(format!("{HUGE_PAGES}/hugepages-{kib}kB/stats/nr_anon"))? * (kib << 10));
     match huge_page_bytes()? {
         // Folios of 16 KiB to 1 MiB.
         0 => Some((4..=10).filter_map(|log2_kib| of_size(1 << log2_kib)).sum()),
