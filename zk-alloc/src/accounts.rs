@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 
 use crate::os::{self, Errno};
 use crate::stats::Stats;
-use crate::{observe, profile, tuning};
+use crate::{observe, tuning};
 
 // Requests, and the bytes in use.
 
@@ -150,7 +150,7 @@ impl ZoneCounters {
         self.fresh_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         reused(bytes);
         if observe::is_profiled() {
-            profile::fresh(bytes);
+            observe::fresh(bytes);
         }
     }
 

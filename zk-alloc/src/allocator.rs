@@ -9,7 +9,9 @@ use crate::arena::{self, Contents, Unserved};
 use crate::classes::Class;
 use crate::config::{self, Settings};
 use crate::phase::{self, Participants};
-use crate::{accounts, background, escape, gate, observe, os, pinned, profile, retain, tuning};
+#[cfg(feature = "profile")]
+use crate::profile;
+use crate::{accounts, background, escape, gate, observe, os, pinned, retain, tuning};
 
 /// An allocator for provers. While a [phase](crate::phase()) is open, the arena serves requests. A backing allocator serves requests
 /// outside of phases, and those that the arena can't serve. It is [`System`], unless the program sets another.
@@ -182,7 +184,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
             // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
             Some((arena, at)) => unsafe { free(arena, at, layout.size()) },
             None => {
-                observe::profile_freed(ptr);
+                observe::will_free(ptr);
                 // SAFETY: the caller's; memory outside of the arena came from `backing`.
                 unsafe { self.backing.dealloc(ptr, layout) }
             }
@@ -192,6 +194,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     /// Runs before the first request is served.
     #[cold]
     fn begin(&self, in_signal_handler: bool) {
+        #[cfg(feature = "profile")]
         profile::start_if_set();
         if !in_signal_handler {
             self.warm_up_backing();
@@ -278,7 +281,7 @@ fn not_empty(layout: Layout) -> Layout {
 /// As for [`arena::Arena::dealloc`].
 #[inline(always)]
 unsafe fn free(arena: &'static arena::Arena, at: NonNull<u8>, size: usize) {
-    observe::will_free(at);
+    observe::will_free(at.as_ptr());
     // SAFETY: the caller's.
     unsafe { arena.dealloc(at, size) };
 }
@@ -337,13 +340,13 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
                 if let Ok(new) = new {
                     // SAFETY: both hold at least the old length, and new memory overlaps no live memory.
                     unsafe { copy_nonoverlapping(ptr, new.as_ptr(), layout.size()) };
-                    observe::profile_freed(ptr);
+                    observe::will_free(ptr);
                     // SAFETY: `ptr` came from `backing` with this layout, and nothing needs it any more.
                     unsafe { self.backing.dealloc(ptr, layout) };
                     return new.as_ptr();
                 }
             }
-            observe::profile_freed(ptr);
+            observe::will_free(ptr);
             // SAFETY: the caller's; `ptr` came from `backing`.
             let moved = unsafe { self.backing.realloc(ptr, layout, new_size) };
             let (at, size) = if moved.is_null() { (ptr, layout.size()) } else { (moved, new_size) };
@@ -357,8 +360,9 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
             return ptr;
         }
         // SAFETY: the caller's, as above; if the memory moved, nobody uses its old address.
-        let moved =
-            unsafe { arena.grow_elsewhere(at, layout.size(), new_size, layout.align(), || observe::will_free(at)) };
+        let moved = unsafe {
+            arena.grow_elsewhere(at, layout.size(), new_size, layout.align(), || observe::will_free(at.as_ptr()))
+        };
         if let Some(moved) = moved {
             accounts::check_memory_limit();
             return observe::allocated(moved, new_size);

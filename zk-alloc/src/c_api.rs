@@ -4,34 +4,21 @@
 //! Nothing here sets `errno`, unwinds, or asks whether a phase is open: the caller decides which requests the arena serves.
 #![allow(unsafe_code, reason = "hands out memory, and frees it")]
 
-use std::fmt;
 use std::ptr::NonNull;
 
 use crate::arena::{self, Contents};
 pub use crate::arena::{NotFreeable, Unserved};
 use crate::classes::Class;
 use crate::config::{self, Settings};
-pub use crate::config::{min_bytes_setting, warn_of_settings};
-pub use crate::os::postpone_asking_host;
-#[cfg(feature = "profile")]
-use crate::profile;
-use crate::{accounts, background, gate, observe, os, retain, tuning};
+pub use crate::config::{is_off, min_bytes_setting, profile_mean_bytes, warn_of_settings};
+pub use crate::os::{is_in_sandbox, postpone_asking_host, warn as print_line, write_line};
+pub use crate::profile::on_signal as profile_on_signal;
+pub use crate::retain::release_on_signal_if_set;
+pub use crate::tuning::{malloc_warmup_bytes, migrate_max_bytes};
+use crate::{accounts, background, gate, observe, os, retain};
 
 /// The alignment of C's allocation functions, in bytes: `alignof(max_align_t)`.
 pub const MIN_ALIGN: usize = 16;
-
-/// The largest backing allocation that growth moves into the arena, in bytes.
-#[must_use]
-pub fn migrate_max_bytes() -> usize {
-    tuning::migrate_max_bytes()
-}
-
-/// The size of a buffer, in bytes. Once glibc's malloc has served and freed one such buffer, it keeps the memory of its small
-/// allocations.
-#[must_use]
-pub fn malloc_warmup_bytes() -> usize {
-    tuning::malloc_warmup_bytes()
-}
 
 /// The result of an attempt to change the length of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,20 +29,6 @@ pub enum Resized {
     Not(usize),
 }
 
-/// The mean distance between samples, in bytes: `ZK_ALLOC_PROFILE_BYTES`, or the default. A warning names a value that can't be used,
-/// unless `is_reported` returns `true` for its variable.
-#[cfg(feature = "profile")]
-#[must_use]
-pub fn profile_mean_bytes(is_reported: impl Fn(&'static str) -> bool) -> usize {
-    config::profile_mean_bytes(profile::MEAN_BYTES, is_reported)
-}
-
-/// Whether the process was started with `ZK_ALLOC=off`. The arena serves nothing then.
-#[must_use]
-pub fn is_off() -> bool {
-    config::is_off()
-}
-
 /// Starts the background thread if `ZK_ALLOC_BACKGROUND` says so. If the system refuses the thread, one line on standard error says
 /// so. Must not be called in a signal handler.
 pub fn start_background_thread_if_set() {
@@ -63,21 +36,6 @@ pub fn start_background_thread_if_set() {
         background::start_or_warn();
     }
 }
-
-/// Installs a handler for the signal of `ZK_ALLOC_RELEASE_SIGNAL`. It purges the free memory of the arena. Must not be called in a
-/// signal handler.
-pub fn release_on_signal_if_set() {
-    retain::release_on_signal_if_set();
-}
-
-/// From now on, the signal of `ZK_ALLOC_PROFILE_SIGNAL` makes a dedicated thread call `write`. A signal that comes while `write` runs
-/// causes one more call. A forked child has no such thread. Must not be called in a signal handler.
-#[cfg(feature = "profile")]
-pub fn profile_on_signal(write: fn()) {
-    profile::on_signal(write);
-}
-
-// The functions below report to the profile only. Their callers have no phases, so no allocation can outlive one.
 
 /// Allocates memory of the arena. `first` runs before the first request of the process is served. Its argument is `true` if that
 /// request comes outside of signal handlers, so that `first` may call the backing allocator.
@@ -104,7 +62,7 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) 
     };
     accounts::check_memory_limit();
     match served {
-        Ok(at) => observe::profile_allocated(at, size),
+        Ok(at) => _ = observe::allocated(at, size),
         Err(Unserved::BackingServes) => accounts::overflowed(size),
         Err(Unserved::Fails) => {}
     }
@@ -116,7 +74,7 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) 
 #[must_use]
 pub fn alloc_cached(size: usize) -> Option<NonNull<u8>> {
     let at = arena::alloc_cached(Class::of_usual(size.max(1), MIN_ALIGN)?)?;
-    observe::profile_allocated(at, size);
+    observe::allocated(at, size);
     Some(at)
 }
 
@@ -177,7 +135,7 @@ pub enum Freed {
 #[inline]
 pub unsafe fn dealloc(at: *mut u8) -> Freed {
     let Some((arena, at)) = arena::of(at) else { return Freed::Elsewhere };
-    observe::profile_freed(at.as_ptr());
+    observe::will_free(at.as_ptr());
     // SAFETY: the caller's; the address lies in the region.
     unsafe { arena.dealloc_measured(at) }.map_or_else(Freed::Not, |()| Freed::Here)
 }
@@ -201,15 +159,15 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeabl
         // SAFETY: the caller's, as above.
         unsafe { arena.measured_anew(at, new_size) };
         accounts::check_memory_limit();
-        observe::profile_resized(at, new_size);
+        observe::resized(at, new_size);
         return Ok(Resized::To(at));
     }
-    let freed = || observe::profile_freed(at.as_ptr());
+    let freed = || observe::will_free(at.as_ptr());
     // SAFETY: as above; if the memory moved, nobody uses its old address.
     let moved = unsafe { arena.grow_elsewhere(at, old_size, new_size, MIN_ALIGN, freed) };
     let Some(moved) = moved else { return Ok(Resized::Not(old_size)) };
     accounts::check_memory_limit();
-    observe::profile_allocated(moved, new_size);
+    observe::allocated(moved, new_size);
     Ok(Resized::To(moved))
 }
 
@@ -237,7 +195,7 @@ pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
             arena.shrink_in_place(at, old_size, new_size.max(1));
             arena.measured_anew(at, new_size.max(1));
         }
-        observe::profile_resized(at, new_size.max(1));
+        observe::resized(at, new_size.max(1));
     }
 }
 
@@ -249,12 +207,6 @@ pub fn enter_sandbox() {
     os::enter_sandbox();
 }
 
-/// Whether the process [entered a sandbox](enter_sandbox).
-#[must_use]
-pub fn is_in_sandbox() -> bool {
-    os::is_in_sandbox()
-}
-
 /// Purges all free memory of the arena, but none of glibc's heap. Returns the number of bytes purged.
 pub fn trim() -> usize {
     retain::trim(arena::Purge::Now)
@@ -264,15 +216,4 @@ pub fn trim() -> usize {
 #[must_use]
 pub fn minor_faults() -> u64 {
     os::minor_faults()
-}
-
-/// Writes one line to standard error, by a single call and without allocating. Cuts messages longer than 500 bytes. Does nothing in a
-/// [sandbox](enter_sandbox).
-pub fn print_line(message: fmt::Arguments<'_>) {
-    os::warn(message);
-}
-
-/// As [`print_line`], but passes the line to `write`.
-pub fn write_line(message: fmt::Arguments<'_>, write: impl FnOnce(&[u8])) {
-    os::write_line(message, write);
 }

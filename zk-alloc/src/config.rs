@@ -11,15 +11,17 @@
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::fmt::{self, Display as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 #[cfg(feature = "c-api")]
 use crate::os::Limits;
 use crate::os::{self, Host, HostHugePages, Value};
+#[cfg(feature = "profile")]
+use crate::profile;
 use crate::sync::WrittenOnce;
-use crate::{gate, tuning};
+use crate::{arena, gate, tuning};
 
 macro_rules! settings {
     ($($(#[doc = $sentence:literal])+ $name:ident: $type:ty = $default:expr, $variable:literal, $kind:expr;)+) => {
@@ -77,7 +79,7 @@ macro_rules! settings {
                 host: &Host,
                 environment: impl Fn(&'static str) -> Option<Value>,
                 program: &Settings,
-                mut warn: impl FnMut(&'static str, fmt::Arguments<'_>),
+                mut warn: impl FnMut(&str, fmt::Arguments<'_>),
             ) -> Self {
                 $(let $name: fn(&Host) -> $type = $default;)+
                 Self { $($name: SETTINGS.$name.resolve(&environment, program.$name, $name(host), &mut warn),)+ }
@@ -155,7 +157,7 @@ const OFF: Setting<bool> = Setting {
     kind: Kind {
         wanted: "on or off",
         parse: |text| (text == "off").then_some(true).or((text == "on").then_some(false)),
-        show: |is_off| Shown::Word(if is_off { "off" } else { "on" }),
+        show: |is_off, f| f.write_str(if is_off { "off" } else { "on" }),
         ..SWITCH
     },
 };
@@ -165,7 +167,7 @@ const SIGNAL: Kind<i32> = Kind {
     wanted: "the name or number of a signal without another meaning (such as USR1)",
     parse: os::signal_number,
     bound: |number| number,
-    show: |_| Shown::Word("no signal"),
+    show: |_, f| f.write_str("no signal"),
 };
 
 /// Not settings of the arena.
@@ -189,24 +191,24 @@ struct Kind<T> {
     /// The nearest value that can be used. It replaces a value from the program. A value from the environment that differs from it is
     /// refused.
     bound: fn(T) -> T,
-    /// The value as it would stand in the environment.
-    show: fn(T) -> Shown,
+    /// Writes the value as it would stand in the environment.
+    show: fn(T, &mut fmt::Formatter<'_>) -> fmt::Result,
 }
 
 const BYTES: Kind<usize> = Kind {
     wanted: "a number of bytes (such as 65536, 64K, 512M or 2G)",
     parse: parse_bytes,
     bound: |bytes| bytes,
-    show: Shown::Number,
+    show: |bytes, f| bytes.fmt(f),
 };
 
 /// As [`BYTES`], where `usize::MAX` means no limit.
 const LIMIT: Kind<usize> =
-    Kind { show: |bytes| if bytes == usize::MAX { Shown::Word("no limit") } else { Shown::Number(bytes) }, ..BYTES };
+    Kind { show: |bytes, f| if bytes == usize::MAX { f.write_str("no limit") } else { bytes.fmt(f) }, ..BYTES };
 
 /// As [`BYTES`], where `usize::MAX` means never.
 const THRESHOLD: Kind<usize> =
-    Kind { show: |bytes| if bytes == usize::MAX { Shown::Word("never") } else { Shown::Number(bytes) }, ..BYTES };
+    Kind { show: |bytes, f| if bytes == usize::MAX { f.write_str("never") } else { bytes.fmt(f) }, ..BYTES };
 
 const GIB: usize = 1 << 30;
 /// The most address space for one thread: 64 TiB, half of what x86-64 gives a process.
@@ -217,7 +219,7 @@ const GIBIBYTES: Kind<usize> = Kind {
     wanted: "a whole number of GiB, at least 1",
     parse: |text| text.parse::<usize>().ok()?.checked_mul(GIB),
     bound: |bytes| bytes.div_ceil(GIB).clamp(1, MAX_CAPACITY_GIB) * GIB,
-    show: |bytes| Shown::Number(bytes / GIB),
+    show: |bytes, f| (bytes / GIB).fmt(f),
 };
 
 /// Times of this many seconds (31 years) and more mean forever.
@@ -227,21 +229,26 @@ const TIME: Kind<Duration> = Kind {
     wanted: "a number of seconds (such as 10 or 0.5), or ever",
     parse: parse_time,
     bound: |time| if time.as_secs() < MAX_SECONDS { time } else { Duration::MAX },
-    show: |time| if time == Duration::MAX { Shown::Word("ever") } else { Shown::Seconds(time) },
+    show: |time, f| if time == Duration::MAX { f.write_str("ever") } else { time.as_secs_f64().fmt(f) },
 };
 
 const SWITCH: Kind<bool> = Kind {
     wanted: "0 or 1",
     parse: |text| (text == "1").then_some(true).or((text == "0").then_some(false)),
     bound: |on| on,
-    show: |on| Shown::Number(usize::from(on)),
+    show: |on, f| usize::from(on).fmt(f),
 };
 
 const PAGES: Kind<HugePages> = Kind {
     wanted: "auto, always or never",
-    parse: |text| [HugePages::Auto, HugePages::Always, HugePages::Never].into_iter().find(|wish| wish.word() == text),
+    parse: |text| match text {
+        "auto" => Some(HugePages::Auto),
+        "always" => Some(HugePages::Always),
+        "never" => Some(HugePages::Never),
+        _ => None,
+    },
     bound: |wish| wish,
-    show: |wish| Shown::Word(wish.word()),
+    show: |wish, f| wish.fmt(f),
 };
 
 /// A setting: its variable, and the values that it can have.
@@ -258,7 +265,7 @@ impl<T: Copy + PartialEq> Setting<T> {
         environment: impl Fn(&'static str) -> Option<Value>,
         program: Option<T>,
         default: T,
-        mut warn: impl FnMut(&'static str, fmt::Arguments<'_>),
+        mut warn: impl FnMut(&str, fmt::Arguments<'_>),
     ) -> InForce<T> {
         let given = environment(self.variable);
         if let Some(value) = given.as_ref().and_then(|given| self.usable(given)) {
@@ -273,7 +280,7 @@ impl<T: Copy + PartialEq> Setting<T> {
                 Origin::Program => "what the program set",
                 _ => "the default",
             };
-            let (variable, wanted, used) = (self.variable, self.kind.wanted, (self.kind.show)(else_in_force.value));
+            let (variable, wanted, used) = (self.variable, self.kind.wanted, self.shown(else_in_force.value));
             warn(variable, format_args!("{variable}={value:?} is not {wanted}; using {instead}, {used}"));
         }
         else_in_force
@@ -288,6 +295,10 @@ impl<T: Copy + PartialEq> Setting<T> {
         (self.kind.parse)(given.text()?.trim()).filter(|&value| (self.kind.bound)(value) == value)
     }
 
+    fn shown(&self, value: T) -> Shown<T> {
+        Shown { value, show: self.kind.show }
+    }
+
     /// Writes a value that is not the default, as it would stand in the environment, after the separator `before`.
     fn write(&self, set: InForce<T>, f: &mut fmt::Formatter<'_>, before: &mut &str) -> fmt::Result {
         let by = match set.origin {
@@ -295,27 +306,21 @@ impl<T: Copy + PartialEq> Setting<T> {
             Origin::Program => "program",
             Origin::Environment => "environment",
         };
-        write!(f, "{before}{}={} ({by})", self.variable, (self.kind.show)(set.value))?;
+        write!(f, "{before}{}={} ({by})", self.variable, self.shown(set.value))?;
         *before = ", ";
         Ok(())
     }
 }
 
 /// A value as messages show it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shown {
-    Number(usize),
-    Seconds(Duration),
-    Word(&'static str),
+struct Shown<T> {
+    value: T,
+    show: fn(T, &mut fmt::Formatter<'_>) -> fmt::Result,
 }
 
-impl fmt::Display for Shown {
+impl<T: Copy> fmt::Display for Shown<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Number(n) => write!(f, "{n}"),
-            Self::Seconds(time) => write!(f, "{}", time.as_secs_f64()),
-            Self::Word(word) => f.write_str(word),
-        }
+        (self.show)(self.value, f)
     }
 }
 
@@ -377,7 +382,11 @@ pub enum HugePagesOutcome {
 
 impl fmt::Display for HugePages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Never => "never",
+        })
     }
 }
 
@@ -394,14 +403,6 @@ impl fmt::Display for HugePagesOutcome {
 }
 
 impl HugePages {
-    const fn word(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Always => "always",
-            Self::Never => "never",
-        }
-    }
-
     /// The outcome on a host.
     fn on(self, host: HostHugePages) -> HugePagesOutcome {
         match (self, host) {
@@ -433,7 +434,6 @@ const EXTRA_THREADS: usize = 4;
 
 /// The smallest request that the arena serves if it serves nothing: more than any request.
 const NEVER: usize = gate::UNKNOWN - 1;
-static THREAD_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Whether `warn_of_settings` has warned of values that can't be used. The arena then does not warn of them when it opens.
 static HAS_WARNED: AtomicBool = AtomicBool::new(false);
 /// The program's settings.
@@ -469,7 +469,7 @@ pub fn min_arena_bytes() -> usize {
 /// ```
 #[must_use]
 pub fn thread_capacity_bytes() -> usize {
-    THREAD_BYTES.load(Ordering::Relaxed)
+    arena::get().map_or(0, |arena| arena.config().settings.thread_capacity_bytes.value)
 }
 
 /// [`thread_capacity_bytes`], by its name in the crate zk-alloc 0.0.9, which gave each thread a slab of its own. In this crate, a slab
@@ -501,7 +501,8 @@ pub(crate) fn program() -> Option<&'static Settings> {
 }
 
 /// Whether the process was started with `ZK_ALLOC=off`: the backing allocator serves every request, and no arena opens.
-pub(crate) fn is_off() -> bool {
+#[must_use]
+pub fn is_off() -> bool {
     OFF.environment_value().unwrap_or(false)
 }
 
@@ -519,16 +520,34 @@ pub(crate) fn on_signal_of(setting: &Setting<i32>, run: fn()) -> bool {
 /// Resolves the settings, and puts them in force.
 pub(crate) fn load(program: &Settings) -> Config {
     let has_warned = HAS_WARNED.load(Ordering::Relaxed);
-    let warn = warn_unless(|_| has_warned);
-    let config = Config::resolve(os::host(), os::variable, program, &warn);
-    check_others(&warn);
-    if !has_warned {
-        warn_of_unknown(|_| false);
-    }
+    let config = resolve_all(os::host(), program, &mut |_, warning| {
+        if !has_warned {
+            os::warn(warning);
+        }
+    });
     if config.settings.sandbox.value {
         os::enter_sandbox();
     }
-    THREAD_BYTES.store(config.settings.thread_capacity_bytes.value, Ordering::Relaxed);
+    config
+}
+
+/// Resolves the settings on a host. Warns of each value in the environment that can't be used, and of a variable that nothing reads, with the
+/// name of the variable.
+fn resolve_all(host: Host, program: &Settings, warn: &mut dyn FnMut(&str, fmt::Arguments<'_>)) -> Config {
+    let config = Config::resolve(host, os::variable, program, &mut *warn);
+    OFF.resolve(os::variable, None, false, &mut *warn);
+    RELEASE_SIGNAL.resolve(os::variable, None, 0, &mut *warn);
+    #[cfg(feature = "profile")]
+    PROFILE_SIGNAL.resolve(os::variable, None, 0, &mut *warn);
+    if let Some(unknown) = os::unknown_variable() {
+        let name = unknown.text().unwrap_or_default();
+        match os::nearest_variable(name) {
+            Some(nearest) => {
+                warn(name, format_args!("{unknown:?} is set, but there is no such variable; the nearest is {nearest}"))
+            }
+            None => warn(name, format_args!("{unknown:?} is set, but there is no such variable")),
+        }
+    }
     config
 }
 
@@ -548,57 +567,27 @@ fn parse_constant(text: &str) -> Option<usize> {
     if text == "never" { Some(usize::MAX) } else { parse_bytes(text) }
 }
 
-/// Writes a warning about a variable, unless `is_reported` returns `true` for the variable.
-fn warn_unless(is_reported: impl Fn(&'static str) -> bool) -> impl Fn(&'static str, fmt::Arguments<'_>) {
-    move |variable: &'static str, warning: fmt::Arguments<'_>| {
-        if !is_reported(variable) {
-            os::warn(warning);
-        }
-    }
-}
-
-/// Warns of unusable values of the settings that are not the arena's.
-fn check_others(mut warn: impl FnMut(&'static str, fmt::Arguments<'_>)) {
-    OFF.resolve(os::variable, None, false, &mut warn);
-    RELEASE_SIGNAL.resolve(os::variable, None, 0, &mut warn);
-    #[cfg(feature = "profile")]
-    PROFILE_SIGNAL.resolve(os::variable, None, 0, &mut warn);
-}
-
-/// Warns of a variable that no part of the allocator reads, unless `is_reported` returns `true` for it.
-fn warn_of_unknown(is_reported: impl Fn(&str) -> bool) {
-    let Some(unknown) = os::unknown_variable() else { return };
-    let name = unknown.text().unwrap_or_default();
-    if is_reported(name) {
-        return;
-    }
-    match os::nearest_variable(name) {
-        Some(nearest) => {
-            os::warn(format_args!("{unknown:?} is set, but there is no such variable; the nearest is {nearest}"));
-        }
-        None => os::warn(format_args!("{unknown:?} is set, but there is no such variable")),
-    }
-}
-
 /// Warns of each value in the environment that can't be used, and of a variable that nothing reads, unless `is_reported` returns `true` for
 /// the variable. The arena then does not warn of any when it opens.
 #[cfg(feature = "c-api")]
 pub fn warn_of_settings(is_reported: impl Fn(&str) -> bool) {
     HAS_WARNED.store(true, Ordering::Relaxed);
-    if !os::is_any_variable() {
-        return;
-    }
-    warn_of_unknown(&is_reported);
-    let each = |host, warn: &mut dyn FnMut(&'static str, fmt::Arguments<'_>)| {
-        Config::resolve(host, os::variable, &Settings::new(), &mut *warn);
-        check_others(warn);
-    };
     // Whether there is a warning does not depend on the host. The real host, whose defaults a warning names, takes longer to ask.
-    let mut is_any = false;
     let limits = Limits { threads: 1, memory_bytes: 0, is_memory_grouped: false };
-    each(Host { limits, huge_pages: HostHugePages::Unavailable }, &mut |_, _| is_any = true);
+    let mut is_any = false;
+    resolve_all(Host { limits, huge_pages: HostHugePages::Unavailable }, &Settings::new(), &mut |_, _| is_any = true);
     if is_any {
-        each(os::host(), &mut warn_unless(is_reported));
+        resolve_all(os::host(), &Settings::new(), &mut |variable, warning| {
+            warn_unless(&is_reported, variable, warning)
+        });
+    }
+}
+
+/// Writes a warning about a variable, unless `is_reported` returns `true` for the variable.
+#[cfg(feature = "profile")]
+fn warn_unless(is_reported: impl Fn(&str) -> bool, variable: &str, warning: fmt::Arguments<'_>) {
+    if !is_reported(variable) {
+        os::warn(warning);
     }
 }
 
@@ -624,11 +613,13 @@ pub(crate) fn background_setting() -> Option<bool> {
     SETTINGS.background_thread.environment_value()
 }
 
-/// `ZK_ALLOC_PROFILE_BYTES`, or else the default. A warning names a value that can't be used, unless `is_reported` returns `true` for its
-/// variable.
+/// The mean distance between samples, in bytes: `ZK_ALLOC_PROFILE_BYTES`, or the default. A warning names a value that can't be used,
+/// unless `is_reported` returns `true` for its variable.
 #[cfg(feature = "profile")]
-pub(crate) fn profile_mean_bytes(default: usize, is_reported: impl Fn(&'static str) -> bool) -> usize {
-    PROFILE_BYTES.resolve(os::variable, None, default, warn_unless(is_reported)).value
+#[must_use]
+pub fn profile_mean_bytes(is_reported: impl Fn(&str) -> bool) -> usize {
+    let warn = |variable: &str, warning: fmt::Arguments<'_>| warn_unless(&is_reported, variable, warning);
+    PROFILE_BYTES.resolve(os::variable, None, profile::MEAN_BYTES, warn).value
 }
 
 /// The outcome of the huge-page setting for memory outside of the arena. This gives no warning: the arena warns of an unusable value when
@@ -654,7 +645,7 @@ impl Config {
         machine: Host,
         environment: impl Fn(&'static str) -> Option<Value>,
         program: &Settings,
-        warn: impl FnMut(&'static str, fmt::Arguments<'_>),
+        warn: impl FnMut(&str, fmt::Arguments<'_>),
     ) -> Self {
         let settings = SettingsInForce::resolve(&machine, environment, program, warn);
         Self {

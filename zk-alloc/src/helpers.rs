@@ -22,21 +22,3 @@ pub(crate) fn in_parallel(threads: usize, work: &(dyn Fn(usize) + Sync)) {
         }
     });
 }
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use super::*;
-
-    #[test]
-    fn in_parallel_runs_each_part_once_before_it_returns() {
-        for threads in [0, 1, 2, 9] {
-            let done: Vec<_> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
-            in_parallel(threads, &|part| {
-                done[part].fetch_add(1, Ordering::Relaxed);
-            });
-            assert!(done.iter().all(|count| count.load(Ordering::Relaxed) == 1), "{threads}: {done:?}");
-        }
-    }
-}

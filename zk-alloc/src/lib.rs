@@ -17,6 +17,7 @@
 //!
 // Rustdoc takes the first of two definitions of a link, so the links above hold here. Those in the README lead to the sources.
 #![doc = include_str!("../README.md")]
+#![cfg_attr(not(feature = "c-api"), allow(unreachable_pub, reason = "these modules have it"))]
 mod accounts;
 mod allocator;
 mod arena;
@@ -30,14 +31,13 @@ mod escape;
 mod frames;
 mod gate;
 mod helpers;
+#[cfg_attr(not(feature = "profile"), allow(dead_code, reason = "the profile needs more than escapes"))]
 mod observe;
 mod os;
 mod phase;
 pub mod pinned;
 #[cfg(feature = "profile")]
 pub mod profile;
-#[cfg(not(feature = "profile"))]
-use observe::no_profile as profile;
 mod retain;
 mod scratch;
 mod secret;

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::time::Instant;
 
 use crate::stats::PhaseReport;
-use crate::{accounts, arena, background, escape, gate, os, retain, stats};
+use crate::{accounts, arena, background, escape, gate, observe, os, retain, stats};
 
 thread_local! {
     /// Phases that this thread began and has not ended.
@@ -232,7 +232,7 @@ fn print_escaped() {
     let places = escape::by_function();
     let bytes: usize = places.iter().map(|place| place.bytes).sum();
     os::warn(format_args!("{bytes} bytes outlive their phase, from {} places", places.len()));
-    let missed = escape::missed();
+    let missed = observe::sampler::missed();
     if missed > 0 {
         os::warn(format_args!("{missed} allocations and frees were not traced; this report is incomplete"));
     }

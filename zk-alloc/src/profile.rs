@@ -27,7 +27,7 @@
 //! # Costs
 //! While sampling is off, requests that the arena serves cost what they cost without the feature. Requests to the backing allocator check one
 //! more flag. While it is on, each request counts down to the next sample, and each free reads one more byte. Each sample walks the stack,
-//! which takes some microseconds. The tables take 12 MiB of address space from the first [`start`] on, of which the samples touch a small
+//! which takes some microseconds. The tables take 42 MiB of address space from the first [`start`] on, of which the samples touch a small
 //! part.
 //!
 //! # Signals and forks
@@ -37,30 +37,18 @@
 //! The unwinder walks the stack. On glibc before 2.35, it takes the loader's lock. There, a child that is forked while another
 //! thread takes a sample may wait forever at its own first sample. The walk needs some KiB of stack, which a coroutine may lack.
 
-mod live;
-mod sampler;
-mod sites;
-
 #[cfg(feature = "c-api")]
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::config;
-use crate::frames::Frames;
 use crate::gate::{self, Observer};
-use crate::os;
-pub(crate) use live::may_hold;
-use sampler::{Noted, Stream};
-pub use sites::{Amount, Site, Source};
+pub use crate::observe::sites::{Amount, Site, Source};
+use crate::{config, observe, os};
 
 /// The mean distance between two samples, in bytes, that suits most programs: 512 KiB.
 pub const MEAN_BYTES: usize = 512 << 10;
 
 /// The largest mean distance between two samples. With a larger one, a sample could stand for more requests than its count can hold.
 const MAX_MEAN_BYTES: usize = 32 << 20;
-
-/// Counts the calls of [`start`]. A sample that a thread began before the last call is dropped.
-static EPOCH: AtomicU32 = AtomicU32::new(0);
 
 /// The estimates from the samples up to a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,20 +72,10 @@ pub struct Snapshot {
 /// Other threads may allocate during this call. A sample that they take at that moment may count for another site.
 pub fn start(mean_bytes: usize) {
     stop();
-    if let Err(refused) = sites::TABLE.map().and_then(|()| live::TABLE.map()) {
-        os::warn(format_args!(
-            "the system refused memory for samples of call sites (errno {}); nothing is sampled",
-            refused.0
-        ));
-        return;
+    if observe::begin() {
+        observe::sampler::set_mean(mean_bytes.clamp(1, MAX_MEAN_BYTES));
+        gate::switch(Observer::Profile, true);
     }
-    EPOCH.fetch_add(1, Ordering::AcqRel);
-    sites::clear();
-    live::clear();
-    sampler::begin(mean_bytes.clamp(1, MAX_MEAN_BYTES));
-    // The first walk of a stack prepares the unwinder. That must not happen in a signal handler, which may take the first sample.
-    std::hint::black_box(Frames::capture());
-    gate::switch(Observer::Profile, true);
 }
 
 /// Stops sampling. [`snapshot`] still has the samples. Memory that is freed afterwards still counts as alive there.
@@ -127,7 +105,7 @@ pub fn is_on() -> bool {
 /// # profile::stop();
 /// ```
 pub fn mark() {
-    sites::mark();
+    observe::sites::mark();
 }
 
 /// The estimates of this moment. An example is at the [module](self).
@@ -135,7 +113,11 @@ pub fn mark() {
 /// Requests of this call itself are not sampled.
 #[must_use]
 pub fn snapshot() -> Snapshot {
-    unsampled(|| Snapshot { sites: sites::read(), mean_bytes: sampler::mean_bytes(), missed: sampler::missed() })
+    unsampled(|| Snapshot {
+        sites: observe::sites::read(),
+        mean_bytes: observe::sampler::mean_bytes(),
+        missed: observe::sampler::missed(),
+    })
 }
 
 /// The function of [`on_signal`], which its thread calls.
@@ -145,9 +127,11 @@ static WRITE: OnceLock<fn()> = OnceLock::new();
 #[cfg(feature = "c-api")]
 static PARKER: os::Parking = os::Parking::new();
 
-/// See [`c_api::profile_on_signal`](crate::c_api::profile_on_signal).
+/// From now on, the signal of `ZK_ALLOC_PROFILE_SIGNAL` makes a dedicated thread call `write`. A signal that comes while `write` runs
+/// causes one more call. A forked child has no such thread. Must not be called in a signal handler.
 #[cfg(feature = "c-api")]
-pub(crate) fn on_signal(write: fn()) {
+#[doc(hidden)]
+pub fn on_signal(write: fn()) {
     // A signal handler must not write files, so it only wakes a thread.
     if WRITE.set(write).is_err() || !config::on_signal_of(&config::PROFILE_SIGNAL, || PARKER.wake()) {
         return;
@@ -184,74 +168,13 @@ fn write_on_signals() {
 /// # drop(log);
 /// ```
 pub fn unsampled<R>(f: impl FnOnce() -> R) -> R {
-    let _reading = sampler::Reading::begin();
+    let _reading = observe::sampler::Reading::begin();
     f()
 }
 
 /// Starts to sample if the environment says so.
 pub(crate) fn start_if_set() {
     if os::variable("ZK_ALLOC_PROFILE").is_some_and(|value| !matches!(value.text(), Some("" | "0"))) {
-        start(config::profile_mean_bytes(MEAN_BYTES, |_| false));
-    }
-}
-
-/// Samples a request for `size` bytes, which was served at `at`.
-pub(crate) fn allocated(at: usize, size: usize, source: Source, served_bytes: impl FnOnce() -> usize) {
-    let epoch = EPOCH.load(Ordering::Acquire);
-    let Some(weight) = sampler::sample(Stream::Requests, size) else { return };
-    let Some(site) = sampler::exclusively(|| here(source)) else { return };
-    let noted = Noted::of(weight, served_bytes());
-    if live::insert(at, site, noted) {
-        // The tables were cleared in between.
-        if EPOCH.load(Ordering::Acquire) != epoch {
-            live::remove(at);
-            return;
-        }
-        sites::born(site, noted);
-    } else {
-        sampler::miss();
-    }
-}
-
-/// Samples `bytes` of a request that become resident.
-#[cold]
-pub(crate) fn fresh(bytes: usize) {
-    let Some(weight) = sampler::sample(Stream::FreshBytes, bytes) else { return };
-    if let Some(site) = sampler::exclusively(|| here(Source::Arena)) {
-        sites::fresh(site, Noted::of(weight, bytes).bytes);
-    }
-}
-
-/// The site where this thread is now. The stack of a signal handler may have no room for a walk.
-fn here(source: Source) -> sites::Index {
-    if os::may_be_on_signal_stack() {
-        return sites::find(&[], source);
-    }
-    sites::find(Frames::capture().addresses(), source)
-}
-
-/// Notes that the memory at `at` is about to be freed.
-#[inline]
-pub(crate) fn freed(at: usize) {
-    if may_hold(at) {
-        died(at);
-    }
-}
-
-#[cold]
-fn died(at: usize) {
-    if let Some((site, noted)) = live::remove(at) {
-        sites::died(site, noted);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::{Mutex, MutexGuard, PoisonError};
-
-    /// Tests that use the tables take turns.
-    pub(super) fn turn() -> MutexGuard<'static, ()> {
-        static TURN: Mutex<()> = Mutex::new(());
-        TURN.lock().unwrap_or_else(PoisonError::into_inner)
+        start(config::profile_mean_bytes(|_| false));
     }
 }

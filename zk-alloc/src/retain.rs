@@ -176,8 +176,8 @@ pub(crate) fn trim(how: Purge) -> usize {
 }
 
 /// Installs a handler for the signal of `ZK_ALLOC_RELEASE_SIGNAL`, unless the program handles that signal. The handler purges all free memory of
-/// the arena. Never called in a signal handler.
-pub(crate) fn release_on_signal_if_set() {
+/// the arena. Must not be called in a signal handler.
+pub fn release_on_signal_if_set() {
     // As `release`, without the C library's heap, whose lock the interrupted code may hold. The arena has no lock. Like a request in a signal
     // handler, the purge leaves out the cache or the decay tick in which its thread was interrupted.
     config::on_signal_of(&config::RELEASE_SIGNAL, || _ = trim(Purge::Now));

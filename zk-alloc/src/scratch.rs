@@ -329,7 +329,7 @@ impl Scratch {
     /// A length of 0 frees a claim.
     ///
     /// The caller uses no more than `new_size` bytes from now on.
-    #[cfg(any(feature = "allocator-api2", test))]
+    #[cfg(feature = "allocator-api2")]
     fn resize(&self, at: NonNull<u8>, old_size: usize, new_size: usize) -> bool {
         let offset = self.offset(at);
         if offset + old_size != self.used.get() {
@@ -498,57 +498,3 @@ impl fmt::Display for ScratchExhausted {
 }
 
 impl Error for ScratchExhausted {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_place_is_aligned_as_an_address_and_ends_within_the_capacity() {
-        const BASE: usize = 0x7000_1000;
-        assert_eq!(place(BASE, 0, 4096, 4096, 64), Some(0));
-        assert_eq!(place(BASE, 1, 4096, 4096 - 64, 64), Some(64));
-        assert_eq!(place(BASE, 1, 4096, 4096 - 63, 64), None);
-        assert_eq!(place(BASE, 4096, 4096, 0, 1), Some(4096));
-        assert_eq!(place(BASE, 4096, 4096, 1, 1), None);
-        // The address has to lie on the boundary, not the offset.
-        assert_eq!(place(BASE, 1, 1 << 14, 1, 1 << 13), Some(0x1000));
-        // A boundary past the end, and one past all addresses.
-        assert_eq!(place(BASE, 4000, 4096, 0, 1 << 20), None);
-        assert_eq!(place(usize::MAX - 4096, 4000, 4096, 0, 1 << 20), None);
-        assert_eq!(place(BASE, 8, 4096, usize::MAX, 1), None);
-    }
-
-    /// Zeroing is left out for bytes that still hold the kernel's zeroes. Bytes that were used and freed may hold something else,
-    /// however they were freed.
-    #[test]
-    fn zeroed_claims_are_zero_even_in_reused_memory() {
-        let mut scratch = Scratch::with_capacity(4096);
-        let fill = |scratch: &Scratch, len| {
-            let at = scratch.claim(len, 1).unwrap();
-            // SAFETY: just claimed.
-            unsafe { at.write_bytes(0xA5, len) };
-            at
-        };
-        let assert_zeroed = |scratch: &Scratch, len| {
-            let at = scratch.claim_zeroed(len, 1).unwrap();
-            // SAFETY: just claimed, and initialised, which is what is being tested.
-            assert!(unsafe { slice::from_raw_parts(at.as_ptr(), len) }.iter().all(|&byte| byte == 0));
-            at
-        };
-        let at = fill(&scratch, 1000);
-        assert!(scratch.resize(at, 1000, 100));
-        assert_zeroed(&scratch, 2000);
-        scratch.reset();
-        fill(&scratch, 500);
-        assert_zeroed(&scratch, 3000);
-        type Way = fn(&mut Scratch);
-        let ways: [Way; 3] = [Scratch::reset, Scratch::wipe, Scratch::release];
-        for back in ways {
-            back(&mut scratch);
-            let at = assert_zeroed(&scratch, 4096);
-            assert!(scratch.resize(at, 4096, 0));
-            fill(&scratch, 4096);
-        }
-    }
-}

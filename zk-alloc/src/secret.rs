@@ -179,26 +179,3 @@ fn zero<T>(place: &mut MaybeUninit<T>) {
     // SAFETY: the reference is ours alone, and a `MaybeUninit` needs no drop.
     unsafe { std::ptr::write_volatile(place, MaybeUninit::zeroed()) };
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Different loops write the words in the middle and the bytes at both edges. They must leave no gap, and touch nothing outside
-    /// the range.
-    #[test]
-    fn every_byte_of_a_range_is_wiped_and_no_byte_outside_it() {
-        for start in 0..20 {
-            for len in 0..70 {
-                let mut bytes = [MaybeUninit::new(0xA5u8); 100];
-                wipe(&mut bytes[start..start + len]);
-                // SAFETY: initialised two lines above.
-                let bytes = bytes.map(|byte| unsafe { byte.assume_init() });
-                for (at, &byte) in bytes.iter().enumerate() {
-                    let expected = if (start..start + len).contains(&at) { 0 } else { 0xA5 };
-                    assert_eq!(byte, expected, "byte {at} of [{start}, {start} + {len})");
-                }
-            }
-        }
-    }
-}

@@ -29,7 +29,8 @@ macro_rules! constants {
         $(
             $(#[doc = $reason])+
             #[inline(always)]
-            pub(crate) fn $name() -> usize {
+            #[must_use]
+            pub fn $name() -> usize {
                 if cfg!(feature = "tune") { VALUES[Index::$name as usize].load(Ordering::Relaxed) } else { $value }
             }
         )+
@@ -265,18 +266,4 @@ pub(crate) fn set(text: &str, parse: impl Fn(&str) -> Option<usize>) -> Result<(
 pub fn in_force(name: &str) -> Option<usize> {
     let index = CONSTANTS.iter().position(|constant| constant.name == name)?;
     Some(VALUES[index].load(Ordering::Relaxed))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_constant_has_its_own_name_a_reason_and_a_unit() {
-        for constant in CONSTANTS {
-            assert_eq!(CONSTANTS.iter().filter(|other| other.name == constant.name).count(), 1, "{}", constant.name);
-            assert!(constant.reason.ends_with('.') && !constant.unit.is_empty(), "{}", constant.name);
-            assert_ne!(constant.off, Some(constant.value), "{} is off by default", constant.name);
-        }
-    }
 }

@@ -242,7 +242,6 @@ impl Arena {
         // Without a reference to it, the linker may drop `BEFORE_MAIN`.
         #[cfg(unix)]
         black_box(&fork::BEFORE_MAIN);
-        os::refer_to_pin();
         // Called now, while the process has memory and no filter of system calls.
         os::process_generation();
         // SAFETY: the caller's.

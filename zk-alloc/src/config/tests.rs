@@ -23,12 +23,8 @@ const EACH: [(&str, &str, Settings, &str); 11] = [
 
 fn resolve_on(machine: Host, name: &'static str, value: &str, program: &Settings) -> (Config, Vec<String>) {
     let mut warnings = Vec::new();
-    let config = Config::resolve(
-        machine,
-        |variable| (variable == name).then(|| Value::new(value.as_bytes())),
-        program,
-        |_, warning| warnings.push(warning.to_string()),
-    );
+    let environment = |variable| (variable == name).then(|| Value::new(value.as_bytes()));
+    let config = Config::resolve(machine, environment, program, |_, warning| warnings.push(warning.to_string()));
     (config, warnings)
 }
 
@@ -43,91 +39,54 @@ fn set(name: &'static str, value: &str) -> SettingsInForce {
     settings
 }
 
+/// The environment outweighs the program, which outweighs the default. The resolved settings tell the origin of each value. A warning names a
+/// bad value in the environment, and what is used instead.
 #[test]
-fn unset_settings_have_their_defaults_and_no_warning() {
-    let settings = set("", "");
-    assert_eq!(settings.min_bytes.value, 0);
-    assert_eq!(settings.retain_bytes.value, 12 << 30);
-    assert_eq!(settings.huge_pages.value, HugePages::Auto);
-    assert_eq!(settings.to_string(), "all defaults");
-}
-
-#[test]
-fn every_setting_of_the_table_is_tested() {
+fn each_setting_has_its_value_from_the_first_source_with_a_good_one() {
     assert_eq!(EACH.map(|(name, ..)| name), VARIABLES[..EACH.len()]);
     assert_eq!(VARIABLES[EACH.len()], OFF.variable);
-}
-
-#[test]
-fn numbers_of_bytes_may_have_a_unit() {
-    assert_eq!(["4096", "64k", "2G", "512Mi"].map(parse_bytes), [4096, 64 << 10, 2 << 30, 512 << 20].map(Some));
-    assert_eq!(set("ZK_ALLOC_MIN_BYTES", " 64k ").min_bytes.value, 64 << 10);
-}
-
-/// The resolved settings also tell the origin of each value.
-#[test]
-fn the_environment_outweighs_the_program_which_outweighs_the_default() {
+    assert_eq!(set("", "").to_string(), "all defaults");
+    assert_eq!(set("", "").retain_bytes.value, 12 << 30);
+    let bad = ["", "-1", "garbage", "1.5.", "1.5K", "9i", "Gi", "99999999999999999999", "18446744073709551615G"];
     for (name, value, program, in_code) in EACH {
-        let (by_program, warnings) = resolve("", "", &program);
-        assert!(warnings.is_empty(), "{warnings:?}");
-        assert_eq!(by_program.to_string(), format!("{name}={in_code} (program)"));
-        let (by_both, warnings) = resolve(name, value, &program);
-        assert!(warnings.is_empty(), "{warnings:?}");
-        assert_eq!(by_both, set(name, value));
-        let text = by_both.to_string();
+        let by_program = resolve("", "", &program);
+        assert_eq!((by_program.0.to_string(), by_program.1.len()), (format!("{name}={in_code} (program)"), 0));
+        let by_both = resolve(name, value, &program);
+        assert_eq!((by_both.0, by_both.1.len()), (set(name, value), 0));
+        let text = by_both.0.to_string();
         assert!(text.starts_with(&format!("{name}=")) && text.ends_with(" (environment)"), "{text}");
-    }
-    let all = Settings::new().min_bytes(1).max_bytes(2).trace_escaped(true);
-    let (settings, _) = resolve("ZK_ALLOC_MAX_BYTES", "3", &all);
-    assert_eq!(
-        settings.to_string(),
-        "ZK_ALLOC_MIN_BYTES=1 (program), ZK_ALLOC_MAX_BYTES=3 (environment), ZK_ALLOC_TRACE_ESCAPED=1 (program)"
-    );
-}
-
-#[test]
-fn warning_names_each_bad_value_and_the_value_used_instead() {
-    let overflowing = "99999999999999999999";
-    for (name, _, program, in_code) in EACH {
-        for value in ["", "-1", "garbage", "1.5", "1.5K", "9i", "Gi", overflowing, "18446744073709551615G"] {
-            if (name, value) == ("ZK_ALLOC_RETAIN_FOR", "1.5") {
-                continue; // One and a half seconds can be used.
-            }
-            for (program, instead) in [
-                (Settings::new(), "using the default, "),
-                (program, &*format!("using what the program set, {in_code}")),
-            ] {
+        for value in bad {
+            for (program, instead) in
+                [(Settings::new(), "the default, "), (program, &*format!("what the program set, {in_code}"))]
+            {
                 let (settings, warnings) = resolve(name, value, &program);
                 assert_eq!(settings, resolve("", "", &program).0, "{name}={value}");
-                assert_eq!(warnings.len(), 1, "{name}={value}: {warnings:?}");
-                assert!(warnings[0].starts_with(&format!("{name}={value:?} is not ")), "{warnings:?}");
-                assert!(warnings[0].contains(instead), "{warnings:?}");
+                let [warning] = &*warnings else { panic!("{name}={value}: {warnings:?}") };
+                assert!(warning.starts_with(&format!("{name}={value:?} is not ")), "{warning}");
+                assert!(warning.contains(&format!("; using {instead}")), "{warning}");
             }
         }
     }
 }
 
 #[test]
-fn times_are_seconds_and_may_have_a_fraction() {
-    let of = |value| set("ZK_ALLOC_RETAIN_FOR", value).retain_for.value;
-    assert_eq!(set("", "").retain_for.value, Duration::from_secs(8));
-    assert_eq!(of("10"), Duration::from_secs(10));
-    assert_eq!(of(" 0.25 "), Duration::from_millis(250));
-    assert_eq!((of("0"), of("ever")), (Duration::ZERO, Duration::MAX));
-    for value in ["", "-1", "1e3", "inf", "nan", "5s", ".", "1.2.3", "1000000000", "99999999999999999999"] {
-        let (settings, warnings) = resolve("ZK_ALLOC_RETAIN_FOR", value, &Settings::new());
-        assert_eq!((settings.retain_for.value, warnings.len()), (Duration::from_secs(8), 1), "{value}: {warnings:?}");
-        assert!(warnings[0].ends_with("using the default, 8"), "{warnings:?}");
+fn numbers_of_bytes_may_have_a_unit_and_times_a_fraction() {
+    let bytes = |text| set("ZK_ALLOC_MIN_BYTES", text).min_bytes.value;
+    assert_eq!(["4096", "64k", "2G", " 512Mi "].map(bytes), [4096, 64 << 10, 2 << 30, 512 << 20]);
+    let time = |text| set("ZK_ALLOC_RETAIN_FOR", text).retain_for;
+    let ever = Duration::MAX;
+    for (text, time_set) in [("10", 10_000_000_000), (" 0.25 ", 250_000_000), ("0", 0), ("0.000000001", 1)] {
+        assert_eq!(time(text).value, Duration::from_nanos(time_set));
     }
-    for (time, text) in [(Duration::from_millis(250), "0.25"), (Duration::from_nanos(1), "0.000000001")] {
+    assert_eq!((set("", "").retain_for.value, time("ever").value), (Duration::from_secs(8), ever));
+    for value in ["1e3", "inf", "nan", "5s", ".", "1000000000"] {
+        assert_eq!(resolve("ZK_ALLOC_RETAIN_FOR", value, &Settings::new()).1.len(), 1, "{value}");
+    }
+    for (time, text) in [(Duration::from_millis(250), "0.25"), (Duration::from_nanos(1), "0.000000001"), (ever, "ever")]
+    {
         let (settings, _) = resolve("", "", &Settings::new().retain_for(time));
         assert_eq!(settings.to_string(), format!("ZK_ALLOC_RETAIN_FOR={text} (program)"));
-        assert_eq!(of(text), time);
     }
-    assert_eq!(
-        resolve("", "", &Settings::new().retain_for(Duration::MAX)).0.to_string(),
-        "ZK_ALLOC_RETAIN_FOR=ever (program)"
-    );
 }
 
 /// A value out of bounds is refused if the environment sets it. If the program sets it, the nearest bound is used.

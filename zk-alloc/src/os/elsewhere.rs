@@ -306,12 +306,8 @@ mod without_arena {
         lockable_bytes() -> usize = 0;
         /// Page faults so far: unknown.
         minor_faults() -> u64 = 0;
-    }
-
-    /// There are no signal handlers.
-    #[cfg(feature = "profile")]
-    pub(crate) fn may_be_on_signal_stack() -> bool {
-        false
+        /// There are no signal handlers.
+        may_be_on_signal_stack() -> bool = false;
     }
 
     /// The alignment of memory from [`map_accessible`], in bytes.

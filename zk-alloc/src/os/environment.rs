@@ -21,7 +21,8 @@
     reason = "runs before main, reads the C library's list of variables, and asks about a descriptor"
 )]
 
-use std::fmt::{self, Write as _};
+use std::fmt;
+use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 #[cfg(not(unix))]
@@ -51,11 +52,8 @@ const ELSEWHERE: &[&str] = &[
     "ZK_ALLOC_SOAK_",
 ];
 
-/// The most bytes of a value that are kept: more than any usable value has, and more than a message shows.
-const HEAD_BYTES: usize = 96;
-
-/// The most characters of a value that a message shows.
-const SHOWN_CHARS: usize = 80;
+/// The most bytes of a value that are kept, and that a message shows: more than any usable value has.
+const HEAD_BYTES: usize = 80;
 
 /// The value of a variable, or the beginning of a value that is too long to be usable.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -83,23 +81,14 @@ impl Value {
     }
 }
 
-/// Formats the value as the standard library formats an `OsStr`, and cuts it off where it becomes too long for a message.
+/// Shows the value as an `OsStr`.
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hex = |digit: u8| char::from(b"0123456789ABCDEF"[usize::from(digit)]);
-        let text = self.head().utf8_chunks().flat_map(|chunk| {
-            let valid = chunk.valid().chars().flat_map(|char| char.escape_debug().skip(usize::from(char == '\'')));
-            let invalid = chunk.invalid().iter().flat_map(move |byte| ['\\', 'x', hex(byte >> 4), hex(byte & 15)]);
-            valid.chain(invalid)
-        });
-        f.write_char('"')?;
-        for (index, char) in text.enumerate() {
-            if index == SHOWN_CHARS {
-                return f.write_str("...");
-            }
-            f.write_char(char)?;
-        }
-        f.write_str(if self.is_cut { "..." } else { "\"" })
+        #[cfg(unix)]
+        let head: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(self.head());
+        #[cfg(not(unix))]
+        let head = std::str::from_utf8(self.head()).unwrap_or_default();
+        write!(f, "{head:?}{}", if self.is_cut { "..." } else { "" })
     }
 }
 
@@ -144,12 +133,6 @@ pub(crate) fn variable(name: &str) -> Option<Value> {
     snapshot()?.known[VARIABLES.iter().position(|&known| known == name)?]
 }
 
-/// Whether any variable is set that looks like one of ours.
-#[cfg(feature = "c-api")]
-pub(crate) fn is_any_variable() -> bool {
-    snapshot().is_some_and(|values| values.known.iter().chain([&values.unknown]).any(Option::is_some))
-}
-
 /// The name of a variable that looks like one of ours and that no part of the allocator reads, if the process was started with one.
 pub(crate) fn unknown_variable() -> Option<Value> {
     snapshot()?.unknown
@@ -169,70 +152,45 @@ fn unknown_name(entry: &[u8]) -> Option<&[u8]> {
 
 /// The variable whose name is nearest to this one, if one is near.
 pub(crate) fn nearest_variable(name: &str) -> Option<&'static str> {
-    /// The most letters to insert, drop or replace.
-    const MAX_EDITS: usize = 4;
+    /// The most letters that may differ.
+    const MAX_DIFFERENT: usize = 4;
     let is_public = |known: &&&str| !known.starts_with("ZK_ALLOC_TEST_");
-    let near = VARIABLES.iter().filter(is_public).map(|&known| (edits(name.as_bytes(), known.as_bytes()), known));
-    // More edits could replace every letter of a short name.
-    let max_edits = MAX_EDITS.min(name.len().saturating_sub("ZK_ALLOC_X".len()));
-    near.min_by_key(|&(edits, _)| edits).filter(|&(edits, _)| edits <= max_edits).map(|(_, known)| known)
+    let near = VARIABLES.iter().filter(is_public).map(|&known| (different(name.as_bytes(), known.as_bytes()), known));
+    // More could be every letter of a short name.
+    let max_different = MAX_DIFFERENT.min(name.len().saturating_sub("ZK_ALLOC_X".len()));
+    near.min_by_key(|&(different, _)| different)
+        .filter(|&(different, _)| different <= max_different)
+        .map(|(_, known)| known)
 }
 
-/// The least number of letters to insert, drop or replace to turn one text into the other (the Levenshtein distance). `usize::MAX` if one
-/// is too long.
-fn edits(from: &[u8], to: &[u8]) -> usize {
-    const MAX_BYTES: usize = 64;
-    if from.len() >= MAX_BYTES || to.len() >= MAX_BYTES {
-        return usize::MAX;
-    }
-    // The distances from the current prefix of `from` to each prefix of `to`.
-    let mut row: [usize; MAX_BYTES] = std::array::from_fn(|index| index);
-    for (index, letter) in from.iter().enumerate() {
-        let (mut diagonal, mut left) = (row[0], index + 1);
-        row[0] = left;
-        for (place, other) in row[1..].iter_mut().zip(to) {
-            let replaced = diagonal + usize::from(letter != other);
-            diagonal = *place;
-            left = replaced.min(left + 1).min(diagonal + 1);
-            *place = left;
-        }
-    }
-    row[to.len()]
+/// The letters of the longer text between the beginning and the end that both texts share.
+fn different(one: &[u8], other: &[u8]) -> usize {
+    let is_same = |(one, other): &(&u8, &u8)| one == other;
+    let start = one.iter().zip(other).take_while(is_same).count();
+    let end = one[start..].iter().rev().zip(other[start..].iter().rev()).take_while(is_same).count();
+    one.len().max(other.len()) - start - end
 }
 
 // Messages for people, written without allocating.
 
-/// Writes one line to standard error. Does not take the standard library's lock, which a fork may have left locked.
-pub(crate) fn warn(message: fmt::Arguments<'_>) {
+/// Writes one line to standard error, by a single call and without allocating. Does not take the standard library's lock, which a fork may have
+/// left locked. Cuts messages longer than 500 bytes. Does nothing in a sandbox.
+pub fn warn(message: fmt::Arguments<'_>) {
     write_line(message, write_stderr);
 }
 
 /// Hands a message to `write`, as one line. Does nothing in a sandbox, which may kill the process for the write.
-pub(crate) fn write_line(message: fmt::Arguments<'_>, write: impl FnOnce(&[u8])) {
+pub fn write_line(message: fmt::Arguments<'_>, write: impl FnOnce(&[u8])) {
     if is_in_sandbox() {
         return;
     }
-    let mut line = Line { bytes: [0; 512], len: 0 };
-    let _ = write!(line, "zk-alloc: {message}");
-    line.bytes[line.len] = b'\n';
-    write(&line.bytes[..=line.len]);
-}
-
-/// A line of text on the stack. Text that does not fit is cut off.
-struct Line {
-    bytes: [u8; 512],
-    len: usize,
-}
-
-impl fmt::Write for Line {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        // A byte is left for the end of the line.
-        let room = self.bytes.len() - 1 - self.len;
-        let taken = &text.as_bytes()[..text.len().min(room)];
-        self.bytes[self.len..self.len + taken.len()].copy_from_slice(taken);
-        self.len += taken.len();
-        Ok(())
-    }
+    let mut line = [b'\n'; 512];
+    let most = line.len() - 1;
+    // Text that does not fit is cut off. A byte is left for the end of the line.
+    let mut left = &mut line[..most];
+    let _ = write!(left, "zk-alloc: {message}");
+    let len = most - left.len();
+    write(&line[..=len]);
 }
 
 /// Writes one line to standard error, and ends the process as abort(3) does.
@@ -258,7 +216,9 @@ pub(crate) fn enter_sandbox() {
     IS_SANDBOXED.store(true, Ordering::Relaxed);
 }
 
-pub(crate) fn is_in_sandbox() -> bool {
+/// Whether the process [entered a sandbox](enter_sandbox).
+#[must_use]
+pub fn is_in_sandbox() -> bool {
     IS_SANDBOXED.load(Ordering::Relaxed)
 }
 
@@ -465,16 +425,6 @@ mod hook {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_value_is_shown_as_the_standard_library_shows_it() {
-        for text in ["", "4096", "a \"b\" 'c'\\", "\u{1b}[2J\n\t", "żółw"] {
-            assert_eq!(format!("{:?}", Value::new(text.as_bytes())), format!("{text:?}"));
-            assert_eq!(Value::new(text.as_bytes()).text(), Some(text));
-        }
-        let broken = Value::new(b"4\xFF\xFE96");
-        assert_eq!((format!("{broken:?}"), broken.text()), (r#""4\xFF\xFE96""#.into(), None));
-    }
-
     /// A misspelt variable would be ignored silently. A variable that another part of the project reads is no mistake.
     #[test]
     fn unknown_variable_is_found_and_the_nearest_name_suggested() {
@@ -485,7 +435,6 @@ mod tests {
             (b"ZK_ALLOC=off", None),
             (b"ZK_ALLOCATOR=1", None),
             (b"ZK_ALLOC_REPORT=1", None),
-            (b"ZK_ALLOC_PROFILE=/tmp", None),
             (b"ZK_ALLOC_PROFILE_SIGNAL=USR2", None),
             (b"ZK_ALLOC_TEST_HOST=1", None),
             (b"PATH=ZK_ALLOC_MAX", None),
@@ -503,15 +452,15 @@ mod tests {
         ] {
             assert_eq!(nearest_variable(name), nearest, "{name}");
         }
-        assert_eq!((edits(b"kitten", b"sitting"), edits(b"", b"abc"), edits(b"abc", b"")), (3, 3, 3));
         assert_eq!(nearest_variable(&"x".repeat(1000)), None);
     }
 
     #[test]
-    fn too_long_value_is_cut_and_unusable() {
-        let whole = Value::new(&[b'9'; HEAD_BYTES]);
-        assert_eq!(whole.text(), Some(&*"9".repeat(HEAD_BYTES)));
-        let cut = Value::new(&[b'9'; HEAD_BYTES + 1]);
-        assert_eq!((cut.text(), format!("{cut:?}")), (None, format!("\"{}...", "9".repeat(SHOWN_CHARS))));
+    fn a_value_is_unusable_if_it_is_too_long_or_not_utf8() {
+        let nines = "9".repeat(HEAD_BYTES + 1);
+        assert_eq!(Value::new(&nines.as_bytes()[1..]).text(), Some(&nines[1..]));
+        assert_eq!(Value::new(nines.as_bytes()).text(), None);
+        assert_eq!(format!("{:?}", Value::new(nines.as_bytes())), format!("{:?}...", &nines[1..]));
+        assert_eq!(Value::new(b"4\xFF").text(), None);
     }
 }

@@ -26,9 +26,9 @@ mod thread_block;
 #[cfg(unix)]
 mod threads;
 
-#[cfg(feature = "c-api")]
-pub use environment::postpone_asking_host;
 pub(crate) use environment::*;
+#[cfg(feature = "c-api")]
+pub use environment::{is_in_sandbox, postpone_asking_host, warn, write_line};
 pub(crate) use imp::*;
 pub(crate) use mapping::*;
 pub(crate) use process::*;

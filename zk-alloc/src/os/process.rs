@@ -81,7 +81,8 @@ fn find() -> &'static AtomicU64 {
     }
 }
 
-// Runs before `main`, so that the page exists before memory is short, or a filter of system calls is in force.
+// Runs before `main`, or before `dlopen` returns: before memory is short, before a filter of system calls is in force, and before there are
+// other threads.
 // SAFETY: the loader calls the C functions listed in this section before `main`. It may pass arguments, which they ignore.
 #[cfg(target_os = "linux")]
 #[used]
@@ -93,6 +94,9 @@ extern "C" fn begin() {
     // With the preload library, most processes never open the arena. There, the arena maps the page when it opens.
     #[cfg(not(feature = "c-api"))]
     process_generation();
+    super::register_fence();
+    #[cfg(all(target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api")))]
+    pin::pin();
 }
 
 /// Nanoseconds of a clock that only goes forward.
@@ -143,15 +147,9 @@ mod pin {
     /// `RTLD_DL_LINKMAP` (dlfcn.h).
     const LINK_MAP: libc::c_int = 2;
 
-    // SAFETY: the loader calls the C functions listed in this section before `main`, or before `dlopen` returns. It may pass arguments,
-    // which they ignore.
-    #[used]
-    #[unsafe(link_section = ".init_array.00103")]
-    pub(super) static WHEN_LOADED: extern "C" fn() = pin;
-
-    extern "C" fn pin() {
+    pub(super) fn pin() {
         let (mut info, mut map) = (MaybeUninit::<libc::Dl_info>::uninit(), null_mut::<c_void>());
-        let own = (&raw const WHEN_LOADED).cast();
+        let own = (&raw const super::BEFORE_MAIN).cast();
         // SAFETY: two places for the answers.
         if unsafe { libc::dladdr1(own, info.as_mut_ptr(), &raw mut map, LINK_MAP) } == 0 || map.is_null() {
             return;
@@ -171,12 +169,6 @@ mod pin {
             }
         }
     }
-}
-
-/// Refers to the static that pins this code, so that the linker keeps it. On other systems, nothing unloads this code.
-pub(crate) fn refer_to_pin() {
-    #[cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static"), not(feature = "c-api")))]
-    black_box(&pin::WHEN_LOADED);
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -226,17 +218,5 @@ mod tests {
         let (word, last) = (AtomicU64::new(0), AtomicU64::new(2));
         assert_eq!((number(&word, &last), number(&word, &last)), (3, 3));
         assert_eq!((word.into_inner(), last.into_inner()), (3, 3));
-    }
-
-    #[test]
-    fn threads_that_ask_at_once_get_the_same_generation() {
-        for _ in 0..200 {
-            let (word, last) = (&AtomicU64::new(0), &AtomicU64::new(0));
-            std::thread::scope(|scope| {
-                let threads = [(); 3].map(|()| scope.spawn(move || number(word, last)));
-                let numbers = threads.map(|thread| thread.join().unwrap());
-                assert_eq!(numbers, [word.load(Ordering::Relaxed); 3]);
-            });
-        }
     }
 }

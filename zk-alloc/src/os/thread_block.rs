@@ -14,8 +14,8 @@ use std::ptr::NonNull;
 
 /// The length of the block, in bytes. It is zeroed when the thread begins, and aligned to 16 bytes.
 pub(crate) const THREAD_BLOCK_BYTES: usize = 32;
-/// The length of the part after it, which `profile` uses, in bytes.
-pub(crate) const PROFILE_BLOCK_BYTES: usize = if cfg!(feature = "profile") { 32 } else { 0 };
+/// The length of the part after it, which `observe` uses, in bytes.
+pub(crate) const OBSERVE_BLOCK_BYTES: usize = 32;
 
 global_asm!(
     ".pushsection .tbss.zk_alloc_thread_block, \"awT\", %nobits",
@@ -27,7 +27,7 @@ global_asm!(
     "zk_alloc_thread_block:",
     ".zero {bytes}",
     ".popsection",
-    bytes = const THREAD_BLOCK_BYTES + PROFILE_BLOCK_BYTES,
+    bytes = const THREAD_BLOCK_BYTES + OBSERVE_BLOCK_BYTES,
 );
 
 /// The calling thread's block, which lasts as long as the thread.
@@ -62,10 +62,9 @@ pub(crate) fn thread_block() -> NonNull<u8> {
     unsafe { NonNull::new_unchecked(at) }
 }
 
-/// The part of the calling thread's block that `profile` uses.
-#[cfg(feature = "profile")]
+/// The part of the calling thread's block that `observe` uses.
 #[inline(always)]
-pub(crate) fn profile_block() -> NonNull<u8> {
+pub(crate) fn observe_block() -> NonNull<u8> {
     // SAFETY: within the block, which is longer by this part.
     unsafe { thread_block().add(THREAD_BLOCK_BYTES) }
 }

@@ -4,7 +4,12 @@
 use std::ffi::{c_int, c_void};
 use std::mem::{MaybeUninit, transmute};
 use std::ptr::{NonNull, null_mut};
+#[cfg(target_os = "linux")]
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicPtr, Ordering};
+
+#[cfg(target_os = "linux")]
+use rustix::thread::{MembarrierCommand, membarrier};
 
 use super::{Errno, imp};
 
@@ -308,7 +313,6 @@ pub(crate) fn may_be_in_signal_handler() -> bool {
 
 /// Whether this thread runs on the stack of a signal handler (sigaltstack(2)), which may be short. Always `true` in a
 /// [sandbox](super::is_in_sandbox).
-#[cfg(feature = "profile")]
 pub(crate) fn may_be_on_signal_stack() -> bool {
     if super::is_in_sandbox() {
         return true;
@@ -320,74 +324,40 @@ pub(crate) fn may_be_on_signal_stack() -> bool {
     !is_known || unsafe { stack.assume_init() }.ss_flags & libc::SS_ONSTACK != 0
 }
 
+/// Whether the kernel has no membarrier(2), or refuses it.
+#[cfg(target_os = "linux")]
+static IS_FENCE_MISSING: AtomicBool = AtomicBool::new(false);
+
+/// Registers the process for [`fence_other_threads`], and fences once, as [`rehearse`](super::imp::rehearse) does with other calls. The kernel
+/// waits until every processor has seen the registration. That takes 10 milliseconds and more, but no time at all while the process has one
+/// thread. So this runs before `main`. (A process that loads this library by `dlopen` may have more threads.) A second registration does no harm.
+#[cfg(target_os = "linux")]
+pub(super) fn register_fence() {
+    let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
+        && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
+    IS_FENCE_MISSING.store(!registered, Ordering::Relaxed);
+}
+
 /// Makes every running thread of this process pass a full memory barrier before this returns (membarrier(2), `PRIVATE_EXPEDITED`,
 /// Linux 4.14). So a frequent path needs no barrier of its own if this thread's path is rare. `false` if the kernel has no such call,
 /// or a [sandbox](super::is_in_sandbox) may forbid it: then nothing is fenced.
 #[cfg(target_os = "linux")]
 pub(crate) fn fence_other_threads() -> bool {
-    !super::is_in_sandbox() && membarrier::fence()
-}
-
-#[cfg(target_os = "linux")]
-mod membarrier {
-    use std::hint::black_box;
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    use rustix::thread::{MembarrierCommand, membarrier};
-
-    /// Whether the kernel has no such call, or refuses it.
-    static IS_MISSING: AtomicBool = AtomicBool::new(false);
-
-    // A process has to register. The kernel then waits until every processor has seen the registration. That takes 10 milliseconds
-    // and more, but no time at all while the process has one thread. (A process that loads this library by `dlopen` may have more.)
-    // SAFETY: the loader calls the C functions listed in this section before `main`. It may pass arguments, which they ignore.
-    #[used]
-    #[unsafe(link_section = ".init_array.00103")]
-    static BEFORE_MAIN: extern "C" fn() = register;
-
-    /// Registers, and fences once, as [`rehearse`](crate::os::imp::rehearse) does with other calls. A second registration does no harm.
-    extern "C" fn register() {
-        let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
-            && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
-        IS_MISSING.store(!registered, Ordering::Relaxed);
+    let fence = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
+    if super::is_in_sandbox() || IS_FENCE_MISSING.load(Ordering::Relaxed) {
+        return false;
     }
-
-    pub(crate) fn fence() -> bool {
-        let fence = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
-        if IS_MISSING.load(Ordering::Relaxed) {
-            return false;
-        }
-        if fence() {
-            return true;
-        }
-        // Not registered yet, or not any more, if a fork lost the registration. The call goes through the static, so that the
-        // linker keeps it.
-        black_box(&BEFORE_MAIN)();
+    // The process is not registered yet, or not any more if a fork lost the registration.
+    let again = || {
+        register_fence();
         fence()
-    }
+    };
+    fence() || again()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
-
     use super::*;
-
-    static ENDED: AtomicUsize = AtomicUsize::new(0);
-
-    unsafe extern "C" fn on_end(value: *mut c_void) {
-        ENDED.fetch_add(value.addr(), Ordering::SeqCst);
-    }
-
-    #[test]
-    fn an_armed_thread_calls_the_function_with_its_value_when_it_ends() {
-        let key = thread_exit_key(on_end).expect("a test uses few keys");
-        let arm =
-            move |value| arm_thread_exit(key, NonNull::without_provenance(std::num::NonZero::new(value).unwrap()));
-        std::thread::spawn(move || assert!(arm(1) && arm(40))).join().unwrap();
-        std::thread::spawn(|| {}).join().unwrap();
-        assert_eq!(ENDED.load(Ordering::SeqCst), 40);
-    }
 
     /// glibc stores a thread's first 32 values in the thread, and allocates for the next key. A signal handler that interrupted an
     /// allocation must not do that.
@@ -426,7 +396,7 @@ mod tests {
     #[test]
     fn a_fence_that_the_kernel_refuses_returns_false() {
         use crate::os::seccomp::{self, Answer};
-        use rustix::thread::{MembarrierCommand, membarrier_query};
+        use rustix::thread::membarrier_query;
 
         // Kernels from 4.14 on have the call, unless they were built without it.
         let is_known = membarrier_query().contains_command(MembarrierCommand::PrivateExpedited);
@@ -438,55 +408,6 @@ mod tests {
             });
             assert_eq!(code, 0, "error {error}");
         }
-    }
-
-    /// The owner writes that it is busy, then looks at the claim; its processor may delay the write. If the claimant sees the owner
-    /// idle after the fence, the owner must see the claim.
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn an_owner_that_is_seen_idle_after_the_fence_sees_the_claim() {
-        use std::sync::atomic::{AtomicBool, AtomicU64, compiler_fence};
-
-        const LOOKS: usize = 1 << 12;
-        /// For each look, modulo `LOOKS`: its number, and the claim that it saw.
-        static SEEN: [[AtomicU64; 2]; LOOKS] = [const { [const { AtomicU64::new(0) }; 2] }; LOOKS];
-        static BUSY: AtomicU64 = AtomicU64::new(0);
-        static CLAIM: AtomicU64 = AtomicU64::new(0);
-        static STOP: AtomicBool = AtomicBool::new(false);
-
-        let owner = std::thread::spawn(|| {
-            let mut look = 0;
-            while !STOP.load(Ordering::Relaxed) {
-                look += 1;
-                BUSY.store(look, Ordering::Relaxed);
-                compiler_fence(Ordering::SeqCst);
-                let claim = CLAIM.load(Ordering::Relaxed);
-                let [number, seen] = &SEEN[look as usize % LOOKS];
-                seen.store(claim, Ordering::Relaxed);
-                number.store(look, Ordering::Release);
-            }
-        });
-        let mut checked = 0;
-        for claim in 1..=5_000 {
-            CLAIM.store(claim, Ordering::SeqCst);
-            if !fence_other_threads() {
-                break;
-            }
-            let next = BUSY.load(Ordering::Acquire) + 1;
-            let [number, seen] = &SEEN[next as usize % LOOKS];
-            while number.load(Ordering::Acquire) < next {
-                std::hint::spin_loop();
-            }
-            let seen_claim = seen.load(Ordering::Acquire);
-            // Skip the entry if the owner is a round ahead by now.
-            if number.load(Ordering::Relaxed) == next {
-                checked += 1;
-                assert!(seen_claim >= claim, "look {next} saw the claim {seen_claim}, not {claim}");
-            }
-        }
-        STOP.store(true, Ordering::Relaxed);
-        owner.join().unwrap();
-        println!("{checked} claims were checked");
     }
 
     #[test]

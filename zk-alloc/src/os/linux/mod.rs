@@ -540,7 +540,6 @@ pub(super) fn rehearse(huge_pages: HostHugePages) {
     // SAFETY: two pages that nobody uses.
     unsafe { try_move(at) };
     drop(Pagemap::open());
-    #[cfg(feature = "profile")]
     super::may_be_on_signal_stack();
 }
 

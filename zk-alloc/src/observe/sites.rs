@@ -3,17 +3,16 @@
 //! The sites are in a hash table that only grows. A thread claims a slot with one compare-and-swap, and nobody waits for it. A thread that
 //! stops in the middle, as in a forked child, leaves a site without addresses.
 //!
-//! A *note* of the peak records the live bytes of all sites. Live bytes rise until something is freed. So the sites are noted just before a
-//! free, if the live bytes are above the last noted peak by 1/256. Other threads allocate and free during a note, and note a site themselves
-//! before they change it. A thread that sees a new peak during a note completes that note, and begins another.
+//! Live bytes rise until something is freed. So a *peak* begins just before a free, if the live bytes are above those of the last peak by
+//! 1/256. Each peak has a number. A site notes its live bytes for a peak just before it first changes after the peak began. A site that has
+//! not changed since then still has the bytes of the peak.
 #![allow(unsafe_code, reason = "promises that zeroes are a table")]
 
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::sampler::{COUNT_PARTS, Noted};
 use crate::frames;
-use crate::os::{self, AllZero, MappedOnce};
+use crate::os::{AllZero, MappedOnce};
 
 /// The number of sites. Samples of further sites count for a site without addresses.
 const SITES: usize = 1 << 14;
@@ -21,19 +20,13 @@ const SITES: usize = 1 << 14;
 const TRIES: usize = 32;
 
 pub(super) static TABLE: MappedOnce<Table> = MappedOnce::new();
-/// The upper half is the number of the last note of the peak. The lower half is the process that began it ([`noting`]), or 0 when the note is
-/// complete. A forked child may find a note of its parent.
-static NOTE: AtomicU64 = AtomicU64::new(0);
 /// The estimated live bytes of all sites.
 static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
-/// The live bytes when the sites were last noted, with the number of that note ([`Tagged`]).
-static NOTED: AtomicU64 = AtomicU64::new(0);
+/// The live bytes at the last peak, with its number ([`Tagged`]).
+static PEAK: AtomicU64 = AtomicU64::new(0);
 
-/// The sites are noted if the live bytes exceed the noted ones by one part in this many.
+/// A peak begins if the live bytes exceed those of the last one by one part in this many.
 const STEP: u64 = 256;
-/// Stands for all entries before there is a table.
-// SAFETY: atomics, for which zero is a value.
-static NO_ENTRY: Entry = unsafe { MaybeUninit::zeroed().assume_init() };
 
 pub(super) struct Table {
     /// The hash of the site in each slot; 0 for none. Sites with equal hashes of 64 bits count as one site.
@@ -73,13 +66,13 @@ pub struct Site {
     pub addresses: Vec<usize>,
     /// The allocator that served the requests.
     pub source: Source,
-    /// Allocated since the start, or the last [`mark`](super::mark).
+    /// Allocated since the start, or the last [`mark`](crate::profile::mark).
     pub allocated: Amount,
     /// Alive now.
     pub live: Amount,
-    /// Alive when the live bytes of all sites were at their peak since the start, or the last [`mark`](super::mark).
+    /// Alive when the live bytes of all sites were at their peak since the start, or the last [`mark`](crate::profile::mark).
     pub peak: Amount,
-    /// Bytes that were not resident when the arena handed them out, since the start or the last [`mark`](super::mark). Their pages are
+    /// Bytes that were not resident when the arena handed them out, since the start or the last [`mark`](crate::profile::mark). Their pages are
     /// faulted in.
     pub fresh_bytes: u64,
 }
@@ -98,7 +91,7 @@ struct Entry {
     allocated: Counted,
     /// Below 0 if sampling was started again between an allocation and its free.
     live: Counted,
-    /// The bytes at the peak, with the number of the last note that has this site: one word, so that no thread sees one without the other.
+    /// The bytes at a peak, with its number: one word, so that no thread sees one without the other.
     peak: AtomicU64,
     peak_count: AtomicU64,
     fresh_bytes: AtomicU64,
@@ -113,36 +106,24 @@ struct Counted {
     count: AtomicU64,
 }
 
-/// Bytes in the lower 48 bits, and above them the lower bits of the number of a note.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Bytes in the lower 48 bits, and above them the lower bits of the number of a peak.
+#[derive(Clone, Copy)]
 struct Tagged(u64);
 
 impl Tagged {
     const BYTES_BITS: u32 = 48;
 
-    fn new(number: u32, bytes: u64) -> Self {
-        Self(u64::from(number) << Self::BYTES_BITS | bytes)
+    fn new(number: u64, bytes: u64) -> Self {
+        Self(number << Self::BYTES_BITS | bytes)
     }
 
     fn bytes(self) -> u64 {
         self.0 & ((1 << Self::BYTES_BITS) - 1)
     }
 
-    /// Whether this belongs to an earlier note than `number`. The two notes must be less than 2^15 apart.
-    fn is_before(self, number: u32) -> bool {
-        let ahead = (number as u16).wrapping_sub((self.0 >> Self::BYTES_BITS) as u16);
-        (1..1 << 15).contains(&ahead)
+    fn number(self) -> u64 {
+        self.0 >> Self::BYTES_BITS
     }
-}
-
-/// The halves of [`NOTE`].
-fn split(note: u64) -> (u32, u32) {
-    ((note >> 32) as u32, note as u32)
-}
-
-/// The number of the last note that was begun.
-fn last_note() -> u32 {
-    split(NOTE.load(Ordering::Relaxed)).0
 }
 
 fn state(len: usize, source: Source) -> u32 {
@@ -150,7 +131,7 @@ fn state(len: usize, source: Source) -> u32 {
 }
 
 /// The index of a site in the table.
-pub(super) type Index = u32;
+pub(crate) type Index = u32;
 
 /// The site of these calls and this source.
 pub(super) fn find(addresses: &[usize], source: Source) -> Index {
@@ -168,7 +149,7 @@ fn claim(addresses: &[usize], source: Source) -> Option<usize> {
         };
         match found {
             Ok(_) => {
-                table.entries[index].describe(addresses, source, last_note());
+                table.entries[index].describe(addresses, source);
                 return Some(index);
             }
             Err(other) if other == hash => return Some(index),
@@ -185,9 +166,9 @@ fn hash(addresses: &[usize], source: Source) -> u64 {
     (hash ^ (hash >> 32)) | 1 << 63
 }
 
-/// The entry of a site.
-fn at(index: Index) -> &'static Entry {
-    TABLE.get().map_or(&NO_ENTRY, |table| &table.entries[index as usize % SITES])
+/// The entry of a site; `None` before there is a table.
+fn at(index: Index) -> Option<&'static Entry> {
+    TABLE.get().map(|table| &table.entries[index as usize % SITES])
 }
 
 /// All sites, each with its hash.
@@ -207,13 +188,13 @@ pub(super) fn clear() {
         find(&[], source);
     }
     LIVE_BYTES.store(0, Ordering::Relaxed);
-    NOTED.store(Tagged::new(last_note(), 0).0, Ordering::Relaxed);
+    begin_peak(|_, _| true);
 }
 
 /// Counts an allocation that stays alive.
 pub(super) fn born(site: Index, noted: Noted) {
-    let site = at(site);
-    about_to_change(site);
+    let Some(site) = at(site) else { return };
+    site.note_peak();
     site.allocated.add(noted);
     site.live.add(noted);
     LIVE_BYTES.fetch_add(noted.bytes as i64, Ordering::Relaxed);
@@ -221,44 +202,48 @@ pub(super) fn born(site: Index, noted: Noted) {
 
 /// Counts a free.
 pub(super) fn died(site: Index, noted: Noted) {
+    let Some(site) = at(site) else { return };
     // The live bytes are about to fall, perhaps from a new peak.
-    if is_peak(STEP) {
-        note(STEP);
-    }
-    let site = at(site);
-    about_to_change(site);
+    begin_peak(|live, peak| live > peak + peak / STEP);
+    site.note_peak();
     site.live.subtract(noted);
     LIVE_BYTES.fetch_sub(noted.bytes as i64, Ordering::Relaxed);
 }
 
 /// Counts fresh bytes.
 pub(super) fn fresh(site: Index, bytes: u64) {
-    at(site).fresh_bytes.fetch_add(bytes, Ordering::Relaxed);
+    if let Some(site) = at(site) {
+        site.fresh_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
 }
 
 /// The estimates of this moment.
-pub(super) fn read() -> Vec<Site> {
-    // Notes the sites, if the live bytes are above the noted peak.
-    note(u64::MAX);
+pub(crate) fn read() -> Vec<Site> {
+    begin_peak(|live, peak| live > peak);
     all().map(|(_, site)| site.read()).filter(|site| !site.is_empty()).collect()
 }
 
-/// See [`mark`](super::mark): the peak is what is alive now.
-pub(super) fn mark() {
+/// The estimates for one site.
+pub(crate) fn read_one(site: Index) -> Option<Site> {
+    at(site).map(Entry::read)
+}
+
+/// See [`mark`](crate::profile::mark): the peak is what is alive now.
+pub(crate) fn mark() {
     for (_, site) in all() {
         site.allocated.set(Noted::default());
         site.fresh_bytes.store(0, Ordering::Relaxed);
     }
-    for _ in 0..MAX_NOTES {
-        let note = NOTE.load(Ordering::Acquire);
-        let (number, by) = split(note);
-        if by == noting() {
-            end_note(number);
-        } else if let Some(number) = begin_note(note) {
-            NOTED.store(Tagged::new(number, 0).0, Ordering::Relaxed);
-            return end_note(number);
-        }
-    }
+    begin_peak(|_, _| true);
+}
+
+/// Begins a peak if the live bytes, and those of the last peak, are as `is_due` says.
+fn begin_peak(is_due: impl Fn(u64, u64) -> bool) {
+    let next = |last| {
+        let (last, live) = (Tagged(last), LIVE_BYTES.load(Ordering::Relaxed).max(0) as u64);
+        is_due(live, last.bytes()).then(|| Tagged::new(last.number() + 1, live).0)
+    };
+    _ = PEAK.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
 }
 
 impl Counted {
@@ -289,11 +274,10 @@ fn amount(noted: Noted) -> Amount {
 }
 
 impl Entry {
-    fn describe(&self, addresses: &[usize], source: Source, number: u32) {
+    fn describe(&self, addresses: &[usize], source: Source) {
         for (place, &address) in self.addresses.iter().zip(addresses) {
             place.store(address, Ordering::Relaxed);
         }
-        self.peak.store(Tagged::new(number, 0).0, Ordering::Relaxed);
         // Pairs with the Acquire of `read`.
         self.state.store(state(addresses.len(), source), Ordering::Release);
     }
@@ -307,23 +291,23 @@ impl Entry {
         self.fresh_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Notes the live bytes as those of the peak, unless a thread did so before for the note with this number. Returns them.
-    fn note_peak(&self, number: u32) -> u64 {
-        // Read before the live bytes. A thread that changes the site notes it first, or finds it noted. So the live bytes that are stored
-        // below are from before the change.
-        let peak = self.peak.load(Ordering::Acquire);
+    /// Notes the live bytes as those of the last peak, unless that happened before. Called before the live bytes change.
+    fn note_peak(&self) {
+        // In this order, the number that was noted is not ahead of the last one. It is read before the live bytes: if another thread notes the
+        // peak and changes them, this thread notes nothing.
+        let noted = self.peak.load(Ordering::Acquire);
+        let number = Tagged(PEAK.load(Ordering::Acquire)).number();
         let live = self.live.noted();
-        let noted = Tagged::new(number, live.bytes).0;
-        let is_due = Tagged(peak).is_before(number);
-        if is_due && self.peak.compare_exchange(peak, noted, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        let next = Tagged::new(number, live.bytes).0;
+        let is_due = Tagged(noted).number() != number;
+        if is_due && self.peak.compare_exchange(noted, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             self.peak_count.store(live.count, Ordering::Relaxed);
-            return live.bytes;
         }
-        Tagged(self.peak.load(Ordering::Acquire)).bytes()
     }
 
     /// The estimates so far.
     fn read(&self) -> Site {
+        self.note_peak();
         // Pairs with the Release of `describe`.
         let state = self.state.load(Ordering::Acquire);
         let addresses = &self.addresses[..(state as usize / 2).saturating_sub(1)];
@@ -341,82 +325,14 @@ impl Entry {
     }
 }
 
-// Notes of the peak.
-
-/// Called before a site changes. If a thread notes the sites now, the note gets the bytes from before the change.
-fn about_to_change(site: &Entry) {
-    let (number, by) = split(NOTE.load(Ordering::Acquire));
-    if by == noting() {
-        site.note_peak(number);
-    }
-}
-
-/// The lower half of [`NOTE`] while a thread of this process notes the sites.
-fn noting() -> u32 {
-    (os::process_generation() as u32) << 1 | 1
-}
-
-fn join(number: u32, by: u32) -> u64 {
-    u64::from(number) << 32 | u64::from(by)
-}
-
-/// A thread tries at most this many times to complete or begin a note: other threads may begin notes at the same time.
-const MAX_NOTES: usize = 8;
-
-/// Notes the sites, until the live bytes exceed the noted bytes by no more than one part in `step`. A note that is in progress was begun at a
-/// lower peak, and its thread may be interrupted for long. So this thread completes it first.
-#[cold]
-fn note(step: u64) {
-    for _ in 0..MAX_NOTES {
-        // Read before the comparison: if another note begins or is completed after it, this thread begins none.
-        let note = NOTE.load(Ordering::Acquire);
-        let (number, by) = split(note);
-        if by == noting() {
-            end_note(number);
-        } else if !is_peak(step) {
-            return;
-        } else if let Some(number) = begin_note(note) {
-            end_note(number);
-        }
-    }
-}
-
-fn is_peak(step: u64) -> bool {
-    let noted = Tagged(NOTED.load(Ordering::Relaxed)).bytes();
-    LIVE_BYTES.load(Ordering::Relaxed) > (noted + noted / step) as i64
-}
-
-/// Begins a note: from now on, a thread that changes a site notes it first. Returns the number of this note, or `None` if `note` is no longer
-/// the last one. A note that the parent process began has no thread here, so this one takes its place.
-fn begin_note(note: u64) -> Option<u32> {
-    let number = split(note).0.wrapping_add(1);
-    let next = join(number, noting());
-    NOTE.compare_exchange(note, next, Ordering::AcqRel, Ordering::Relaxed).is_ok().then_some(number)
-}
-
-/// Completes the note with this number. Several threads may do so at once.
-fn end_note(number: u32) {
-    let bytes: u64 = all().map(|(_, site)| site.note_peak(number)).sum();
-    // Raises the noted bytes, unless they are those of a later note: a thread that is late has a sum from before a mark.
-    let raise = |noted| {
-        let noted = Tagged(noted);
-        (noted.is_before(number) || noted == Tagged::new(number, noted.bytes()))
-            .then(|| Tagged::new(number, noted.bytes().max(bytes)).0)
-    };
-    _ = NOTED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
-    let (in_progress, complete) = (join(number, noting()), join(number, 0));
-    _ = NOTE.compare_exchange(in_progress, complete, Ordering::AcqRel, Ordering::Relaxed);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::{allocated, freed, live};
 
     /// The totals stay right in a program with more call sites than there is room for.
     #[test]
     fn sites_that_do_not_fit_count_for_one_without_addresses() {
-        let _turn = crate::profile::tests::turn();
+        let _turn = crate::observe::tests::turn();
         TABLE.map().unwrap();
         clear();
         let without = find(&[], Source::Arena);
@@ -425,38 +341,9 @@ mod tests {
         assert!(found.iter().filter(|index| **index == without).count() >= SITES);
         assert_eq!(found[17], find(&[0x1000 + 17 * 8, 0x2000], Source::Arena));
         assert_ne!(found[17], find(&[0x1000 + 17 * 8, 0x2000], Source::Backing));
-        assert_eq!(at(found[17]).read().addresses, [0x1000 + 17 * 8, 0x2000]);
-        assert_eq!(at(without).read().addresses, [0; 0]);
+        assert_eq!(read_one(found[17]).unwrap().addresses, [0x1000 + 17 * 8, 0x2000]);
+        assert_eq!(read_one(without).unwrap().addresses, [0; 0]);
         clear();
         assert_eq!(all().count(), 2);
-    }
-
-    /// Otherwise the peak would add up memory that was not alive at the same time.
-    #[test]
-    fn a_note_of_the_peak_has_the_sites_from_before_concurrent_changes() {
-        let _turn = crate::profile::tests::turn();
-        TABLE.map().unwrap();
-        live::TABLE.map().unwrap();
-        clear();
-        live::clear();
-        // Requests of this size are always sampled. Each address stands for a request of one call site.
-        const BYTES: usize = 64 << 20;
-        let allocate = |at: usize| allocated(at, BYTES, Source::Arena, || BYTES);
-        let peak_bytes = || all().map(|(_, site)| site.read().peak.bytes).sum::<u64>();
-        let mut number = None;
-        for at in [1 << 30, 2 << 30, 3 << 30, 4 << 30] {
-            if at == 4 << 30 {
-                number = begin_note(NOTE.load(Ordering::Relaxed));
-            }
-            allocate(at);
-        }
-        end_note(number.expect("nobody else notes"));
-        assert_eq!(peak_bytes(), 3 * BYTES as u64, "memory that came during the note is in it");
-        let number = begin_note(NOTE.load(Ordering::Relaxed)).expect("nobody else notes");
-        freed(1 << 30);
-        end_note(number);
-        assert_eq!(peak_bytes(), 4 * BYTES as u64, "memory that went during the note is not in it");
-        clear();
-        live::clear();
     }
 }

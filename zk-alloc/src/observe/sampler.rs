@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::gate::{self, Observer};
 #[cfg(thread_blocks)]
 use crate::os;
 
@@ -89,22 +90,21 @@ fn with_local<R>(f: impl FnOnce(&Local) -> R) -> R {
 #[cfg(thread_blocks)]
 #[inline(always)]
 fn with_local<R>(f: impl FnOnce(&Local) -> R) -> R {
-    const _: () = assert!(size_of::<Local>() <= os::PROFILE_BLOCK_BYTES && align_of::<Local>() <= 16);
+    const _: () = assert!(size_of::<Local>() <= os::OBSERVE_BLOCK_BYTES && align_of::<Local>() <= 16);
     // SAFETY: this part of the thread's block serves nothing else. It is long enough, lasts as long as the thread, and all zeroes is a
     // `Local`.
-    f(unsafe { os::profile_block().cast::<Local>().as_ref() })
+    f(unsafe { os::observe_block().cast::<Local>().as_ref() })
 }
 
-/// Begins to sample, with this mean distance of samples in bytes.
-pub(super) fn begin(bytes: usize) {
-    MISSED.store(0, Ordering::Relaxed);
+/// From now on, the mean distance of samples is `bytes`.
+pub(crate) fn set_mean(bytes: usize) {
     MEAN_BYTES.store(bytes, Ordering::Relaxed);
     CERTAIN_BYTES.store(if bytes == 1 { 0 } else { ALWAYS_BYTES }, Ordering::Relaxed);
     PER_MEAN.store((1.0 / bytes as f64).to_bits(), Ordering::Relaxed);
 }
 
 /// The mean distance of samples, in bytes.
-pub(super) fn mean_bytes() -> usize {
+pub(crate) fn mean_bytes() -> usize {
     MEAN_BYTES.load(Ordering::Relaxed)
 }
 
@@ -114,9 +114,13 @@ pub(super) fn miss() {
     MISSED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Samples that could not be noted since [`begin`].
-pub(super) fn missed() -> u64 {
+/// Samples that could not be noted since [`forget_missed`].
+pub(crate) fn missed() -> u64 {
     MISSED.load(Ordering::Relaxed)
+}
+
+pub(super) fn forget_missed() {
+    MISSED.store(0, Ordering::Relaxed);
 }
 
 #[inline(always)]
@@ -124,10 +128,10 @@ fn in_means(bytes: usize) -> f64 {
     bytes as f64 * f64::from_bits(PER_MEAN.load(Ordering::Relaxed))
 }
 
-/// The number of requests that a sample of a request for `bytes` stands for, if the request is sampled.
+/// The number of requests that a sample of a request for `bytes` stands for, if the request is sampled. While escapes are traced, all are.
 #[inline]
 pub(super) fn sample(stream: Stream, bytes: usize) -> Option<f64> {
-    if bytes >= CERTAIN_BYTES.load(Ordering::Relaxed) {
+    if bytes >= CERTAIN_BYTES.load(Ordering::Relaxed) || gate::is_told(Observer::Escapes) {
         return Some(1.0);
     }
     with_local(|local| {
@@ -223,13 +227,18 @@ pub(super) fn exclusively<R>(f: impl FnOnce() -> R) -> Option<R> {
     })
 }
 
+/// Whether this thread reads the samples.
+pub(crate) fn is_reading() -> bool {
+    with_local(|local| local.state.get() == SamplerState::Reading)
+}
+
 /// While this lives, its thread's requests are not sampled.
-pub(super) struct Reading {
+pub(crate) struct Reading {
     before: SamplerState,
 }
 
 impl Reading {
-    pub(super) fn begin() -> Self {
+    pub(crate) fn begin() -> Self {
         Self { before: with_local(|local| local.state.replace(SamplerState::Reading)) }
     }
 }
@@ -254,29 +263,10 @@ mod tests {
         }
     }
 
-    #[test]
-    fn distances_of_samples_are_exponential() {
-        let local = Local {
-            until: [const { Cell::new(0.0) }; 2],
-            random: Cell::new(1),
-            state: Cell::new(SamplerState::Outside),
-        };
-        const DRAWN: usize = 1_000_000;
-        let drawn: Vec<f64> = (0..DRAWN).map(|_| local.exponential()).collect();
-        // Five standard deviations are 0.25% of all.
-        for limit in [0.001, 0.01, 0.1, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0] {
-            let share = drawn.iter().filter(|&&distance| distance < limit).count() as f64 / DRAWN as f64;
-            assert!((share + (-limit).exp_m1()).abs() < 0.0025, "{share} of the distances are below {limit}");
-        }
-        // The standard deviation of the mean is 0.1%.
-        let mean = drawn.iter().sum::<f64>() / DRAWN as f64;
-        assert!((mean - 1.0).abs() < 0.005, "{mean}");
-    }
-
     /// A biased estimate would be wrong by the same share however long the program runs.
     #[test]
     fn estimates_from_samples_are_unbiased() {
-        begin(64 << 10);
+        set_mean(64 << 10);
         // 200,000 requests of each size: standard deviations of about 2%, 0.3% and 0.1%.
         for (size, percent) in [(1 << 10, 10.0), (48 << 10, 1.5), (512 << 10, 0.5)] {
             let noted =

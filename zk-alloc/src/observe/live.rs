@@ -1,0 +1,139 @@
+//! The recorded allocations that are alive, by address.
+//!
+//! Most frees are of memory that was not sampled. A small table of counters, indexed by a hash of the address, filters out most of them.
+//! The allocations are in a hash table. Each slot is claimed and released with one compare-and-swap, and nobody waits.
+#![allow(unsafe_code, reason = "promises that zeroes are a table")]
+
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+use super::sampler::Noted;
+use super::sites::Index;
+use crate::os::{AllZero, MappedOnce};
+
+const SLOTS: usize = 1 << 20;
+/// Slots that are tried for an address.
+const TRIES: usize = 32;
+/// Slots in a cache line, where the tries begin.
+const LINE: usize = 8;
+const COUNTERS: usize = 1 << 15;
+/// A counter that has reached this value keeps it.
+const FULL: u8 = u8::MAX;
+/// Stands in place of an address while a thread writes the slot. No allocation has this address.
+const CLAIMED: usize = 1;
+
+pub(super) static TABLE: MappedOnce<Table> = MappedOnce::new();
+
+pub(super) struct Table {
+    may_hold: [AtomicU8; COUNTERS],
+    /// The address in each slot; 0 for a free slot.
+    addresses: [AtomicUsize; SLOTS],
+    samples: [Sample; SLOTS],
+}
+
+// SAFETY: arrays of atomics, for which zero is a value.
+unsafe impl AllZero for Table {}
+
+struct Sample {
+    bytes: AtomicU64,
+    /// The count in the upper half, and the site in the lower.
+    count_and_site: AtomicU64,
+    /// The [window](crate::escape) in which it was made.
+    window: AtomicU64,
+}
+
+impl Table {
+    /// Neighbouring addresses have neighbouring counters, so that a program that works in one place uses few cache lines of counters.
+    fn counter(&self, at: usize) -> &AtomicU8 {
+        &self.may_hold[((at >> 4) ^ (at >> 19)) % COUNTERS]
+    }
+
+    /// The slots for an address, in the order in which they are tried.
+    fn slots(&self, at: usize) -> impl Iterator<Item = (&AtomicUsize, &Sample)> {
+        let hash = (at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - (SLOTS / LINE).trailing_zeros());
+        let slots = (0..TRIES).map(move |tried| (hash as usize * LINE + tried) % SLOTS);
+        slots.map(|slot| (&self.addresses[slot], &self.samples[slot]))
+    }
+}
+
+/// `false` if no sample of this address is alive.
+#[inline(always)]
+pub(super) fn may_hold(at: usize) -> bool {
+    TABLE.get().is_some_and(|table| table.counter(at).load(Ordering::Relaxed) != 0)
+}
+
+/// Notes a sampled allocation, before the program has its address. `false` if there is no room.
+pub(super) fn insert(at: usize, site: Index, noted: Noted, window: u64) -> bool {
+    let Some(table) = TABLE.get() else { return false };
+    let is_claimed = |slot: &AtomicUsize| {
+        slot.load(Ordering::Relaxed) == 0
+            && slot.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    };
+    let Some((slot, sample)) = table.slots(at).find(|(slot, _)| is_claimed(slot)) else { return false };
+    sample.bytes.store(noted.bytes, Ordering::Relaxed);
+    sample.count_and_site.store(noted.count << 32 | u64::from(site), Ordering::Relaxed);
+    sample.window.store(window, Ordering::Relaxed);
+    let count = |count: u8| count.checked_add(1);
+    let _ = table.counter(at).fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
+    slot.store(at, Ordering::Release);
+    true
+}
+
+/// Takes out a sampled allocation, before its memory is free.
+pub(super) fn remove(at: usize) -> Option<(Index, Noted)> {
+    let table = TABLE.get()?;
+    let (slot, sample) = table.slots(at).find(|(slot, _)| slot.load(Ordering::Acquire) == at)?;
+    let bytes = sample.bytes.load(Ordering::Relaxed);
+    let count_and_site = sample.count_and_site.load(Ordering::Relaxed);
+    // Fails if the sampling was started again in between.
+    slot.compare_exchange(at, 0, Ordering::Release, Ordering::Relaxed).ok()?;
+    let count = |count: u8| if count == FULL { None } else { count.checked_sub(1) };
+    let _ = table.counter(at).fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
+    Some((count_and_site as Index, Noted { bytes, count: count_and_site >> 32 }))
+}
+
+/// The site and the bytes of each allocation of a window. Those of other threads may come and go meanwhile.
+pub(crate) fn of_window(window: u64) -> impl Iterator<Item = (Index, u64)> {
+    let slots = TABLE.get().into_iter().flat_map(|table| table.addresses.iter().zip(&table.samples));
+    let alive = slots.filter(|(slot, _)| slot.load(Ordering::Acquire) > CLAIMED).map(|(_, sample)| sample);
+    let of_window = alive.filter(move |sample| sample.window.load(Ordering::Relaxed) == window);
+    of_window
+        .map(|sample| (sample.count_and_site.load(Ordering::Relaxed) as Index, sample.bytes.load(Ordering::Relaxed)))
+}
+
+/// Forgets all allocations.
+pub(super) fn clear() {
+    let Some(table) = TABLE.get() else { return };
+    // Each value is read first, so that pages that were never written take no memory.
+    for counter in table.may_hold.iter().filter(|counter| counter.load(Ordering::Relaxed) != 0) {
+        counter.store(0, Ordering::Relaxed);
+    }
+    for slot in table.addresses.iter().filter(|slot| slot.load(Ordering::Relaxed) != 0) {
+        slot.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTED: Noted = Noted { bytes: 7 << 32, count: 1 << 30 };
+
+    /// An address that got lost would stay alive forever. An address that came out twice would be counted as freed twice.
+    #[test]
+    fn every_address_is_removed_once_even_from_a_full_table() {
+        let _turn = crate::observe::tests::turn();
+        TABLE.map().unwrap();
+        // Addresses at equal distances would fill the table evenly.
+        let addresses = || (0..SLOTS * 3 / 4).map(|i| (1 << 40) + i * (i + 1) / 2 * 16);
+        assert!(!addresses().any(may_hold));
+        let noted: Vec<_> = addresses().map(|at| insert(at, at as Index, NOTED, 0)).collect();
+        assert!(noted.iter().filter(|noted| **noted).count() > noted.len() * 95 / 100);
+        for (at, noted) in addresses().zip(noted) {
+            assert!(may_hold(at) || !noted);
+            assert_eq!(remove(at), noted.then_some((at as Index, NOTED)));
+            assert_eq!(remove(at), None);
+        }
+        clear();
+        assert!(!addresses().any(may_hold));
+    }
+}
