@@ -286,6 +286,33 @@ unsafe fn free(arena: &'static arena::Arena, at: NonNull<u8>, size: usize) {
     unsafe { arena.dealloc(at, size) };
 }
 
+/// Changes the length of memory of the arena, in place or at another address, which is returned. `None`, and nothing changed, if the caller
+/// has to copy it.
+///
+/// # Safety
+/// As for [`arena::Arena::resize`]. If another address is returned, nobody uses the old one any more.
+#[inline(always)]
+pub(crate) unsafe fn resize(
+    arena: &'static arena::Arena,
+    at: NonNull<u8>,
+    old_size: usize,
+    new_size: usize,
+    align: usize,
+) -> Option<NonNull<u8>> {
+    // SAFETY: the caller's.
+    if unsafe { arena.resize(at, old_size, new_size, align) } {
+        accounts::check_memory_limit();
+        observe::resized(at, new_size);
+        return Some(at);
+    }
+    let freed = || observe::will_free(at.as_ptr());
+    // SAFETY: the caller's.
+    let moved = unsafe { arena.grow_elsewhere(at, old_size, new_size, align, freed) }?;
+    accounts::check_memory_limit();
+    observe::allocated(moved, new_size);
+    Some(moved)
+}
+
 // SAFETY: memory comes from the arena or from `backing`, and is freed where it came from. The address tells which of the two: the
 // arena's addresses stay its own for the life of the process. The arena hands out memory that nobody else holds (see
 // `arena::pages::zone`). Memory is aligned as the layout says, and at least as long. Nothing here unwinds.
@@ -353,19 +380,9 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
             observe::backing_allocated(at, size);
             return moved;
         };
-        // SAFETY: the caller's: `at` came from the arena with this layout.
-        if unsafe { arena.resize(at, layout.size(), new_size, layout.align()) } {
-            accounts::check_memory_limit();
-            observe::resized(at, new_size);
-            return ptr;
-        }
-        // SAFETY: the caller's, as above; if the memory moved, nobody uses its old address.
-        let moved = unsafe {
-            arena.grow_elsewhere(at, layout.size(), new_size, layout.align(), || observe::will_free(at.as_ptr()))
-        };
-        if let Some(moved) = moved {
-            accounts::check_memory_limit();
-            return observe::allocated(moved, new_size);
+        // SAFETY: the caller's: `at` came from the arena with this layout. If the memory moves, nobody uses its old address.
+        if let Some(resized) = unsafe { resize(arena, at, layout.size(), new_size, layout.align()) } {
+            return resized.as_ptr();
         }
         // SAFETY: the caller's, as above.
         let moved = unsafe { self.alloc(Layout::from_size_align_unchecked(new_size, layout.align())) };

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use crate::arena;
 use crate::arena::purge::decay::{PARKER, set_watched};
+#[cfg(feature = "c-api")]
+use crate::config;
 use crate::os::{self, Errno, OwnThread};
 
 /// The lowest bits hold one of the states below. The bits above them hold the [generation](os::process_generation) of the process that
@@ -102,8 +104,17 @@ fn start_if_set_now() {
     }
 }
 
+/// Starts the background thread if `ZK_ALLOC_BACKGROUND` says so. If the system refuses the thread, one line on standard error says
+/// so. Must not be called in a signal handler.
+#[cfg(feature = "c-api")]
+pub fn start_background_thread_if_set() {
+    if config::SETTINGS.background_thread.environment_value() == Some(true) {
+        start_or_warn();
+    }
+}
+
 /// As [`start_background_thread`], for a caller that can return no error.
-pub(crate) fn start_or_warn() {
+fn start_or_warn() {
     IS_SETTLED.store(true, Ordering::Relaxed);
     if let Err(Some(Errno(code))) = start() {
         os::warn(format_args!(

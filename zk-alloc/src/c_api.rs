@@ -8,14 +8,15 @@ use std::ptr::NonNull;
 
 use crate::arena::{self, Contents};
 pub use crate::arena::{NotFreeable, Unserved};
+pub use crate::background::start_background_thread_if_set;
 use crate::classes::Class;
-use crate::config::{self, Settings};
+use crate::config::Settings;
 pub use crate::config::{is_off, min_bytes_setting, profile_mean_bytes, warn_of_settings};
 pub use crate::os::{is_in_sandbox, postpone_asking_host, warn as print_line, write_line};
 pub use crate::profile::on_signal as profile_on_signal;
 pub use crate::retain::release_on_signal_if_set;
 pub use crate::tuning::{malloc_warmup_bytes, migrate_max_bytes};
-use crate::{accounts, background, gate, observe, os, retain};
+use crate::{accounts, allocator, gate, observe, os, retain};
 
 /// The alignment of C's allocation functions, in bytes: `alignof(max_align_t)`.
 pub const MIN_ALIGN: usize = 16;
@@ -27,14 +28,6 @@ pub enum Resized {
     To(NonNull<u8>),
     /// Nothing changed: the memory has this many bytes. The caller must copy it.
     Not(usize),
-}
-
-/// Starts the background thread if `ZK_ALLOC_BACKGROUND` says so. If the system refuses the thread, one line on standard error says
-/// so. Must not be called in a signal handler.
-pub fn start_background_thread_if_set() {
-    if config::background_setting() == Some(true) {
-        background::start_or_warn();
-    }
 }
 
 /// Allocates memory of the arena. `first` runs before the first request of the process is served. Its argument is `true` if that
@@ -154,21 +147,13 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeabl
     if new_size > isize::MAX as usize {
         return Ok(Resized::Not(old_size));
     }
-    // SAFETY: the caller's; it is `old_size` bytes long.
-    if unsafe { arena.resize(at, old_size, new_size, MIN_ALIGN) } {
-        // SAFETY: the caller's, as above.
+    // SAFETY: the caller's; it is `old_size` bytes long. If the memory moves, nobody uses its old address.
+    let resized = unsafe { allocator::resize(arena, at, old_size, new_size, MIN_ALIGN) };
+    if resized == Some(at) {
+        // SAFETY: the caller's; it is `new_size` bytes long.
         unsafe { arena.measured_anew(at, new_size) };
-        accounts::check_memory_limit();
-        observe::resized(at, new_size);
-        return Ok(Resized::To(at));
     }
-    let freed = || observe::will_free(at.as_ptr());
-    // SAFETY: as above; if the memory moved, nobody uses its old address.
-    let moved = unsafe { arena.grow_elsewhere(at, old_size, new_size, MIN_ALIGN, freed) };
-    let Some(moved) = moved else { return Ok(Resized::Not(old_size)) };
-    accounts::check_memory_limit();
-    observe::allocated(moved, new_size);
-    Ok(Resized::To(moved))
+    Ok(resized.map_or(Resized::Not(old_size), Resized::To))
 }
 
 /// Copies `bytes` bytes from `from`, which [`alloc`] returned, to `to`. If both are large page runs of the arena, it may skip pages that were

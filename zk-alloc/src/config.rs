@@ -95,11 +95,11 @@ macro_rules! settings {
         }
 
         /// The settings, each by its name.
-        struct Table {
-            $($name: Setting<$type>,)+
+        pub(crate) struct Table {
+            $(pub(crate) $name: Setting<$type>,)+
         }
 
-        const SETTINGS: Table = Table { $($name: Setting { variable: $variable, kind: $kind },)+ };
+        pub(crate) const SETTINGS: Table = Table { $($name: Setting { variable: $variable, kind: $kind },)+ };
 
         /// Every variable that the crate reads. A lookup of any other name finds nothing.
         pub(crate) const VARIABLES: &[&str] = &[
@@ -287,7 +287,7 @@ impl<T: Copy + PartialEq> Setting<T> {
     }
 
     /// The value from the environment, if it is set to one that can be used.
-    fn environment_value(&self) -> Option<T> {
+    pub(crate) fn environment_value(&self) -> Option<T> {
         self.usable(&os::variable(self.variable)?)
     }
 
@@ -605,12 +605,6 @@ fn min_bytes(program: &Settings) -> usize {
 #[must_use]
 pub fn min_bytes_setting() -> Option<usize> {
     SETTINGS.min_bytes.environment_value()
-}
-
-/// `ZK_ALLOC_BACKGROUND`, if it is set to a value that can be used.
-#[cfg(feature = "c-api")]
-pub(crate) fn background_setting() -> Option<bool> {
-    SETTINGS.background_thread.environment_value()
 }
 
 /// The mean distance between samples, in bytes: `ZK_ALLOC_PROFILE_BYTES`, or the default. A warning names a value that can't be used,

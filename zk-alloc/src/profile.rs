@@ -1,6 +1,6 @@
 //! A sampling profiler: which call sites hold the memory.
 //!
-//! [`start`] samples requests at random: on average one in 512 KiB, and every request of 1 MiB and more. Each sample notes the calls
+//! [`start`] samples requests at random: on average one in 512 KiB, and every request of that size or more. Each sample notes the calls
 //! that led to the request. [`snapshot`] estimates from the samples, for each call site, the bytes allocated, alive, alive at
 //! the peak, and fresh. The crate `zk-alloc-profile` writes these as files for pprof and as flame graphs, with the names of functions.
 //!
@@ -26,7 +26,7 @@
 //!
 //! # Costs
 //! While sampling is off, requests that the arena serves cost what they cost without the feature. Requests to the backing allocator check one
-//! more flag. While it is on, each request counts down to the next sample, and each free reads one more byte. Each sample walks the stack,
+//! more flag. While it is on, each request draws a random number, and each free reads one more byte. Each sample walks the stack,
 //! which takes some microseconds. The tables take 42 MiB of address space from the first [`start`] on, of which the samples touch a small
 //! part.
 //!
@@ -62,7 +62,7 @@ pub struct Snapshot {
     pub missed: u64,
 }
 
-/// Starts to sample, on average once in `mean_bytes`. Every request of 1 MiB and more is sampled, too. With a mean of 1, all requests are.
+/// Starts to sample, on average once in `mean_bytes`. Every request of that size, or of 1 MiB and more, is sampled. With a mean of 1, all are.
 /// Forgets earlier samples.
 ///
 /// The largest mean is 32 MiB. With `ZK_ALLOC_PROFILE` in the environment, sampling begins by itself when the arena serves its first

@@ -23,7 +23,7 @@ pub(crate) const VARIABLE: &str = "ZK_ALLOC_PROFILE";
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
 /// Stores the folder that the process was started with. Without a folder, or with `0`, nothing is sampled.
-pub(crate) fn configure(folder: Option<&[u8]>, is_reported: impl Fn(&'static str) -> bool) {
+pub(crate) fn configure(folder: Option<&[u8]>, is_reported: impl Fn(&str) -> bool) {
     let Some(folder) = folder.filter(|folder| !folder.is_empty() && *folder != b"0") else { return };
     // SAFETY: reads a number that the kernel gave the process.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {

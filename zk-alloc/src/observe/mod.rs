@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::frames::Frames;
 use crate::gate::{self, Observer};
 use crate::{arena, escape, os};
-use sampler::{Noted, Stream};
+use sampler::Noted;
 use sites::Source;
 
 /// Counts the calls of [`begin`]. A sample that a thread began before the last call is dropped.
@@ -89,7 +89,7 @@ pub(crate) fn may_concern(at: *mut u8) -> bool {
 /// Records a request for `size` bytes, which was served at `at`, if it is sampled.
 fn record(at: usize, size: usize, source: Source, served_bytes: impl FnOnce() -> usize) {
     let epoch = EPOCH.load(Ordering::Acquire);
-    let Some(weight) = sampler::sample(Stream::Requests, size) else { return };
+    let Some(weight) = sampler::sample(size) else { return };
     let Some(site) = sampler::exclusively(|| here(source)) else { return };
     let noted = Noted::of(weight, served_bytes());
     if live::insert(at, site, noted, escape::window()) {
@@ -107,7 +107,7 @@ fn record(at: usize, size: usize, source: Source, served_bytes: impl FnOnce() ->
 /// Records `bytes` of a request that become resident, if they are sampled.
 #[cold]
 pub(crate) fn fresh(bytes: usize) {
-    let Some(weight) = sampler::sample(Stream::FreshBytes, bytes) else { return };
+    let Some(weight) = sampler::sample(bytes) else { return };
     if let Some(site) = sampler::exclusively(|| here(Source::Arena)) {
         sites::fresh(site, Noted::of(weight, bytes).bytes);
     }

@@ -8,6 +8,7 @@
 //! not changed since then still has the bytes of the peak.
 #![allow(unsafe_code, reason = "promises that zeroes are a table")]
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::sampler::{COUNT_PARTS, Noted};
@@ -160,10 +161,10 @@ fn claim(addresses: &[usize], source: Source) -> Option<usize> {
 }
 
 fn hash(addresses: &[usize], source: Source) -> u64 {
-    let add = |hash: u64, &address: &usize| (hash.rotate_left(5) ^ address as u64).wrapping_mul(0x517C_C1B7_2722_0A95);
-    let hash = addresses.iter().fold(source as u64 + 1, add);
-    // The lower bits pick the slot, and the upper ones are mixed best.
-    (hash ^ (hash >> 32)) | 1 << 63
+    let mut hasher = DefaultHasher::new();
+    (addresses, source).hash(&mut hasher);
+    // No hash is 0.
+    hasher.finish() | 1 << 63
 }
 
 /// The entry of a site; `None` before there is a table.

@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 /// The length of the block, in bytes. It is zeroed when the thread begins, and aligned to 16 bytes.
 pub(crate) const THREAD_BLOCK_BYTES: usize = 32;
 /// The length of the part after it, which `observe` uses, in bytes.
-pub(crate) const OBSERVE_BLOCK_BYTES: usize = 32;
+pub(crate) const OBSERVE_BLOCK_BYTES: usize = 16;
 
 global_asm!(
     ".pushsection .tbss.zk_alloc_thread_block, \"awT\", %nobits",
