@@ -30,7 +30,7 @@ pub(crate) fn begin() -> bool {
     EPOCH.fetch_add(1, Ordering::AcqRel);
     sites::clear();
     live::clear();
-    sampler::forget_missed();
+    sampler::MISSED.store(0, Ordering::Relaxed);
     // The first walk of a stack prepares the unwinder. That must not happen in a signal handler, which may take the first sample.
     std::hint::black_box(Frames::capture());
     true

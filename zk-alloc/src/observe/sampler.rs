@@ -19,7 +19,7 @@ pub(super) const COUNT_PARTS: u64 = 64;
 /// The mean distance of samples, in bytes.
 static MEAN_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Samples that could not be noted.
-static MISSED: AtomicU64 = AtomicU64::new(0);
+pub(super) static MISSED: AtomicU64 = AtomicU64::new(0);
 /// Threads that drew random numbers. Each has a sequence of its own.
 static THREADS: AtomicU64 = AtomicU64::new(0);
 
@@ -96,13 +96,9 @@ pub(super) fn miss() {
     MISSED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Samples that could not be noted since [`forget_missed`].
+/// Samples that could not be noted since the last [`begin`](super::begin).
 pub(crate) fn missed() -> u64 {
     MISSED.load(Ordering::Relaxed)
-}
-
-pub(super) fn forget_missed() {
-    MISSED.store(0, Ordering::Relaxed);
 }
 
 /// The number of requests that a sample of a request for `bytes` stands for, if the request is sampled. While escapes are traced, all are.

@@ -252,17 +252,12 @@ const KEYS_WITHOUT_MALLOC: u32 = 32;
 pub(crate) fn thread_exit_key(run: unsafe extern "C" fn(*mut c_void)) -> Option<u32> {
     let mut key = 0;
     // SAFETY: a place for the key. Callers of `arm_thread_exit` meet the requirements of `run`.
-    if unsafe { libc::pthread_key_create(&raw mut key, Some(run)) } != 0 {
-        return None;
-    }
-    // The type of keys differs between systems; a key is a small number in all of them.
-    #[allow(clippy::unnecessary_cast, reason = "see above")]
-    let number = Some(key as u32).filter(|&number| number as libc::pthread_key_t == key);
-    if number.is_none() {
-        // SAFETY: made above, and not handed out.
-        unsafe { libc::pthread_key_delete(key) };
-    }
-    number
+    let is_made = unsafe { libc::pthread_key_create(&raw mut key, Some(run)) } == 0;
+    #[allow(
+        clippy::unnecessary_cast,
+        reason = "the type of keys differs between systems; all of them are small numbers"
+    )]
+    is_made.then_some(key as u32)
 }
 
 /// Deletes a key that no thread was armed with.
