@@ -468,65 +468,42 @@ const SIGNAL_BYTES: usize = 8 << 10;
 /// The least room for the handler itself. If the kernel needs more than the rest, for example to save the largest
 /// registers, the stack is made larger.
 const SIGNAL_OWN_BYTES: usize = 4 << 10;
-/// Enough stack to measure how much is used.
-const AMPLE_BYTES: usize = 256 << 10;
 
 /// A cap that the requests reach, so that the arena must make room for them.
 const MAX_BYTES: &str = "64M";
 
-/// Stacks are filled with this byte, to see how far down they were used.
-const FRESH: u8 = 0xA5;
-
-/// A stack, above a guard that allows no access.
-fn stack(bytes: usize) -> Option<*mut u8> {
-    const GUARD_BYTES: usize = 64 << 10;
-    let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping overlaps nothing; both parts lie in it.
-    unsafe {
-        let at = libc::mmap(null_mut(), GUARD_BYTES + bytes, protection, anonymous, -1, 0);
-        if at == libc::MAP_FAILED || libc::mprotect(at, GUARD_BYTES, libc::PROT_NONE) != 0 {
-            return None;
-        }
-        let stack = at.cast::<u8>().add(GUARD_BYTES);
-        stack.write_bytes(FRESH, bytes);
-        Some(stack)
-    }
-}
-
-/// The number of bytes of a stack that were used.
-fn used(stack: *const u8, bytes: usize) -> usize {
-    // SAFETY: the stack's memory, which nothing uses any more.
-    let fresh = (0..bytes).take_while(|&at| unsafe { stack.add(at).read_volatile() } == FRESH).count();
-    bytes - fresh
-}
-
-/// Runs a thread on a stack of `bytes`. Returns whether it was started.
+/// Runs a thread with a stack of `bytes`, below which the C library maps a guard. Returns whether it was started.
 fn run_thread_on(bytes: usize, run: Run) -> bool {
-    let Some(stack) = stack(bytes) else { return false };
     let (mut thread, mut attributes) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: places for both, and a stack that nothing else uses.
+    // SAFETY: places for both.
     let started = unsafe {
         libc::pthread_attr_init(attributes.as_mut_ptr()) == 0
-            && libc::pthread_attr_setstack(attributes.as_mut_ptr(), stack.cast(), bytes) == 0
+            && libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), bytes) == 0
             && libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, null_mut()) == 0
     };
     if started {
-        // SAFETY: written when the thread was started, and joined once.
-        unsafe { libc::pthread_join(thread.assume_init(), null_mut()) };
+        // SAFETY: written when the thread was started.
+        join_thread(unsafe { thread.assume_init() });
     }
     started
 }
 
-/// Runs a signal handler on a stack of `bytes`, and returns how many of them it used.
-fn handle_on(bytes: usize, handler: extern "C" fn(c_int)) -> Option<usize> {
-    let stack = stack(bytes)?;
-    let place = libc::stack_t { ss_sp: stack.cast(), ss_flags: 0, ss_size: bytes };
-    // SAFETY: a stack for the handler alone.
-    let is_set = unsafe { libc::sigaltstack(&raw const place, null_mut()) == 0 };
-    let is_set = is_set && handle(libc::SIGUSR1, handler, libc::SA_ONSTACK);
-    // SAFETY: the signal has this handler.
-    (is_set && unsafe { libc::raise(libc::SIGUSR1) } == 0).then(|| used(stack, bytes))
+/// Runs a signal handler on a stack of `bytes`, above a guard that allows no access. Returns whether it ran.
+fn handle_on(bytes: usize, handler: extern "C" fn(c_int)) -> bool {
+    const GUARD_BYTES: usize = 64 << 10;
+    let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping overlaps nothing. Both parts lie in it, and the stack is for the handler alone.
+    unsafe {
+        let guard = libc::mmap(null_mut(), GUARD_BYTES + bytes, protection, anonymous, -1, 0);
+        if guard == libc::MAP_FAILED || libc::mprotect(guard, GUARD_BYTES, libc::PROT_NONE) != 0 {
+            return false;
+        }
+        let stack = libc::stack_t { ss_sp: guard.byte_add(GUARD_BYTES), ss_flags: 0, ss_size: bytes };
+        libc::sigaltstack(&raw const stack, null_mut()) == 0
+            && handle(libc::SIGUSR1, handler, libc::SA_ONSTACK)
+            && libc::raise(libc::SIGUSR1) == 0
+    }
 }
 
 /// Exceeds the cap with live requests of all lengths. The arena has to purge free memory, and the backing allocator
@@ -561,8 +538,6 @@ extern "C" fn handler(_: c_int) {
     requests();
 }
 
-extern "C" fn idle_handler(_: c_int) {}
-
 fn outcome(is_done: bool) -> c_int {
     match RESULT.load(Ordering::SeqCst) {
         _ if !is_done => UNPREPARED,
@@ -577,6 +552,7 @@ fn in_a_thread_with_little_stack(_: u32) -> c_int {
 }
 
 fn in_a_handler_with_little_stack(_: u32) -> c_int {
-    let Some(kernels) = handle_on(AMPLE_BYTES, idle_handler) else { return UNPREPARED };
-    outcome(handle_on(SIGNAL_BYTES.max(kernels + SIGNAL_OWN_BYTES), handler).is_some())
+    // SAFETY: only returns a number: the bytes in which the kernel saves the largest registers; 0 before Linux 5.14.
+    let kernels = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
+    outcome(handle_on(SIGNAL_BYTES.max(kernels + SIGNAL_OWN_BYTES), handler))
 }

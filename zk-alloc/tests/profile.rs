@@ -86,29 +86,9 @@ fn the_estimates_agree_with_all_requests() {
     assert_near(allocated.bytes, bytes * 104 / 100, 6);
     assert_near(allocated.allocations, requests, 20);
     assert_near(total(&profile.sites, |site| site.live).bytes, live as u64, 12);
-    assert!(total(&profile.sites, |site| site.peak).bytes >= total(&profile.sites, |site| site.live).bytes);
     drop(alive);
     let left = live_of(&profile::snapshot(), "the_estimates_agree_with_all_requests");
     assert_eq!(left, Amount::default(), "all frees are seen");
-}
-
-/// With every request sampled, the estimates are exact. The counted peak also includes the blocks in the thread's cache, a few MiB.
-#[test]
-fn the_totals_agree_with_the_counters() {
-    alone!(UNSAMPLED);
-    let mut alive = Vec::with_capacity(4_096);
-    let before = stats().live_bytes;
-    take_peak_live_bytes();
-    profile::start(1);
-    let large: Vec<u8> = black_box(Vec::with_capacity(512 * MIB));
-    request_at_random(40_000, &mut alive);
-    let (live, peak) = (stats().live_bytes - before, take_peak_live_bytes() - before);
-    let mut arenas = profile::snapshot().sites;
-    arenas.retain(|site| site.source == Source::Arena);
-    let (sampled_live, sampled_peak) = (total(&arenas, |site| site.live).bytes, total(&arenas, |site| site.peak).bytes);
-    assert!(sampled_live.abs_diff(live as u64) * 1_000 <= live as u64, "{sampled_live} sampled, {live} counted");
-    assert!(sampled_peak.abs_diff(peak as u64) * 100 <= peak as u64, "{sampled_peak} sampled, {peak} counted");
-    drop(large);
 }
 
 // The functions use their results, so that no call becomes a jump.
@@ -129,10 +109,17 @@ fn hold_nothing_at_the_peak() {
 }
 
 #[test]
-fn the_peak_belongs_to_the_sites_that_held_it() {
+fn the_peak_and_fresh_pages_belong_to_the_sites_that_held_and_touched_them() {
     alone!(UNSAMPLED);
+    let before = stats().fresh_bytes;
     profile::start(16 << 10);
     hold_nothing_at_the_peak();
+    // These pages are already resident.
+    drop(black_box(vec![4u8; 40 * MIB]));
+    let profile = profile::snapshot();
+    let (all, exact) = (profile.sites.iter().map(|site| site.fresh_bytes).sum(), stats().fresh_bytes);
+    assert_near(all, exact - before, 3);
+    assert_eq!(bytes_within(&profile, "hold_nothing_at_the_peak", |site| site.fresh_bytes), 40 * MIB as u64);
     let kept = (hold_large_ones(), hold_small_ones());
     drop(kept);
     hold_nothing_at_the_peak();
@@ -152,23 +139,12 @@ fn the_peak_belongs_to_the_sites_that_held_it() {
     assert_eq!(of_one(|site| site.allocated.bytes), 40 * MIB as u64);
 }
 
-#[test]
-fn fresh_pages_count_at_the_site_of_the_first_touch() {
-    alone!(UNSAMPLED);
-    let before = stats().fresh_bytes;
-    profile::start(profile::MEAN_BYTES);
-    hold_nothing_at_the_peak();
-    // These pages are already resident.
-    drop(black_box(vec![4u8; 40 * MIB]));
-    let profile = profile::snapshot();
-    let (all, exact) = (profile.sites.iter().map(|site| site.fresh_bytes).sum(), stats().fresh_bytes);
-    assert_near(all, exact - before, 3);
-    assert_eq!(bytes_within(&profile, "hold_nothing_at_the_peak", |site| site.fresh_bytes), 40 * MIB as u64);
-}
-
+/// The counted peak also includes the blocks in the thread's cache, a few MiB.
 #[test]
 fn with_a_mean_of_one_byte_every_request_counts_once() {
     alone!(UNSAMPLED);
+    let mut alive = Vec::with_capacity(4_096);
+    let before = stats().live_bytes;
     profile::start(1);
     let mut grown = black_box(Vec::<u8>::with_capacity(64 << 10));
     // The harness allocates a little.
@@ -179,8 +155,18 @@ fn with_a_mean_of_one_byte_every_request_counts_once() {
     assert_eq!(large(), [(1, 64 << 10)]);
     grown.reserve_exact(8 * MIB);
     assert_eq!(large(), [(1, 8 * MIB)], "moved or grown in place");
-    grown.reserve_exact(80 * MIB);
-    assert_eq!(large(), [(1, 80 * MIB)], "its pages moved");
+    grown.reserve_exact(512 * MIB);
+    assert_eq!(large(), [(1, 512 * MIB)], "its pages moved");
+    take_peak_live_bytes();
+    profile::mark();
+    request_at_random(40_000, &mut alive);
+    let (live, peak) = (stats().live_bytes - before, take_peak_live_bytes() - before);
+    let mut arenas = profile::snapshot().sites;
+    arenas.retain(|site| site.source == Source::Arena);
+    let (sampled_live, sampled_peak) = (total(&arenas, |site| site.live).bytes, total(&arenas, |site| site.peak).bytes);
+    assert!(sampled_live.abs_diff(live as u64) * 1_000 <= live as u64, "{sampled_live} sampled, {live} counted");
+    assert!(sampled_peak.abs_diff(peak as u64) * 100 <= peak as u64, "{sampled_peak} sampled, {peak} counted");
+    drop(alive);
     grown.shrink_to(5 * MIB);
     assert_eq!(large(), [(1, 5 * MIB)]);
     drop(grown);

@@ -4,76 +4,51 @@
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(unsafe_code, reason = "forks, and installs filters of system calls")]
 
+#[path = "model/heap.rs"]
+mod heap;
 mod support;
+#[path = "model/volume.rs"]
+mod volume;
 
 use std::ffi::{c_int, c_long, c_void};
 use std::hint::black_box;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 use std::ptr::null_mut;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use heap::Heap;
 use support::blocks::MIB;
 use support::process::{in_a_fork, join_thread, limited, start_thread};
 use support::seccomp::{Answer, FIRST_AT, NUMBER_AT, end, error_of, install, load, refuse, skip_if, step};
 use support::{Ended, Kept, Numbers, Settings, alone, assert_patterned, child, child_as, is_patterned, patterned};
+use volume::Volume;
 use zk_alloc::{PhaseGuard, Retain, ZkAllocator, phase, release, set_retain, soften, stats};
 
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// The time for which `release()` repeatedly takes memory from threads.
-const TIME: Duration = Duration::from_millis(100);
-
-/// Threads with full caches are idle while others work, and while `release()` takes memory from all of them.
+/// Threads with caches work, and `release()` takes memory from all of them, while `begin` refuses these calls.
 fn work_without(calls: &[c_long], error: c_int, begin: impl FnOnce() -> bool) {
-    let (filled, begun, done, stop) = (&Barrier::new(4), &Barrier::new(6), &Barrier::new(4), &AtomicBool::new(false));
-    // A failure ends the process, because other threads wait for the one that failed.
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        report(panic);
-        // SAFETY: ends the process, without destructors.
-        unsafe { libc::_exit(1) };
-    }));
     set_retain(Retain::Bytes(0));
+    // Each thread lives once, because a refused clone starts no other.
+    let heap = Box::leak(Box::new(Heap::new(ZkAllocator, true)));
+    let volume = Volume { seed: 1, ops: 600_000, ops_per_life: 150_000, ops_per_settling: 200, at_rest: None };
     thread::scope(|scope| {
-        for id in 0..3 {
-            scope.spawn(move || {
-                let _guard = PhaseGuard::new();
-                drop(blocks(id));
-                filled.wait();
-                begun.wait();
-                done.wait();
-                let own = blocks(id);
-                own.iter().for_each(|words| assert_patterned(words, id));
-            });
-        }
-        for id in 3..5 {
-            scope.spawn(move || {
-                begun.wait();
-                churn(id, stop);
-            });
-        }
-        filled.wait();
+        let volume = scope.spawn(|| volume::run(heap, volume));
+        thread::sleep(Duration::from_millis(50));
         assert!(begin(), "the kernel takes no filter");
         calls.iter().for_each(|&call| assert_eq!(error_of(call), error, "call {call} is not refused"));
-        begun.wait();
-        let started = Instant::now();
-        for round in 0..2 {
-            while started.elapsed() < (round + 1) * TIME {
-                black_box(release());
-            }
-            phase(|| grow(round.into()));
-            phase(grow_sparse);
-            phase(zeroed);
-            soften();
-        }
-        done.wait();
-        stop.store(true, Ordering::Relaxed);
+        assert!(!volume.is_finished(), "nothing is refused while threads work");
+        volume.join().expect("the model agrees");
     });
+    for round in 0..2 {
+        phase(|| grow(round));
+        phase(grow_sparse);
+        phase(zeroed);
+        soften();
+    }
     forked(calls.contains(&libc::SYS_clone), error);
 }
 
@@ -82,18 +57,6 @@ const LENGTHS: [usize; 6] = [6, 20, 120, 700, 5_000, 60_000];
 
 fn blocks(seed: u64) -> Vec<Vec<u64>> {
     (0..120).map(|number| patterned(LENGTHS[number % LENGTHS.len()], seed)).collect()
-}
-
-/// Replaces buffers one by one, and checks each.
-fn churn(id: u64, stop: &AtomicBool) {
-    let _guard = PhaseGuard::new();
-    let (mut numbers, mut kept) = (Numbers::new(id), Kept::new());
-    while !stop.load(Ordering::Relaxed) {
-        // Mostly small ones, so that the thread is nearly always using its cache.
-        let is_intact = (0..63).all(|_| kept.replace(&mut numbers, 120, &LENGTHS[..3]));
-        assert!(is_intact && kept.replace(&mut numbers, 120, &LENGTHS), "a buffer has changed");
-    }
-    assert!(kept.drain(), "a buffer has changed");
 }
 
 /// Grows vectors, which move because another buffer follows each, and shrinks them.

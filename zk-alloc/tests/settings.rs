@@ -18,8 +18,8 @@ use support::blocks::{Block, GIB, KIB, MIB};
 use support::process::{are_ours, ours};
 use support::{Ended, alone, child, child_as, without_warnings};
 use zk_alloc::{
-    HugePages, HugePagesOutcome, Origin, Settings, SettingsInForce, ZkAllocator, begin_phase, end_phase,
-    min_arena_bytes, phase, reserve, stats, thread_capacity_bytes,
+    HugePages, HugePagesOutcome, Origin, Retain, Settings, SettingsInForce, ZkAllocator, begin_phase, end_phase,
+    min_arena_bytes, phase, reserve, set_retain, stats, stop_background_thread, thread_capacity_bytes,
 };
 
 static ALLOC: ZkAllocator = ZkAllocator;
@@ -137,11 +137,19 @@ fn messages(before: impl FnOnce(), after: impl FnOnce()) -> Option<String> {
     Some(ended.stderr)
 }
 
-/// If a program closes descriptor 2, the next file that it opens gets that number. The first part shows that there are messages: without
-/// messages, the second part could not fail.
+/// If a program closes descriptor 2, the next file that it opens gets that number. Only the file matters, not which descriptors it had in
+/// between: in the first process, standard error is back, and gets the messages.
 #[test]
-fn no_messages_are_written_to_a_data_file_that_has_the_descriptor_of_standard_error() {
-    if let Some(messages) = messages(|| (), || ()) {
+fn messages_are_written_to_standard_error_and_to_no_data_file_that_has_its_descriptor() {
+    let close_and_open = || {
+        // SAFETY: nothing in this process owns the descriptor.
+        unsafe {
+            let kept = libc::dup(libc::STDERR_FILENO);
+            assert!(kept >= 0 && libc::close(libc::STDERR_FILENO) == 0);
+            assert_eq!(libc::dup2(kept, libc::STDERR_FILENO), libc::STDERR_FILENO);
+        }
+    };
+    if let Some(messages) = messages(close_and_open, || ()) {
         let has = |what| messages.contains(what);
         assert!(has("ZK_ALLOC_THP=\"perhaps\" is not") && has("bytes outlive their phase"), "{messages}");
         assert!(has("8388608 bytes in 1 allocations: ") && messages.lines().count() <= 21, "{messages}");
@@ -160,21 +168,6 @@ fn no_messages_are_written_to_a_data_file_that_has_the_descriptor_of_standard_er
         assert_eq!(written, "");
     };
     assert_eq!(messages(replace, check).unwrap_or_default(), "");
-}
-
-/// Only the file matters, not which descriptors it had in between.
-#[test]
-fn messages_go_to_standard_error_again_when_its_descriptor_is_back() {
-    let close_and_open = || {
-        // SAFETY: nothing in this process owns the descriptor.
-        unsafe {
-            let kept = libc::dup(libc::STDERR_FILENO);
-            assert!(kept >= 0 && libc::close(libc::STDERR_FILENO) == 0);
-            assert_eq!(libc::dup2(kept, libc::STDERR_FILENO), libc::STDERR_FILENO);
-        }
-    };
-    let messages = messages(close_and_open, || ());
-    assert!(messages.is_none_or(|messages| messages.contains("ZK_ALLOC_THP=\"perhaps\" is not")));
 }
 
 fn in_force() -> SettingsInForce {
@@ -201,69 +194,6 @@ fn without_settings_every_value_is_reported_as_the_default() {
             assert_eq!(in_force().to_string(), "all defaults");
             assert_eq!(in_force().min_bytes.origin, Origin::Default);
             assert!(stats().to_string().ends_with("settings: all defaults"), "{}", stats());
-        });
-    }
-}
-
-const fn resident(settings: Settings) -> ZkAllocator {
-    ZkAllocator::resident().settings(settings)
-}
-
-/// An allocator with one setting, what `stats()` reports about it, and a check of its effect.
-type Case = (ZkAllocator, &'static str, fn(&'static ZkAllocator));
-
-static CASES: [Case; 6] = [
-    // The threshold applies to every request, including the first.
-    (resident(Settings::new().min_bytes(4 * KIB)), "ZK_ALLOC_MIN_BYTES=4096", |allocator| {
-        assert_eq!(min_arena_bytes(), 0, "no allocator has brought its settings yet");
-        assert_eq!(served(|| request(allocator, 4 * KIB - 1)), (0, 0));
-        assert_eq!(min_arena_bytes(), 4 * KIB);
-        assert_eq!(served(|| request(allocator, 4 * KIB)), (4 * KIB as u64, 0));
-    }),
-    (resident(Settings::new().thread_capacity_bytes(3 * GIB)), "ZK_ALLOC_SLAB_GB=3", |allocator| {
-        request(allocator, MIB);
-        assert_eq!(thread_capacity_bytes(), 3 * GIB);
-        let threads = std::thread::available_parallelism().expect("a number").get() + 4;
-        let zone_bytes = (3 * GIB * threads / 4).next_power_of_two();
-        assert_eq!(stats().address_space_bytes, 2 * zone_bytes);
-    }),
-    (ZkAllocator.settings(Settings::new().retain_bytes(0)), "ZK_ALLOC_RETAIN_BYTES=0", |allocator| {
-        phase(|| request(allocator, 100 * MIB));
-        assert!(stats().fresh_bytes >= 100 * MIB as u64 && stats().resident_bytes < MIB, "{}", stats());
-    }),
-    (resident(Settings::new().max_bytes(8 * MIB)), "ZK_ALLOC_MAX_BYTES=8388608", |allocator| {
-        assert_eq!(served(|| request(allocator, 6 * MIB)), (6 * MIB as u64, 0));
-        assert_eq!(served(|| request(allocator, 10 * MIB)), (0, 10 * MIB as u64));
-    }),
-    // `stats()` has both the requested setting and its outcome on this host.
-    (resident(Settings::new().huge_pages(HugePages::Never)), "ZK_ALLOC_THP=never", |allocator| {
-        request(allocator, MIB);
-        assert_eq!(stats().huge_pages, Some(HugePagesOutcome::Never));
-        assert_eq!(in_force().huge_pages.value, HugePages::Never);
-    }),
-    // Dirty memory that is purged to be zeroed will fault again, and counts as fresh.
-    (
-        resident(Settings::new().huge_pages(HugePages::Always).lazy_zero_bytes(MIB)),
-        "ZK_ALLOC_THP=always (program), ZK_ALLOC_LAZY_ZERO_BYTES=1048576",
-        |allocator| {
-            // Memory stays resident only if it is used a second time.
-            (0..2).for_each(|_| request(allocator, 4 * MIB));
-            let before = stats().fresh_bytes;
-            request(allocator, 4 * MIB);
-            assert_eq!(stats().fresh_bytes, before, "retained memory is not fresh");
-            assert!(Block::zeroed(allocator, 4 * MIB).is_zero());
-            let is_lazy = stats().huge_pages == Some(HugePagesOutcome::Always);
-            assert_eq!(stats().fresh_bytes - before, if is_lazy { 4 * MIB as u64 } else { 0 }, "{}", stats());
-        },
-    ),
-];
-
-#[test]
-fn each_setting_of_the_program_takes_effect_without_a_warning() {
-    for (allocator, expected, check) in &CASES {
-        without_warnings(&[], || {
-            check(allocator);
-            assert_eq!(in_force().to_string(), format!("{expected} (program)"));
         });
     }
 }
@@ -299,26 +229,40 @@ const ALL: Settings = Settings::new()
     .trace_escaped(true);
 
 static OF_ALL: ZkAllocator = ZkAllocator::resident().settings(ALL);
+const OF_ALL_IN_FORCE: &str = "ZK_ALLOC_MIN_BYTES=1024 (program), ZK_ALLOC_SLAB_GB=3 (program), \
+    ZK_ALLOC_RETAIN_BYTES=2097152 (program), ZK_ALLOC_RETAIN_FOR=0.5 (program), ZK_ALLOC_MAX_BYTES=67108864 (program), \
+    ZK_ALLOC_THP=never (program), ZK_ALLOC_LAZY_ZERO_BYTES=1048576 (program), ZK_ALLOC_BACKGROUND=1 (program), \
+    ZK_ALLOC_TRACE_ESCAPED=1 (program)";
 
 /// Operators know the host, so a variable overrides its setting in code, and no other setting. src/config/tests.rs tries each variable, and
 /// checks which setting an invalid variable leaves in force.
 #[test]
-fn environment_variables_override_settings_in_the_program() {
+fn settings_of_the_program_take_effect_unless_environment_variables_override_them() {
+    without_warnings(&[], || {
+        // The threshold applies to every request, including the first.
+        assert_eq!(min_arena_bytes(), 0, "no allocator has brought its settings yet");
+        assert_eq!(served(|| request(&OF_ALL, KIB - 1)), (0, 0));
+        assert_eq!(served(|| request(&OF_ALL, KIB)), (KIB as u64, 0));
+        assert_eq!(served(|| request(&OF_ALL, 100 * MIB)), (0, 100 * MIB as u64));
+        assert_eq!(thread_capacity_bytes(), 3 * GIB);
+        let threads = std::thread::available_parallelism().expect("a number").get() + 4;
+        let zone_bytes = (3 * GIB * threads / 4).next_power_of_two();
+        assert_eq!(stats().address_space_bytes, 3 * zone_bytes);
+        assert_eq!(stats().huge_pages, Some(HugePagesOutcome::Never));
+        assert_eq!(in_force().to_string(), OF_ALL_IN_FORCE);
+    });
     without_warnings(&[("ZK_ALLOC_MIN_BYTES", "2K"), ("ZK_ALLOC_SLAB_GB", "5"), ("ZK_ALLOC_THP", "auto")], || {
         request(&OF_ALL, MIB);
         assert_eq!((min_arena_bytes(), thread_capacity_bytes()), (2 * KIB, 5 * GIB));
-        let expected = "ZK_ALLOC_MIN_BYTES=2048 (environment), ZK_ALLOC_SLAB_GB=5 (environment), \
-                    ZK_ALLOC_RETAIN_BYTES=2097152 (program), ZK_ALLOC_RETAIN_FOR=0.5 (program), \
-                    ZK_ALLOC_MAX_BYTES=67108864 (program), ZK_ALLOC_THP=auto (environment), \
-                    ZK_ALLOC_LAZY_ZERO_BYTES=1048576 (program), ZK_ALLOC_BACKGROUND=1 (program), \
-                    ZK_ALLOC_TRACE_ESCAPED=1 (program)";
-        assert_eq!(in_force().to_string(), expected);
+        let expected = OF_ALL_IN_FORCE.replace("MIN_BYTES=1024 (program)", "MIN_BYTES=2048 (environment)");
+        let expected = expected.replace("GB=3 (program)", "GB=5 (environment)");
+        assert_eq!(in_force().to_string(), expected.replace("THP=never (program)", "THP=auto (environment)"));
     });
 }
 
 static WITH_THREAD: ZkAllocator = ZkAllocator::resident().settings(Settings::new().background_thread(true));
 
-/// A program without phases gets the thread with its first request.
+/// A program without phases gets the thread with its first request. The setting starts it once: a stopped thread stays stopped.
 #[test]
 fn the_first_request_starts_the_background_thread_unless_the_environment_forbids_it() {
     for (settings, count, expected) in [
@@ -328,6 +272,11 @@ fn the_first_request_starts_the_background_thread_unless_the_environment_forbids
         without_warnings(settings, || {
             request(&WITH_THREAD, MIB);
             assert!(are_ours(count), "{:?}", ours());
+            stop_background_thread();
+            phase(|| request(&WITH_THREAD, MIB));
+            set_retain(Retain::For(Duration::from_millis(100)));
+            reserve(MIB);
+            assert!(are_ours(0), "{:?}", ours());
             assert_eq!(in_force().to_string(), expected);
         });
     }
@@ -364,7 +313,5 @@ fn settings_are_complete_when_many_threads_make_the_first_request() {
     std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(|| request(&OF_ALL, MIB)))));
     request(&OF_ALL, MIB);
     assert!(stats().arena_allocations > 0);
-    let settings = in_force();
-    assert_eq!((settings.min_bytes.value, settings.max_bytes.value), (KIB, 64 * MIB));
-    assert!(settings.trace_escaped.value && settings.trace_escaped.origin == Origin::Program);
+    assert_eq!(in_force().to_string(), OF_ALL_IN_FORCE);
 }

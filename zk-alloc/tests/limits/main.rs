@@ -7,10 +7,14 @@
 
 mod background;
 mod cap;
+#[path = "../model/heap.rs"]
+mod heap;
 mod pinned;
 mod pressure;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../model/volume.rs"]
+mod volume;
 
 use zk_alloc::ZkAllocator;
 

@@ -94,7 +94,8 @@ fn assert_stays_purged(region: &Region, at_rest: usize) {
     assert!(found <= at_rest + at_rest / 100 + 2 * MIB, "{at_rest} bytes became {found}");
 }
 
-/// khugepaged must not fill the purged pages around live blocks, which it may try minutes after a purge.
+/// khugepaged must not fill the purged pages around live blocks, which it may try minutes after a purge. In the second process, the policy
+/// retains nothing, and memory is purged at once, block by block. In the third, new slabs lie between purged ones.
 #[test]
 fn khugepaged_does_not_bring_back_purged_memory() {
     where_the_kernel_makes_huge_pages(|| {
@@ -115,11 +116,6 @@ fn khugepaged_does_not_bring_back_purged_memory() {
         assert_stays_purged(&region, at_rest);
         drop(survivors);
     });
-}
-
-/// khugepaged must not fill memory that is purged at once, block by block, when the policy retains nothing.
-#[test]
-fn khugepaged_does_not_bring_back_freed_memory_if_nothing_is_retained() {
     where_the_kernel_makes_huge_pages(|| {
         set_retain(Retain::Never);
         phase(|| ());
@@ -127,6 +123,16 @@ fn khugepaged_does_not_bring_back_freed_memory_if_nothing_is_retained() {
         let survivors = survivors();
         assert_stays_purged(&region, region.resident_bytes());
         drop(survivors);
+    });
+    where_the_kernel_makes_huge_pages(|| {
+        let mut blocks: Vec<_> = (0..64 * KIB).map(|_| Block::written(&RESIDENT, KIB)).collect();
+        let region = Region::new();
+        // One block in every second or third slab of 16 KiB.
+        keep_every(40, &mut blocks);
+        release();
+        let others: Vec<_> = (0..50_000).map(|_| Block::written(&RESIDENT, 700)).collect();
+        assert_stays_purged(&region, region.resident_bytes());
+        drop((blocks, others));
     });
 }
 
@@ -189,38 +195,17 @@ fn a_block_that_is_resident_again_becomes_huge() {
     });
 }
 
-/// New slabs between purged ones must not let the kernel fill the purged ones.
+/// A program that does its work once never needs the memory again. So runs are purged when they are freed for the first time. Those that the
+/// program uses again stay resident from then on.
 #[test]
-fn khugepaged_does_not_fill_purged_slabs_between_new_ones() {
-    where_the_kernel_makes_huge_pages(|| {
-        let mut blocks: Vec<_> = (0..64 * KIB).map(|_| Block::written(&RESIDENT, KIB)).collect();
-        let region = Region::new();
-        // One block in every second or third slab of 16 KiB.
-        keep_every(40, &mut blocks);
-        release();
-        let others: Vec<_> = (0..50_000).map(|_| Block::written(&RESIDENT, 700)).collect();
-        assert_stays_purged(&region, region.resident_bytes());
-        drop((blocks, others));
-    });
-}
-
-/// A program that does its work once never needs the memory again.
-#[test]
-fn a_freed_run_is_purged_at_once_without_phases() {
+fn runs_are_purged_when_they_are_freed_for_the_first_time_only() {
     alone!(each EACH_SETTING);
-    let _live = Block::written(&RESIDENT, MIB);
-    drop(Block::written(&RESIDENT, 64 * MIB));
-    let resident = stats().resident_bytes;
-    assert!(resident < 8 * MIB, "{resident} bytes stayed resident");
-    Region::new().check("a run was purged");
-}
-
-/// Runs are purged when they are freed for the first time. Those that the program uses again stay resident from then on.
-#[test]
-fn runs_that_are_used_again_are_purged_only_once() {
-    alone!();
+    let region = Region::new();
     let use_memory = || drop((0..16).map(|_| Block::written(&RESIDENT, 4 * MIB)).collect::<Vec<_>>());
-    (0..2).for_each(|_| use_memory());
+    use_memory();
+    assert!(stats().resident_bytes < 8 * MIB, "{} bytes stayed resident", stats().resident_bytes);
+    region.check("runs were purged");
+    use_memory();
     let before = stats().fresh_bytes;
     (0..50).for_each(|_| use_memory());
     let (fresh, resident) = (stats().fresh_bytes - before, stats().resident_bytes);

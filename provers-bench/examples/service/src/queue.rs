@@ -184,15 +184,9 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_for_proofs_leaves_out_the_margin_of_the_arena() {
+    fn proofs_start_in_order_until_slots_or_memory_are_used_up() {
         // 8/9 of 950 MiB, less the base: 1/8 of the live size is margin.
         assert!(MEMORY.for_proofs_bytes().abs_diff(950 * MIB / 9 * 8 - 50 * MIB) < 10);
-        let small = |limit_bytes| MemoryLimit { limit_bytes, outside_bytes: 0, base_bytes: 0 }.for_proofs_bytes();
-        assert_eq!([30 * MIB, 9 * MIB, 0].map(small), [24 * MIB, 6 * MIB, 0]);
-    }
-
-    #[test]
-    fn proofs_start_in_order_until_slots_or_memory_are_used_up() {
         let mut slots = queue(&[10, 10, 10, 10, 10]);
         assert_eq!(slots.start(2, 10), Ok(false), "it is not its turn");
         assert_eq!(started(&mut slots), [1, 2, 3]);
@@ -218,6 +212,7 @@ mod tests {
         assert_eq!(started(&mut queue), [4]);
     }
 
+    /// tests/service.rs has full queues, proofs that leave them, and a service that stops.
     #[test]
     fn a_proof_that_never_fits_is_refused_and_the_next_one_starts() {
         let mut queue = queue(&[14, 10]);
@@ -226,19 +221,5 @@ mod tests {
         queue.leave(1, None);
         assert_eq!(started(&mut queue), [2]);
         assert!(queue.join(20).is_err() && queue.join(9).is_ok(), "an estimate from 2^13, and none from a larger size");
-    }
-
-    #[test]
-    fn the_queue_is_bounded_and_a_waiting_proof_may_leave_it() {
-        let mut queue = Queue { slots: 1, places: 2, ..Queue::default() };
-        assert_eq!([1, 2, 3, 4].map(|_| queue.join(10).is_ok()), [true, true, true, false]);
-        assert_eq!(started(&mut queue), [1]);
-        assert!(queue.join(10).is_err(), "two wait, and the slot is taken");
-        assert!(!queue.leave(2, None));
-        assert!(queue.join(10).is_ok());
-        queue.leave(1, None);
-        assert_eq!(started(&mut queue), [3]);
-        queue.is_stopping = true;
-        assert!(queue.start(5, 10).is_err() && queue.join(10).is_err());
     }
 }

@@ -28,7 +28,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 
 use heap::{ARMS, Arm, BASELINE, BROKEN, Heap};
 use patterns::{PATTERNS, Pattern, Plan, stream};
-use report::{GROUPS, Results};
+use report::{GROUPS, Row};
 use support::{peak_rss_bytes, restart_peak};
 
 fn main() -> ExitCode {
@@ -159,27 +159,31 @@ fn drive(options: &Options) -> Result<(), String> {
         return Ok(());
     }
     let rounds = if options.measures() { options.rounds } else { 1 };
-    let mut results = Results::new(arms.clone(), patterns.clone());
+    let none = || vec![Some(Vec::new()); arms.len()];
+    let mut rows: Vec<_> = patterns.iter().map(|&pattern| Row { pattern, samples: none() }).collect();
     let mut failures = 0;
     for round in 0..rounds {
         eprintln!("round {} of {rounds}", round + 1);
-        for (index, pattern) in patterns.iter().enumerate() {
+        for (index, row) in rows.iter_mut().enumerate() {
             // Each round has its own order, so that the effects of one arm on the next (warm caches, free memory) even
             // out.
-            let mut order: Vec<usize> = (0..arms.len()).collect();
+            let mut order: Vec<_> = arms.iter().zip(&mut row.samples).collect();
             stream(options.seed ^ u64::from(round), index).shuffle(&mut order);
-            for arm in order {
-                if results.has_failed(arm, index) {
-                    continue;
+            for (arm, samples) in order {
+                let Some(earlier) = samples else { continue };
+                match run(options, arm, row.pattern) {
+                    Ok(sample) => earlier.push(sample),
+                    Err(failure) => {
+                        eprintln!("{failure}");
+                        failures += 1;
+                        *samples = None;
+                    }
                 }
-                let sample = run(options, arms[arm], pattern).inspect_err(|failure| eprintln!("{failure}"));
-                failures += u32::from(sample.is_err());
-                results.add(arm, index, sample.ok());
             }
         }
     }
     if options.measures() {
-        print!("{}", report::render(&results, options.warm));
+        print!("{}", report::render(&arms, &rows, options.warm));
     } else {
         notices_damage(options)?;
         println!("stress: {} patterns under {} arms, a hundredth of each.", patterns.len(), arms.len());
