@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
@@ -196,18 +196,19 @@ impl Names {
             let words = words.split(", ").map(str::trim).filter(|word| !word.starts_with('`'));
             named.extend(words.map(|word| (page, word.to_owned())));
         }
-        for (file, text) in self.0.iter().filter(|(file, _)| file.starts_with(".ci/") && !file.ends_with(".rs")) {
-            let filters = text.split([' ', '\n', '(', ')']).filter_map(|word| word.strip_suffix("::"));
-            named.extend(filters.map(|module| (file.as_str(), module.to_owned())));
-        }
         let mut faults: Vec<_> = named.into_iter().filter(|(_, name)| !is_known(name)).collect();
-        // Parts of names.
-        for (file, text) in self.0.iter().filter(|(file, _)| file.starts_with(".ci/")) {
-            let lists = ["skipped=(", "skipped+=("].into_iter().flat_map(|start| text.split(start).skip(1));
-            let skipped = lists.flat_map(|list| list.split(')').next().unwrap_or_default().split_whitespace());
-            let options = text.split("--skip ").skip(1).filter_map(|rest| rest.split_whitespace().next());
-            let words = skipped.chain(options).filter(|word| is_name(word) && !word.ends_with("::"));
-            faults.extend(words.filter(|word| !self.is_filter(word)).map(|word| (file.as_str(), word.to_owned())));
+        // Words of the lists of filters. A module ends in `::`, and other words are parts of tests' names.
+        for (file, text) in self.0.iter().filter(|(file, _)| file.starts_with(".ci/") && !file.ends_with(".rs")) {
+            let starts = [("skipped=(", ')'), ("skipped+=(", ')'), ("set -- ", '\n'), ("--skip ", ' ')];
+            let lists = starts
+                .into_iter()
+                .flat_map(|(start, end)| text.split(start).skip(1).filter_map(move |rest| rest.split(end).next()));
+            let words = lists.flat_map(str::split_whitespace).filter(|word| is_name(word.trim_end_matches("::")));
+            let unknown = words.filter(|word| match word.strip_suffix("::") {
+                Some(module) => !is_known(module),
+                None => !self.is_filter(word),
+            });
+            faults.extend(unknown.map(|word| (file.as_str(), word.to_owned())));
         }
         let faults = faults.iter().map(|(file, name)| format!("{file}: there is no test or module {name}"));
         // `cargo test` runs the targets of the default members. A task names those of the others.
@@ -369,12 +370,10 @@ fn why_broken(file: &Path, target: &str) -> Option<String> {
         return NOT_OURS.iter().find(|page| target.contains(*page)).map(|page| format!("{page} is another project's"));
     }
     let (path, heading) = target.split_once('#').unwrap_or((target, ""));
-    let folder = file.parent().unwrap_or(Path::new(""));
-    let Some(found) = (if path.is_empty() { Some(file.to_owned()) } else { plain(&folder.join(path)) }) else {
+    let found = if path.is_empty() { file.to_owned() } else { file.parent().unwrap_or(Path::new("")).join(path) };
+    let Ok(found) = found.canonicalize() else { return Some("no such file".to_owned()) };
+    if !found.starts_with(std::env::current_dir().ok()?) {
         return Some("leads out of the repository".to_owned());
-    };
-    if !found.exists() {
-        return Some("no such file".to_owned());
     }
     if heading.is_empty() || found.extension().is_none_or(|extension| extension != "md") {
         return None;
@@ -383,30 +382,9 @@ fn why_broken(file: &Path, target: &str) -> Option<String> {
     (!headings(&text).contains(heading)).then(|| "no such heading".to_owned())
 }
 
-/// The path without `..`; `None` if it leads above the root.
-fn plain(path: &Path) -> Option<PathBuf> {
-    let mut plain = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir if !plain.pop() => return None,
-            Component::Normal(name) => plain.push(name),
-            _ => {}
-        }
-    }
-    Some(plain)
-}
-
 /// The names of the headings of a text in links, as GitHub forms them: in small letters, dashes for spaces, other signs left out.
 fn headings(text: &str) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    for (_, line, _) in lines(text).filter(|line| !line.2 && line.1.starts_with('#')) {
-        let title = line.trim_start_matches('#').trim().to_lowercase();
-        let kept = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
-        let name: String = kept.map(|c| if c == ' ' { '-' } else { c }).collect();
-        // The second heading of a name is `name-1`.
-        let free =
-            (0..).map(|n| if n == 0 { name.clone() } else { format!("{name}-{n}") }).find(|n| !names.contains(n));
-        names.extend(free);
-    }
-    names
+    let titles = lines(text).filter(|line| !line.2 && line.1.starts_with('#'));
+    let titles = titles.map(|(_, line, _)| line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-"));
+    titles.map(|title| title.replace(|c: char| !c.is_alphanumeric() && c != '-' && c != '_', "")).collect()
 }

@@ -3,7 +3,6 @@
 
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout};
 use std::hint::black_box;
 use std::panic;
 
@@ -12,9 +11,6 @@ use zk_alloc::{PhaseGuard, ZkAllocator};
 
 #[global_allocator]
 static A: ZkAllocator = ZkAllocator;
-
-/// A second allocator in addition to the installed one, by its full path.
-static BESIDE: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
 
 /// Programs begin and end phases by hand, end a phase twice, or end one that never began. They may write out the type parameters of `phase`:
 /// the closure, then the result.
@@ -42,25 +38,22 @@ fn phases_by_hand_may_be_ended_more_often_than_begun() {
 #[test]
 fn guards_end_their_phase_on_return_and_on_panic() {
     without_warnings(&[], || {
+        #[derive(Default)]
         struct Prover {
             _guard: PhaseGuard,
             rows: Vec<u64>,
         }
-        #[derive(Default)]
-        struct Scope(PhaseGuard);
-
-        let Prover { rows, .. } = Prover { _guard: PhaseGuard::new(), rows: patterned(1 << 15, 3) };
-        let scope = Scope::default();
-        drop::<PhaseGuard>(scope.0);
-        drop(zk_alloc::PhaseGuard::default());
-        let caught = panic::catch_unwind(|| zk_alloc::phase(|| panic!("as planned")));
-        assert!(caught.is_err());
-        let caught = panic::catch_unwind(|| {
-            let _guard = PhaseGuard::new();
-            let _rows = patterned(1 << 15, 4);
-            panic!("as planned");
-        });
-        assert!(caught.is_err());
+        let Prover { rows, .. } = Prover { _guard: zk_alloc::PhaseGuard::new(), rows: patterned(1 << 15, 3) };
+        drop(Prover::default());
+        let rest: [fn(); 2] = [
+            || zk_alloc::phase(|| panic!("as planned")),
+            || {
+                let _guard = PhaseGuard::default();
+                let _rows = patterned(1 << 15, 4);
+                panic!("as planned");
+            },
+        ];
+        assert!(rest.into_iter().all(|panics| panic::catch_unwind(panics).is_err()));
         let before = zk_alloc::stats().arena_bytes;
         let outside = patterned(1 << 15, 5);
         assert_eq!(zk_alloc::stats().arena_bytes, before, "a phase stayed open");
@@ -86,17 +79,16 @@ fn overflow_is_a_pair_of_numbers_that_can_be_reset() {
     });
 }
 
-/// The settings keep their names and meanings. The threshold is known from the start, the others from the first phase
-/// on.
+/// The settings keep their names and meanings, and deprecated names still refer to the same items. The threshold is known from the start, the
+/// other settings from the first phase on.
 #[test]
-#[allow(deprecated, reason = "programs use the name `slab_size`")]
-fn settings_are_read_under_their_old_names() {
+#[allow(deprecated, reason = "programs use these names")]
+fn old_names_of_settings_and_items_still_work() {
     without_warnings(&[("ZK_ALLOC_SLAB_GB", "5"), ("ZK_ALLOC_MIN_BYTES", "10000")], || {
         assert_eq!((zk_alloc::slab_size(), zk_alloc::min_arena_bytes()), (0, 10_000));
-        zk_alloc::phase(|| ());
-        let sizes: (usize, usize) = (zk_alloc::slab_size(), zk_alloc::min_arena_bytes());
-        assert_eq!(sizes, (5 << 30, 10_000));
         zk_alloc::phase(|| {
+            let sizes: (usize, usize) = (zk_alloc::slab_size(), zk_alloc::thread_capacity_bytes());
+            assert_eq!(sizes, (5 << 30, 5 << 30));
             let before = zk_alloc::stats().arena_allocations;
             drop(patterned(9_999 / 8, 1));
             assert_eq!(zk_alloc::stats().arena_allocations, before);
@@ -104,37 +96,8 @@ fn settings_are_read_under_their_old_names() {
             assert_eq!(zk_alloc::stats().arena_allocations, before + 1);
         });
     });
-}
-
-/// Tests of such programs call the allocator's methods on a value, and move that value.
-#[test]
-#[allow(unsafe_code, reason = "calls an allocator by hand")]
-fn the_allocator_is_a_value_with_methods() {
-    let boxed: Box<ZkAllocator> = Box::new(ZkAllocator);
-    assert!(format!("{boxed:?}").starts_with("ZkAllocator"));
-    for (size, align) in [(1, 1), (100, 16), (4096, 4096), (40_000, 64), (1 << 21, 1 << 16)] {
-        let layout = |size| Layout::from_size_align(size, align).unwrap();
-        // SAFETY: no size is zero. All instances share one arena and one backing allocator. The test reads only bytes that it wrote.
-        zk_alloc::phase(|| unsafe {
-            let at = BESIDE.alloc(layout(size));
-            assert!(!at.is_null() && at.addr().is_multiple_of(align));
-            at.write_bytes(0x5A, size);
-            let at = boxed.realloc(at, layout(size), 2 * size);
-            assert!(!at.is_null() && at.addr().is_multiple_of(align));
-            assert!(std::slice::from_raw_parts(at, size).iter().all(|&byte| byte == 0x5A));
-            A.dealloc(at, layout(2 * size));
-        });
-    }
-}
-
-#[test]
-#[allow(deprecated, reason = "programs use these names")]
-fn deprecated_names_still_refer_to_the_same_items() {
     let mut arena: zk_alloc::Arena = zk_alloc::Scratch::with_capacity(4096);
-    let error = arena.try_alloc_array(1 << 20, |_| 0u8).unwrap_err();
-    assert_eq!(error.asked_bytes, 1 << 20);
+    assert_eq!(arena.try_alloc_array(1 << 20, |_| 0u8).unwrap_err().asked_bytes, 1 << 20);
     arena.reset();
-    let refused = zk_alloc::Arena::try_with_capacity(usize::MAX).unwrap_err();
-    assert_eq!(refused.asked_bytes, usize::MAX);
-    assert_eq!(zk_alloc::slab_size(), zk_alloc::thread_capacity_bytes());
+    assert_eq!(zk_alloc::Arena::try_with_capacity(usize::MAX).unwrap_err().asked_bytes, usize::MAX);
 }

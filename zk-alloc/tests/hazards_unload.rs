@@ -8,7 +8,7 @@ mod support;
 
 use std::ffi::{CStr, CString, c_void};
 use std::path::PathBuf;
-use std::sync::{Barrier, LazyLock};
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
@@ -67,55 +67,44 @@ fn go_on() {
     }
 }
 
-/// Runs `host` in processes that load the plugin: in each mode of the allocator, without and with the
-/// background thread, which runs the plugin's code forever.
-#[track_caller]
-fn in_each_mode(host: impl Fn()) {
-    // Built once, while the other test waits.
-    static PLUGINS: LazyLock<[PathBuf; 2]> = LazyLock::new(|| [false, true].map(plugin::plugin));
+/// The thread that used the plugin closes it, goes on, and loads it again. Then threads that used it end after it was closed. A thread that ends
+/// calls code of the plugin: the destructor of the key that returns the thread's cache.
+fn use_and_close() {
+    for _ in 0..2 {
+        let plugin = Loaded::load();
+        plugin.call(PROVE);
+        plugin.close();
+        assert!(is_mapped(), "the plugin's code is unmapped, but threads call it when they end");
+        go_on();
+    }
+    let plugin = Loaded::load();
+    // This thread ends before the plugin is closed, as do the threads that the plugin starts.
+    thread::spawn(move || plugin.call(c"prove_on_own_threads")).join().unwrap();
+    let (proved, is_closed) = (&Barrier::new(4), &Barrier::new(4));
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(move || {
+                plugin.call(PROVE);
+                proved.wait();
+                is_closed.wait();
+            });
+        }
+        proved.wait();
+        plugin.close();
+        is_closed.wait();
+    });
+    go_on();
+}
+
+/// In each mode of the allocator, without and with the background thread, which runs the plugin's code forever.
+#[test]
+fn a_plugin_may_be_closed_by_a_thread_that_used_it_and_before_others_end() {
     for is_resident in [false, true] {
+        let path = if support::is_alone() { PathBuf::new() } else { plugin::plugin(is_resident) };
         for background in ["0", "1"] {
-            let path = if support::is_alone() { "" } else { PLUGINS[usize::from(is_resident)].to_str().expect("text") };
+            let path = path.to_str().expect("text");
             let settings = [(PLUGIN, path), ("ZK_ALLOC_BACKGROUND", background), ("ZK_ALLOC_RETAIN_FOR", "0.2")];
-            in_its_own_process(&settings, &host);
+            in_its_own_process(&settings, use_and_close);
         }
     }
-}
-
-/// The thread that used the plugin closes it, goes on, and loads it again.
-#[test]
-fn a_plugin_may_be_closed_on_the_thread_that_used_it() {
-    in_each_mode(|| {
-        for _ in 0..2 {
-            let plugin = Loaded::load();
-            plugin.call(PROVE);
-            plugin.close();
-            assert!(is_mapped(), "the plugin's code is unmapped, but threads call it when they end");
-            go_on();
-        }
-    });
-}
-
-/// A thread that ends calls code of the plugin: the destructor of the key that returns the thread's cache.
-#[test]
-fn threads_that_used_a_plugin_may_end_after_it_was_closed() {
-    in_each_mode(|| {
-        let plugin = Loaded::load();
-        // This thread ends before the plugin is closed, as do the threads that the plugin starts.
-        thread::spawn(move || plugin.call(c"prove_on_own_threads")).join().unwrap();
-        let (proved, is_closed) = (&Barrier::new(4), &Barrier::new(4));
-        thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(move || {
-                    plugin.call(PROVE);
-                    proved.wait();
-                    is_closed.wait();
-                });
-            }
-            proved.wait();
-            plugin.close();
-            is_closed.wait();
-        });
-        go_on();
-    });
 }

@@ -3,7 +3,6 @@
 mod support;
 
 use std::fmt::Debug;
-use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -138,8 +137,8 @@ fn back() -> impl Strategy<Value = fn(&mut Scratch)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Nothing overlaps, everything is aligned, and contents do not change. Zeroed memory is zero, no matter what was
-    /// there before. The scratch refuses requests that do not fit, with the right numbers, and each round starts over in the
+    /// Nothing overlaps, everything is aligned, and contents do not change. Zeroed memory is
+    /// zero, no matter what was there before. The scratch refuses requests that do not fit, with the right numbers, and each round starts over in the
     /// same memory.
     #[test]
     fn rounds_of_requests_agree_with_a_model(
@@ -201,14 +200,12 @@ fn extreme_sizes_and_alignments_are_served_or_refused() {
     assert!(message.contains("1048576 bytes") && message.contains("bytes left"), "{message}");
 }
 
-/// Tests that also need the arena of the global allocator, or the kernel's figures for pages.
+/// Tests that also need the kernel's figures for pages.
 #[cfg(target_os = "linux")]
 mod beside_the_system {
+    use super::*;
     use crate::support::in_its_own_process;
     use crate::support::maps::{map_of, resident_pages};
-    use zk_alloc::{phase, stats};
-
-    use super::*;
 
     /// Programs choose a capacity for the worst case, so untouched memory must cost nothing, even if it is zeroed. After a reset, the next
     /// round must not fault in any page. A release returns the memory to the system.
@@ -230,18 +227,6 @@ mod beside_the_system {
         scratch.release();
         assert_eq!(resident_pages(at, BYTES), 0);
         assert_zeroed(scratch.alloc_array_zeroed::<u8>(BYTES));
-    }
-
-    /// The global allocator has an arena. A reset that touched it would overwrite everyone's buffers.
-    #[test]
-    fn a_scratch_uses_no_memory_of_the_global_allocator() {
-        in_its_own_process(&[], || {
-            let before = stats();
-            let scratch = phase(|| Scratch::with_capacity(64 << 20));
-            assert!(phase(|| scratch.alloc_array(1 << 20, |index| index as u64)).iter().copied().eq(0..1 << 20));
-            // The test's own threads use some.
-            assert!(stats().arena_bytes - before.arena_bytes < 1 << 20, "{}", stats());
-        });
     }
 
     /// Operators forbid huge pages where they cost more than they save. That must hold for all memory of the crate.

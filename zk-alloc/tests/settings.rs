@@ -97,10 +97,7 @@ fn valid_values_take_effect_and_misspelt_ones_are_named() {
     for (name, value, stderr, printed) in [
         ("ZK_ALLOC_SLAB_GB", "3", "", "capacity 3221225472 "),
         ("ZK_ALLOC_MIN_BYTES", "64K", "", "threshold 65536 "),
-        ("ZK_ALLOC_RETAIN_BYTES", "512M", "", ""),
-        ("ZK_ALLOC_BACKGROUND", "1", "", ""),
         ("ZK_ALLOC_THP", "never", "", "huge_pages never "),
-        ("ZK_ALLOC", "on", "", ""),
         ("ZK_ALLOC_REPORT", "1", "", ""),
         ("ZK_ALLOC", "of", "zk-alloc: ZK_ALLOC=\"of\" is not on or off; using the default, on\n", ""),
         ("ZK_ALLOC_MAX_BYTE", "1G", misspelt, ""),

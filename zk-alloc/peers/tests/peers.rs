@@ -8,25 +8,28 @@
 #![allow(unsafe_code, reason = "calls GlobalAlloc")]
 
 #[allow(dead_code, reason = "the suite uses the rest")]
-#[path = "../benches/stress/heap.rs"]
-mod heap;
+#[path = "../benches/stress/arms.rs"]
+mod arms;
 #[allow(dead_code, reason = "the random programs use the rest")]
 #[path = "../../tests/model/heap.rs"]
-mod model;
+mod heap;
 #[allow(dead_code, reason = "the suite uses the rest")]
 #[path = "../benches/stress/patterns.rs"]
 mod patterns;
 #[path = "../../tests/support/mod.rs"]
 mod support;
+#[path = "../../tests/model/volume.rs"]
+mod volume;
 
-use std::alloc::{GlobalAlloc, Layout};
+use std::alloc::GlobalAlloc;
 
-use heap::{ARMS, Heap, OURS};
+use arms::{ARMS, Heap, OURS};
 use mimalloc::MiMalloc;
 use patterns::{PATTERNS, Plan};
 use support::blocks::{Allocator, Block, KIB, MIB, RESIDENT, cost, keep_every};
 use support::{Ended, Numbers, alone, beside_idle_threads, child, is_alone, peak_rss_bytes, restart_peak, rss_bytes};
 use tikv_jemallocator::Jemalloc;
+use volume::Volume;
 use zk_alloc::{Mode, ZkAllocator, phase, stats};
 
 /// The cost that an allocator may have beyond its share of the best peer's figure: for tables, and because the kernel's
@@ -194,38 +197,18 @@ fn each_free_run_between_survivors_is_purged_once_and_completely() {
     }
 }
 
-/// The model checks that blocks do not overlap, and compares the whole contents after each step.
-fn grows_and_shrinks_across_the_border<A: GlobalAlloc>(model: &model::Heap<ZkAllocator<A>>) {
-    let layout = Layout::from_size_align(64, 16).expect("a small layout");
-    let mut block = model.alloc(layout, true).expect("memory");
-    for size in [3000, 5000, 40_000, 300_000, 2 << 20, 100_000, 4096, 100] {
-        block = model.realloc(block, size);
-        assert_eq!(block.layout().size(), size);
+fn check_behind<A: GlobalAlloc + Sync + 'static>(backing: fn() -> ZkAllocator<A>) {
+    for mode in [Mode::Scoped, Mode::Resident] {
+        let before = stats().arena_allocations;
+        let volume = Volume { seed: 3, ops: 200_000, ops_per_life: 5_000, ops_per_settling: 1_000, at_rest: None };
+        volume::run(Box::leak(Box::new(heap::Heap::new(backing().mode(mode), true))), volume);
+        assert!(stats().arena_allocations > before, "the arena took part");
     }
-    model.free(block);
-}
-
-fn check_behind<A: GlobalAlloc + Sync>(scoped: fn() -> ZkAllocator<A>) {
-    let resident = || scoped().mode(Mode::Resident);
-    let [scoped_alone, resident] =
-        &[scoped(), resident()].map(|allocator| model::Heap::new(allocator, true).written_whole());
-    grows_and_shrinks_across_the_border(scoped_alone);
-    let before = stats().arena_allocations;
-    phase(|| grows_and_shrinks_across_the_border(scoped_alone));
-    grows_and_shrinks_across_the_border(resident);
-    assert!(stats().arena_allocations > before + 4, "the arena took part");
-    // The threads share no lock of the model.
-    let scoped = &model::Heap::new(scoped(), false).written_whole();
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| phase(|| (0..200).for_each(|_| grows_and_shrinks_across_the_border(scoped))));
-        }
-    });
 }
 
 /// Another allocator behind the arena serves the requests that the arena does not, and gets back that memory and no
 /// other. Growth may move memory from one to the other. With a wrong owner, jemalloc or mimalloc would abort or corrupt
-/// its heap. The checks run one after the other: while one thread opens the arena, other threads are served without it.
+/// its heap.
 #[test]
 fn jemalloc_and_mimalloc_stand_behind_the_arena() {
     alone!();

@@ -268,60 +268,49 @@ mod keys {
         }
     }
 
-    /// Runs `body` in a phase, in a process that makes its keys at this time. Returns the number that the process printed.
-    #[track_caller]
-    fn with_keys(when: &str, body: impl FnOnce()) -> Option<f64> {
-        let ended = child(&[(KEYS, when)], || {
-            if when == LATE {
-                make_keys();
-            }
-            let _guard = PhaseGuard::new();
-            body();
-        })?;
-        ended.assert_passed();
-        Some(ended.printed("measured ").parse().expect("a number"))
+    /// A thread without a cache gets each block from the slabs. Without one of the first 32 keys, the arena must call `malloc` for another key.
+    /// Otherwise it would not learn that the thread ends, and could not give it a cache. A signal handler may have interrupted `malloc`. If the
+    /// arena's key needs `malloc`, a thread gets no cache in a handler, and asks again later. There are 2,048 caches, so each must become free
+    /// when its thread ends.
+    fn use_threads(when: &str) {
+        drop(black_box(Box::new([0u8; 1 << 20])));
+        // A new thread inherits the blocked signals of its creator.
+        block_a_signal(true);
+        let is_early = when == EARLY;
+        let thread = thread::spawn(move || {
+            assert_eq!(has_cache(), !is_early);
+            block_a_signal(false);
+            // The thread asks again after some requests.
+            (0..300).for_each(|_| drop(black_box(Box::new([0u8; 64]))));
+            assert!(has_cache(), "the thread did not ask again once its signals were unblocked");
+        });
+        thread.join().unwrap();
+        block_a_signal(false);
+        for number in 0..2_500 {
+            assert!(thread::spawn(has_cache).join().unwrap(), "thread {number} has no cache");
+        }
+        let slabs = zk_alloc::stats().slabs;
+        assert!(slabs < 40, "{slabs} slabs are in use after the threads ended");
     }
 
-    /// A thread without a cache gets each block from the slabs. Without one of the first 32 keys, the arena must call
-    /// `malloc` for another key. Otherwise it would not learn that the thread ends, and could not give it a cache.
     #[test]
-    fn malloc_and_free_stay_fast_after_the_first_32_pthread_keys_are_used_up() {
-        let measure = || {
-            assert!(has_cache() && thread::spawn(has_cache).join().unwrap(), "a thread has no cache");
-            println!("measured {}", pair_ns());
+    fn with_any_pthread_key_threads_get_a_cache_outside_of_handlers_and_stay_fast() {
+        let pair_ns_with = |when: &str| {
+            let ended = child(&[(KEYS, when)], || {
+                if when == LATE {
+                    make_keys();
+                }
+                let _guard = PhaseGuard::new();
+                assert!(has_cache(), "the thread has no cache");
+                println!("measured {}", pair_ns());
+                use_threads(when);
+            })?;
+            ended.assert_passed();
+            Some(ended.printed("measured ").parse::<f64>().expect("a number"))
         };
         // The best of several runs, because the machine may be busy.
-        let best = |when| (0..3).filter_map(|_| with_keys(when, measure)).fold(f64::INFINITY, f64::min);
+        let best = |when| (0..3).filter_map(|_| pair_ns_with(when)).fold(f64::INFINITY, f64::min);
         let [none, late, early] = ["", LATE, EARLY].map(best);
         assert!(late <= 2.0 * none && early <= 2.0 * none, "{none:.1} ns a pair, {late:.1}, {early:.1}");
-    }
-
-    /// A signal handler may have interrupted `malloc`. If the arena's key needs `malloc`, a thread gets no cache in a handler, and
-    /// asks again later. One of the first 32 keys needs no `malloc`. There are 2,048 caches, so each must become free when its
-    /// thread ends.
-    #[test]
-    fn with_any_pthread_key_threads_get_a_cache_outside_of_handlers_and_return_it() {
-        for when in ["", LATE, EARLY] {
-            with_keys(when, || {
-                drop(black_box(Box::new([0u8; 1 << 20])));
-                // A new thread inherits the blocked signals of its creator.
-                block_a_signal(true);
-                let thread = thread::spawn(move || {
-                    assert_eq!(has_cache(), when != EARLY);
-                    block_a_signal(false);
-                    // The thread asks again after some requests.
-                    (0..300).for_each(|_| drop(black_box(Box::new([0u8; 64]))));
-                    assert!(has_cache(), "the thread did not ask again once its signals were unblocked");
-                });
-                thread.join().unwrap();
-                block_a_signal(false);
-                for number in 0..2_500 {
-                    assert!(thread::spawn(has_cache).join().unwrap(), "thread {number} has no cache");
-                }
-                let slabs = zk_alloc::stats().slabs;
-                assert!(slabs < 40, "{slabs} slabs are in use after the threads ended");
-                println!("measured {slabs}");
-            });
-        }
     }
 }

@@ -1,16 +1,12 @@
-//! Values that one phase makes and a later one uses: collections of the standard library, buffers of random phases on many threads, and values
-//! left by panics and by short-lived threads.
+//! Values that one phase makes and a later one uses: collections of the standard library, and values left by panics and by short-lived threads.
+//! The volume tests of tests/model resize blocks across random phases on many threads, and use the allocator in destructors of thread locals.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 
-use crate::support::{
-    Numbers, THRESHOLDS, alone, assert_patterned, child, patterned, rss_bytes, scribble, small_nodes_too,
-};
+use crate::support::{THRESHOLDS, alone, assert_patterned, child, patterned, rss_bytes, scribble, small_nodes_too};
 use zk_alloc::{PhaseGuard, phase, stats};
 
 type Table = Arc<[u64; 800]>;
@@ -115,106 +111,8 @@ fn collections_made_in_one_phase_are_used_and_grown_in_the_next_five() {
     assert!(served >= if small_nodes_too() { 100_000 } else { 1_000 }, "{}", stats());
 }
 
-/// `realloc` gets memory of the backing allocator, of a slab or of a page run, on any thread, and may move it to any of the
-/// others. Growth by push goes through all of them.
-#[test]
-fn a_vector_keeps_its_contents_across_phases_and_threads() {
-    alone!(each THRESHOLDS);
-    let before = stats();
-    // Every other vector starts empty, while no phase is open.
-    let start = |seed: u64| if seed.is_multiple_of(2) { Vec::new() } else { phase(|| patterned(600, seed)) };
-    let mut vectors: Vec<Vec<u64>> = (0..6).map(start).collect();
-    let push = |vector: &mut Vec<u64>, seed: u64, more: usize| {
-        let whole = patterned(vector.len() + more, seed);
-        whole[vector.len()..].iter().for_each(|&word| vector.push(word));
-    };
-    for round in 0..24usize {
-        for (vector, seed) in vectors.iter_mut().zip(0u64..) {
-            // From 100 words to some 3 MiB over the rounds, so that every border is crossed.
-            let more = 100 << (round * 3 / 4).min(12);
-            match (round + seed as usize) % 4 {
-                0 => phase(|| push(vector, seed, more)),
-                1 => push(vector, seed, more),
-                2 => phase(|| thread::scope(|scope| scope.spawn(|| push(vector, seed, more)).join().unwrap())),
-                _ => {
-                    vector.truncate(vector.len() * 3 / 5);
-                    if round.is_multiple_of(2) { phase(|| vector.shrink_to_fit()) } else { vector.shrink_to_fit() }
-                }
-            }
-        }
-        phase(scribble);
-        vectors.iter().zip(0u64..).for_each(|(vector, seed)| assert_patterned(vector, seed));
-    }
-    assert!(vectors.iter().all(|vector| vector.len() > 100_000));
-    let after = stats();
-    assert!(after.slab_allocations > before.slab_allocations && after.run_allocations > before.run_allocations + 20);
-    drop(vectors);
-}
-
 /// A seed, and the buffer whose contents follow from it.
 type Buffer = (u64, Vec<u64>);
-
-fn random_buffer(numbers: &mut Numbers) -> Buffer {
-    let seed = numbers.below(1 << 30) as u64;
-    let len = [5, 60, 700, 3_000, 9_000, 40_000, 150_000][numbers.below(7)];
-    (seed, patterned(len - numbers.below(len / 4), seed))
-}
-
-/// Opens nested phases. In each it makes buffers, checks them, and sends half of them to another thread.
-fn nest(depth: usize, numbers: &mut Numbers, give: &mpsc::Sender<Buffer>) {
-    let mine: Vec<_> = (0..3).map(|_| random_buffer(numbers)).collect();
-    if depth < 5 && numbers.below(4) > 0 {
-        phase(|| nest(depth + 1, numbers, give));
-    }
-    mine.iter().for_each(|(seed, buffer)| assert_patterned(buffer, *seed));
-    for buffer in mine {
-        if numbers.below(2) == 0 {
-            // If the receiver is gone, `send` fails and this thread frees the buffer.
-            let _ = give.send(buffer);
-        }
-    }
-}
-
-/// Many threads change the number of open phases. It may differ between the moments when a buffer is made and when
-/// it is checked. The thread that frees the buffer may have no phase open.
-#[test]
-fn buffers_of_nested_and_concurrent_phases_never_share_memory() {
-    alone!(each THRESHOLDS);
-    const THREADS: usize = 16;
-    let before = stats();
-    let (gives, takes): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel()).unzip();
-    thread::scope(|scope| {
-        for (id, take) in takes.into_iter().enumerate() {
-            let give = gives[(id + 1) % THREADS].clone();
-            scope.spawn(move || {
-                let mut numbers = Numbers::new(id as u64);
-                let mut kept: Vec<Buffer> = Vec::new();
-                for _ in 0..60 {
-                    match numbers.below(3) {
-                        0 => nest(1, &mut numbers, &give),
-                        1 => phase(|| nest(1, &mut numbers, &give)),
-                        _ => {
-                            let _guard = PhaseGuard::new();
-                            nest(2, &mut numbers, &give);
-                        }
-                    }
-                    kept.extend(take.try_iter());
-                    kept.iter().for_each(|(seed, buffer)| assert_patterned(buffer, *seed));
-                    while kept.len() > 8 {
-                        kept.swap_remove(numbers.below(kept.len()));
-                    }
-                }
-            });
-        }
-    });
-    drop(gives);
-    let after = stats();
-    assert!(after.slab_allocations > before.slab_allocations && after.run_allocations > before.run_allocations);
-    // Every phase has ended, so the arena serves no request.
-    let (before, buffer) = (stats().arena_allocations, patterned(100_000, 1));
-    assert_eq!(stats().arena_allocations, before);
-    drop(buffer);
-}
 
 /// Unwinding runs the destructors of half-built frames, and ends the phases on its way.
 #[test]
@@ -312,79 +210,4 @@ fn a_hundred_thousand_threads_leave_no_memory_behind() {
     assert!(end.resident_bytes <= warm.resident_bytes + (2 << 20), "from {warm}\nto {end}");
     assert_eq!(end.address_space_bytes, warm.address_space_bytes);
     assert!(end_rss <= warm_rss + (8 << 20), "RSS from {warm_rss} to {end_rss}\nfrom {warm}\nto {end}");
-}
-
-static DESTROYED: AtomicUsize = AtomicUsize::new(0);
-
-/// Frees arena memory when its thread exits, allocates more, and sends a buffer to a thread that lives on.
-struct Farewell {
-    seed: u64,
-    buffers: Vec<Vec<u64>>,
-    send: mpsc::Sender<(u64, Vec<u64>)>,
-}
-
-impl Drop for Farewell {
-    fn drop(&mut self) {
-        self.buffers.iter().for_each(|words| assert_patterned(words, self.seed));
-        self.buffers.clear();
-        for len in [4, 600, 5_000, 20_000] {
-            let more = patterned(len, !self.seed);
-            self.buffers.push(patterned(len, self.seed));
-            assert_patterned(&more, !self.seed);
-        }
-        self.buffers.iter_mut().for_each(|words| words.shrink_to(3));
-        self.buffers.iter().for_each(|words| assert_patterned(words, self.seed));
-        self.send.send((self.seed, patterned(600, self.seed))).unwrap();
-        DESTROYED.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-thread_local! {
-    // These destructors run in the reverse order of first use. The arena's own is that of a key
-    // (pthread_key_create(3)). glibc runs it after them; the order differs between C libraries.
-    static EARLY: RefCell<Option<Farewell>> = const { RefCell::new(None) };
-    static LATE: RefCell<Option<Farewell>> = const { RefCell::new(None) };
-}
-
-/// The arena takes back the thread's cache in a destructor of its own. Other destructors may free and allocate before
-/// or after that. They must neither crash nor touch memory of the next thread that gets the cache.
-#[test]
-fn destructors_of_thread_locals_free_and_allocate() {
-    alone!(each THRESHOLDS);
-    const THREADS: u64 = 2_000;
-    let (send, receive) = mpsc::channel();
-    let before = stats();
-    phase(|| {
-        for seed in 0..THREADS {
-            let send = send.clone();
-            let leave = move || {
-                let farewell = |buffers| Farewell { seed, buffers, send: send.clone() };
-                if seed.is_multiple_of(2) {
-                    // Used first, so its destructor runs last.
-                    LATE.set(Some(farewell(Vec::new())));
-                }
-                let buffers = || [4, 600, 5_000, 20_000].map(|len| patterned(len, seed)).into();
-                // Used after the thread's first request to the arena.
-                let early = farewell(buffers());
-                EARLY.set(Some(early));
-                LATE.with_borrow_mut(|slot| slot.iter_mut().for_each(|late| late.buffers = buffers()));
-            };
-            let thread = thread::spawn(leave);
-            // Half of the threads exit at the same time as their successor.
-            if seed.is_multiple_of(2) {
-                thread.join().unwrap();
-            }
-        }
-    });
-    drop(send);
-    let sent: Vec<_> = receive.into_iter().collect();
-    sent.iter().for_each(|(seed, words)| assert_patterned(words, *seed));
-    assert_eq!(sent.len() as u64, THREADS + THREADS / 2);
-    assert_eq!(DESTROYED.load(Ordering::Relaxed), sent.len());
-    drop(sent);
-    let after = stats();
-    let nodes = if small_nodes_too() { 4 } else { 2 };
-    assert!(after.slab_allocations - before.slab_allocations >= nodes * THREADS, "{after}");
-    assert!(after.run_allocations - before.run_allocations >= THREADS, "{after}");
-    assert!(after.live_bytes <= before.live_bytes + (32 << 20), "from {before}\nto {after}");
 }

@@ -148,10 +148,12 @@ fn the_background_thread_starts_and_stops_any_number_of_times() {
     assert!(shrinks_to(2 * MIB, || ()), "the thread that was started last does not purge: {}", stats());
 }
 
-/// A signal handler of the program must not run on a thread that the program does not know about.
+/// A signal handler of the program must not run on a thread that the program does not know about. The C library applies setuid(2) to every
+/// thread that it knows. A thread unknown to it would keep the old user.
 #[test]
-fn the_background_thread_handles_no_signals() {
-    alone!();
+fn the_background_thread_handles_no_signals_and_drops_the_privileges_that_the_program_drops() {
+    alone!(&[SHORT]);
+    work(&RESIDENT);
     let of_creator = || field("/proc/thread-self/status", "SigBlk");
     let before = of_creator();
     start_background_thread().expect("a thread");
@@ -162,12 +164,7 @@ fn the_background_thread_handles_no_signals() {
     let never = [libc::SIGKILL, libc::SIGSTOP];
     let free: Vec<_> = (1..=31).chain(libc::SIGRTMIN()..=libc::SIGRTMAX()).filter(|n| !is_blocked(n)).collect();
     assert_eq!(free, never, "signals that may be handled on it");
-}
 
-/// The C library applies setuid(2) to every thread that it knows. A thread unknown to it would keep the old user.
-#[test]
-fn the_background_thread_drops_the_privileges_that_the_program_drops() {
-    alone!(&[SHORT]);
     // SAFETY: only returns a number.
     if unsafe { libc::geteuid() } != 0 {
         return println!("skipped: only root has privileges to drop");
@@ -176,11 +173,8 @@ fn the_background_thread_drops_the_privileges_that_the_program_drops() {
         let of_task = |name| field(task.join("status"), name);
         of_task("Uid") == "65534\t65534\t65534\t65534" && of_task("CapEff") == "0000000000000000"
     };
-    work(&RESIDENT);
-    start_background_thread().expect("a thread");
-    assert!(are_ours(1) && give_up_root(), "{:?}", ours());
-    assert!(tasks().iter().filter(|&task| is_given_up(task)).count() >= 2, "{:?}", tasks());
-    assert!(tasks().iter().all(is_given_up), "a task keeps its privileges");
+    assert!(give_up_root());
+    assert!(tasks().len() >= 2 && tasks().iter().all(is_given_up), "a task keeps its privileges: {:?}", tasks());
 }
 
 /// The kernel lets only processes with one thread join and create namespaces.

@@ -91,9 +91,9 @@ fn use_a_buffer() -> usize {
     buffer.as_ptr().addr()
 }
 
-/// The test harness sometimes allocates on another thread, so the last parts try several times.
+/// The test harness sometimes allocates on another thread, so the second part tries several times.
 #[test]
-fn a_cached_run_is_reused_and_purged_and_its_neighbour_grows_into_it() {
+fn a_cached_run_is_reused_and_its_neighbour_grows_into_it() {
     in_a_phase(|| {
         let before = stats();
         let first = use_a_buffer();
@@ -101,14 +101,6 @@ fn a_cached_run_is_reused_and_purged_and_its_neighbour_grows_into_it() {
         let after = stats();
         assert_eq!(after.run_allocations - before.run_allocations, 2, "both requests count");
         assert_eq!(after.run_bytes - before.run_bytes, 2 * CACHED_BYTES as u64);
-        assert!(release() >= CACHED_BYTES);
-        let leaves_nothing_alive = |_| {
-            let live_bytes = stats().live_bytes;
-            use_a_buffer();
-            release();
-            stats().live_bytes == live_bytes
-        };
-        assert!((0..10).any(leaves_nothing_alive), "a run stays alive each time: {}", stats());
         // The buffers stay alive, so that each try gets another place.
         let mut grown = Vec::new();
         let mut is_behind = |_| {

@@ -290,34 +290,6 @@ fn buffers_of_every_size_shrink_without_more_memory() {
     cases.for_each(|(count, from, to)| shrink(count, from, to));
 }
 
-/// The signal lets an operator purge a process that has no command for it.
-#[test]
-fn the_release_signal_purges_free_memory() {
-    alone!(&[("ZK_ALLOC_RELEASE_SIGNAL", "USR1")]);
-    let before = rss_bytes();
-    let kept = phase(|| {
-        drop(buffers(64, MIB));
-        drop(buffers(2_000, 5 * KIB));
-        patterned(1 << 17, 7)
-    });
-    assert!(cost(before) > 40 * MIB, "{}", stats());
-    for _ in 0..3 {
-        // SAFETY: the allocator handles the signal.
-        assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0);
-    }
-    assert_costs_at_most(at_rest(8 << 17) + MIB, before, "after the signal");
-    assert_patterned(&kept, 7);
-    // Requests go on while signals arrive.
-    phase(|| {
-        for round in 0..200 {
-            let buffer = patterned(1 << (round % 15), round);
-            // SAFETY: as above.
-            assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0);
-            assert_patterned(&buffer, round);
-        }
-    });
-}
-
 /// Without the arena, glibc's malloc would learn from large buffers how much memory to keep, and would put them into the free chunks that
 /// set-up left. `warm_up_backing` makes up for both at the arena's first request.
 #[cfg(target_env = "gnu")]

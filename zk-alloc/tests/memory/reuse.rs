@@ -192,29 +192,30 @@ fn threads_that_meet_at_a_cap_make_room_for_each_other() {
 fn empty_layouts_of_any_alignment_get_distinct_addresses() {
     alone!();
     let mut alive = Vec::new();
+    let assert_distinct = |alive: &[(*mut u8, Layout)]| {
+        let is_aligned = |&(at, layout): &(*mut u8, Layout)| !at.is_null() && at.addr().is_multiple_of(layout.align());
+        assert!(alive.iter().all(is_aligned));
+        let addresses: BTreeSet<_> = alive.iter().map(|(at, _)| at.addr()).collect();
+        assert_eq!(addresses.len(), alive.len(), "two allocations share an address");
+    };
     for align in (0..=16).map(|log2| 1 << log2) {
         for (size, zeroed) in [(0, false), (0, true), (1, false), (1, true)] {
-            for _ in 0..3 {
-                let layout = Layout::from_size_align(size, align).unwrap();
-                // SAFETY: this allocator tolerates an empty layout.
-                let at = unsafe { if zeroed { RESIDENT.alloc_zeroed(layout) } else { RESIDENT.alloc(layout) } };
-                assert!(!at.is_null() && at.addr().is_multiple_of(align), "{layout:?}");
-                alive.push((at, layout));
-            }
+            let layout = Layout::from_size_align(size, align).unwrap();
+            // SAFETY: this allocator tolerates an empty layout.
+            let new =
+                || (unsafe { if zeroed { RESIDENT.alloc_zeroed(layout) } else { RESIDENT.alloc(layout) } }, layout);
+            alive.extend([(); 3].map(|()| new()));
         }
     }
-    let addresses: BTreeSet<_> = alive.iter().map(|(at, _)| at.addr()).collect();
-    assert_eq!(addresses.len(), alive.len(), "two allocations share an address");
-    for (at, layout) in &mut alive {
-        for new_size in [100, 0, 70_000, 0, 1, 0] {
+    assert_distinct(&alive);
+    for new_size in [100, 0, 70_000, 0, 1, 0] {
+        for (at, layout) in &mut alive {
             // SAFETY: it has this layout by now.
-            let moved = unsafe { RESIDENT.realloc(*at, *layout, new_size) };
-            assert!(!moved.is_null() && moved.addr().is_multiple_of(layout.align()), "{layout:?}");
-            (*at, *layout) = (moved, Layout::from_size_align(new_size, layout.align()).unwrap());
+            *at = unsafe { RESIDENT.realloc(*at, *layout, new_size) };
+            *layout = Layout::from_size_align(new_size, layout.align()).unwrap();
         }
+        assert_distinct(&alive);
     }
-    let addresses: BTreeSet<_> = alive.iter().map(|(at, _)| at.addr()).collect();
-    assert_eq!(addresses.len(), alive.len(), "two allocations share an address");
     let live_bytes = stats().live_bytes;
     for (at, layout) in alive {
         // SAFETY: as above.

@@ -4,7 +4,6 @@
 //! `ZK_ALLOC_SOAK_OPS` sets the number of operations (10 million by default), and `ZK_ALLOC_SOAK_SEED` selects them.
 
 use std::env;
-use std::ops::Range;
 
 use proptest::prelude::*;
 use zk_alloc::ZkAllocator;
@@ -16,43 +15,17 @@ mod support;
 mod volume;
 
 use heap::Heap;
-use program::Op;
+use program::{OP_BYTES, Op};
 use volume::Volume;
-
-fn size() -> impl Strategy<Value = usize> {
-    let log_uniform =
-        |logs: Range<u32>| (logs, any::<usize>()).prop_map(|(log2, noise)| (1usize << log2) + noise % (1 << log2));
-    // Sizes around powers of two, which are the borders between the allocator's paths.
-    let border = (11..27u32, 0..3usize).prop_map(|(log2, above)| (1 << log2) + above - 1);
-    prop_oneof![20 => log_uniform(0..17), 5 => border, 4 => log_uniform(17..23), 1 => log_uniform(23..27)]
-}
-
-fn align_log2() -> impl Strategy<Value = u32> {
-    prop_oneof![4 => 0..7u32, 1 => 7..23u32]
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    let which = any::<u16>;
-    prop_oneof![
-        12 => (size(), align_log2(), any::<bool>())
-            .prop_map(|(size, align_log2, zeroed)| Op::Alloc { size, align_log2, zeroed }),
-        8 => which().prop_map(|which| Op::Free { which }),
-        6 => (which(), size()).prop_map(|(which, size)| Op::Realloc { which, size }),
-        2 => which().prop_map(|which| Op::FreeElsewhere { which }),
-        2 => size().prop_map(|size| Op::AllocElsewhere { size }),
-        2 => Just(Op::BeginPhase),
-        2 => which().prop_map(|which| Op::EndPhase { which }),
-        1 => Just(Op::Release),
-        1 => (align_log2(), any::<bool>()).prop_map(|(align_log2, zeroed)| Op::AllocAbsurd { align_log2, zeroed }),
-        1 => which().prop_map(|which| Op::ReallocAbsurd { which }),
-    ]
-}
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_programs_agree_with_the_model(is_resident in any::<bool>(), ops in prop::collection::vec(op(), 1..100)) {
+    fn random_programs_agree_with_the_model(
+        is_resident in any::<bool>(),
+        ops in prop::collection::vec(any::<[u8; OP_BYTES]>().prop_map(Op::decode), 1..100),
+    ) {
         let allocator = if is_resident { ZkAllocator::resident() } else { ZkAllocator };
         program::run(&Heap::new(allocator, true), &ops);
     }

@@ -27,6 +27,39 @@ pub(crate) enum Op {
     Release,
 }
 
+/// The bytes that make an [`Op`].
+pub(crate) const OP_BYTES: usize = 6;
+
+impl Op {
+    /// Makes an operation of any bytes, of proptest or of the fuzzer. Nearly all sizes are below 128 KiB, and each doubling is equally likely. A
+    /// fifth lies around powers of two, which are the borders between the allocator's paths.
+    pub(crate) fn decode([kind, log2, form, align, low, high]: [u8; OP_BYTES]) -> Self {
+        let which = u16::from_le_bytes([low, high]);
+        let base = 1usize
+            << match log2 {
+                0..204 => log2 % 17,
+                204..245 => 17 + log2 % 6,
+                _ => 23 + log2 % 4,
+            };
+        let is_border = form % 5 == 0 && base > 1;
+        let size = if is_border { base + usize::from(which) % 3 - 1 } else { base + (base * usize::from(which) >> 16) };
+        let align_log2 = u32::from(if align < 204 { align % 7 } else { 7 + align % 16 });
+        let zeroed = form >= 128;
+        match kind % 37 {
+            0..12 => Self::Alloc { size, align_log2, zeroed },
+            12..20 => Self::Free { which },
+            20..26 => Self::Realloc { which, size },
+            26..28 => Self::FreeElsewhere { which },
+            28..30 => Self::AllocElsewhere { size },
+            30..32 => Self::BeginPhase,
+            32..34 => Self::EndPhase { which },
+            34 => Self::Release,
+            35 => Self::AllocAbsurd { align_log2, zeroed },
+            _ => Self::ReallocAbsurd { which },
+        }
+    }
+}
+
 /// The largest size that a layout with this alignment may have.
 fn absurd_size(align: usize) -> usize {
     isize::MAX as usize - (align - 1)

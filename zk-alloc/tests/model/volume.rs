@@ -1,5 +1,5 @@
-//! Volume tests: threads allocate, resize and free each other's blocks at random, from one seed. The threads' speeds differ
-//! from run to run, but each thread's random numbers do not.
+//! Volume tests: threads allocate, resize and free each other's blocks at random, from one seed, in nested phases and out of them, and while
+//! they end. The threads' speeds differ from run to run, but each thread's random numbers do not.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::RefCell;
@@ -150,7 +150,7 @@ fn live<A: GlobalAlloc + Sync + 'static>(
             9_200..9_700 if !blocks.is_empty() => post(&mail[rng.below(mail.len())], take(&mut blocks, rng)),
             9_700..9_800 => blocks.extend(mail[index].with(std::mem::take)),
             // Rare enough that at times no phase is open.
-            9_800..9_830 => phases.push(PhaseGuard::new()),
+            9_800..9_830 => phases.extend((0..=rng.below(5)).map(|_| PhaseGuard::new())),
             9_830..10_000 if !phases.is_empty() => drop(phases.swap_remove(rng.below(phases.len()))),
             _ => {}
         }
@@ -161,7 +161,8 @@ fn live<A: GlobalAlloc + Sync + 'static>(
             let work = move || {
                 let layout = Layout::from_size_align(block.layout().size(), 64).expect("a small layout");
                 heap.free(block);
-                heap.free(heap.alloc(layout, false).expect("memory"));
+                let made = heap.alloc(layout, false).expect("memory");
+                heap.free(heap.realloc(made, layout.size().div_ceil(2)));
             };
             AT_EXIT.with(|at_exit| at_exit.0.borrow_mut().push(Box::new(work)));
         } else {

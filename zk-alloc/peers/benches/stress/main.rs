@@ -12,7 +12,7 @@
 //! state of the machine.
 #![allow(unsafe_code, reason = "calls alarm(2)")]
 
-mod heap;
+mod arms;
 mod patterns;
 mod report;
 #[path = "../../../tests/support/mod.rs"]
@@ -26,7 +26,7 @@ use std::{env, thread};
 use clap::Parser;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 
-use heap::{ARMS, Arm, BASELINE, BROKEN, Heap};
+use arms::{ARMS, Arm, BASELINE, BROKEN, Heap};
 use patterns::{PATTERNS, Pattern, Plan, stream};
 use report::{GROUPS, Row};
 use support::{peak_rss_bytes, restart_peak};
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
 #[command(name = "cargo make stress", bin_name = "cargo make stress")]
 struct Options {
     /// Run only these patterns, separated by commas; `--list` names them
-    #[arg(long, value_delimiter = ',', hide_possible_values = true, value_parser = pattern_names())]
+    #[arg(long, value_delimiter = ',', hide_possible_values = true, value_parser = PossibleValuesParser::new(PATTERNS.iter().map(|pattern| pattern.name)))]
     patterns: Vec<String>,
 
     /// Run only these arms, separated by commas, and glibc, to which all are compared
@@ -109,11 +109,9 @@ impl Options {
 
     /// The selected arms, in the order of the list. A table also includes the baseline.
     fn arms(&self) -> Vec<&'static Arm> {
-        let wanted = |name: &str| {
-            self.arms.is_empty() || self.arms.iter().any(|asked| asked == name) || (name == BASELINE && !self.child)
-        };
-        let broken = self.arms.iter().any(|asked| asked == BROKEN.name).then_some(&BROKEN);
-        ARMS.iter().filter(|arm| wanted(arm.name)).chain(broken).collect()
+        let is_asked = |arm: &&Arm| self.arms.iter().any(|asked| asked == arm.name);
+        let is_wanted = |arm: &&Arm| self.arms.is_empty() || is_asked(arm) || (arm.name == BASELINE && !self.child);
+        ARMS.iter().filter(is_wanted).chain(Some(&BROKEN).filter(is_asked)).collect()
     }
 
     /// Whether figures are measured: false in tests.
@@ -129,12 +127,8 @@ impl Options {
 
 /// The names that `--arms` accepts, including a hidden one.
 fn arm_names() -> PossibleValuesParser {
-    let broken = PossibleValue::new(BROKEN.name).hide(true);
-    PossibleValuesParser::new(ARMS.iter().map(|arm| PossibleValue::new(arm.name)).chain([broken]))
-}
-
-fn pattern_names() -> PossibleValuesParser {
-    PossibleValuesParser::new(PATTERNS.iter().map(|pattern| pattern.name))
+    let names = ARMS.iter().map(|arm| PossibleValue::new(arm.name));
+    PossibleValuesParser::new(names.chain([PossibleValue::new(BROKEN.name).hide(true)]))
 }
 
 /// The list of arms and patterns.

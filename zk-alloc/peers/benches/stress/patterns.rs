@@ -12,7 +12,7 @@ use std::{array, mem};
 
 use fastrand::Rng;
 
-use crate::heap::{Block, Heap, Touch};
+use crate::arms::{Block, Heap, Touch};
 use crate::support::blocks::{KIB, MIB};
 
 /// The parameters of a run.

@@ -4,7 +4,7 @@ use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
 
 use crate::Sample;
-use crate::heap::{Arm, BASELINE, OURS};
+use crate::arms::{Arm, BASELINE, OURS};
 use crate::patterns::Pattern;
 
 /// The memory that an arm may use, as a multiple of a peer's.
