@@ -2,7 +2,6 @@
 //! because a process has one range at a time.
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use crate::support::blocks::MIB;
 use crate::support::maps::map_of;
 use crate::support::process::{Work, beside, code_of, first_failure, give_up_root, in_a_fork, limited};
 use crate::support::{
-    Ended, alone, assert_patterned, is_patterned, locked_bytes, patterned, rss_bytes, with_one_warning,
+    Ended, Numbers, alone, assert_patterned, is_patterned, locked_bytes, patterned, rss_bytes, with_one_warning,
     without_warnings,
 };
 use crate::volume::{self, Volume};
@@ -35,30 +34,16 @@ fn is_in(values: &[u64]) -> bool {
     pinned::contains(values.as_ptr())
 }
 
-/// Threads fill ranges and spill over, while another thread makes and drops them. If two threads got the same page, blocks would overlap. A
-/// thread that is about to claim pages while a range is dropped must not get pages that the arena hands to another.
+/// Threads fill the range and spill over. If two threads got the same page, blocks would overlap.
 #[test]
-fn volume_in_and_beside_ranges_agrees_with_the_model() {
+fn volume_in_and_beside_the_range_agrees_with_the_model() {
     alone!();
     let _phase = PhaseGuard::new();
-    let (ranges, most_in_use) = (&AtomicUsize::new(0), &AtomicUsize::new(0));
-    let make_range: Work = Box::new(|| {
-        // A range stays while blocks of it are alive. Half of them are dropped at once, when hardly any is.
-        if let Ok(range) = try_unregistered(6 * MIB) {
-            let range = range.min_bytes(MIB / 4);
-            thread::sleep(Duration::from_millis(30 * (ranges.fetch_add(1, Ordering::Relaxed) as u64 % 2)));
-            most_in_use.fetch_max(stats().pinned_in_use_bytes, Ordering::Relaxed);
-            drop(range);
-        }
-        thread::sleep(Duration::from_millis(1));
-    });
-    let heap = Box::leak(Box::new(Heap::new(ZkAllocator, true)));
+    let range = unregistered(24 * MIB).min_bytes(MIB / 4);
     let volume = Volume { seed: 9, ops: 600_000, ops_per_life: 5_000, ops_per_settling: 500, at_rest: None };
-    beside([make_range], || volume::run(heap, volume));
-    let (ranges, most_in_use) = (ranges.load(Ordering::Relaxed), most_in_use.load(Ordering::Relaxed));
-    assert!(ranges >= 5 && most_in_use >= 3 * MIB, "{ranges} ranges, at most {most_in_use} bytes in use");
+    volume::run(Box::leak(Box::new(Heap::new(ZkAllocator, true))), volume);
+    assert!(stats().pinned_peak_bytes >= 12 * MIB && stats().pinned_in_use_bytes == 0, "{}", stats());
     // All pages are free again, in one run.
-    let range = unregistered(6 * MIB);
     assert!(is_in(&patterned(range.bytes() / 8, 1)));
 }
 
@@ -201,6 +186,29 @@ fn a_range_without_live_allocations_is_unregistered_and_becomes_free_memory_of_t
         release();
         assert!(stats().resident_bytes < 8 * MIB, "{}", stats());
     }
+}
+
+/// A thread that is about to claim pages while the range is dropped must not get pages that the arena hands to another.
+#[test]
+fn threads_that_allocate_while_the_range_is_dropped_keep_their_contents() {
+    alone!();
+    let work = |seed: u64| -> Work {
+        let mut numbers = Numbers::new(seed);
+        Box::new(move || {
+            let id = numbers.below(1 << 20) as u64;
+            assert_patterned(&phase(|| patterned(WORDS + numbers.below(4 * WORDS), id)), id);
+            // At times, no thread holds a page of the range.
+            thread::sleep(Duration::from_micros(numbers.below(3000) as u64));
+        })
+    };
+    beside((0..3).map(work), || {
+        for made in 0..60 {
+            let Ok(range) = try_unregistered(8 * MIB) else { break };
+            thread::sleep(Duration::from_millis(1));
+            drop(range);
+            assert_patterned(&phase(|| patterned(70 * WORDS, made)), made);
+        }
+    });
 }
 
 #[test]

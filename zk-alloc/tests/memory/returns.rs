@@ -58,7 +58,7 @@ fn a_cap_holds_for_blocks_on_large_boundaries() {
 
 /// A phase returns the values that stay, and everything else in it was temporary, as in the README.
 #[test]
-fn a_hundred_phases_with_small_survivors_keep_rss_below_three_times_the_live_size() {
+fn small_survivors_of_phases_cost_three_times_their_size_and_a_page_each_after_release() {
     alone!();
     let before = rss_bytes();
     let numbers = &mut Numbers::new(6);
@@ -78,21 +78,15 @@ fn a_hundred_phases_with_small_survivors_keep_rss_below_three_times_the_live_siz
     release();
     assert_costs_at_most(at_rest(alive), before, "after release()");
     assert!(left.iter().flatten().all(|&byte| byte == 2));
-}
 
-/// All blocks were alive at once, so the survivors are spread over all pages. Each keeps one page, and no more.
-#[test]
-fn survivors_spread_over_everything_keep_a_page_each() {
-    alone!();
-    const PER_SURVIVOR: usize = 512;
+    // All of these blocks are alive at once, so the survivors are spread over all pages. Each keeps one page, and no more.
     let before = rss_bytes();
     let mut blocks = Vec::with_capacity(256 * KIB);
     phase(|| blocks.extend((0..256 * KIB).map(|_| Block::written(&crate::ALLOC, KIB))));
-    keep_every(PER_SURVIVOR, &mut blocks);
-    let survivors = blocks.len();
+    keep_every(512, &mut blocks);
     blocks.shrink_to_fit();
     release();
-    assert_costs_at_most(at_rest(survivors * PAGE_BYTES), before, "after release()");
+    assert_costs_at_most(at_rest(blocks.len() * PAGE_BYTES), before, "after release()");
 }
 
 /// Idle threads, and threads that ended, have left freed blocks in their caches. `release()` covers the whole process.
