@@ -41,8 +41,8 @@ impl Op {
                 204..245 => 17 + log2 % 6,
                 _ => 23 + log2 % 4,
             };
-        let is_border = form % 5 == 0 && base > 1;
-        let size = if is_border { base + usize::from(which) % 3 - 1 } else { base + (base * usize::from(which) >> 16) };
+        let (is_border, noise) = (form % 5 == 0 && base > 1, usize::from(which));
+        let size = if is_border { base + noise % 3 - 1 } else { base + ((base * noise) >> 16) };
         let align_log2 = u32::from(if align < 204 { align % 7 } else { 7 + align % 16 });
         let zeroed = form >= 128;
         match kind % 37 {
