@@ -33,7 +33,7 @@ fn work_without(calls: &[c_long], error: c_int, begin: impl FnOnce() -> bool) {
     set_retain(Retain::Bytes(0));
     // Each thread lives once, because a refused clone starts no other.
     let heap = Box::leak(Box::new(Heap::new(ZkAllocator, true)));
-    let volume = Volume { seed: 1, ops: 240_000, ops_per_life: 60_000, ops_per_settling: 200, at_rest: None };
+    let volume = Volume { seed: 1, ops: 120_000, ops_per_life: 30_000, ops_per_settling: 200, at_rest: None };
     thread::scope(|scope| {
         let volume = scope.spawn(|| volume::run(heap, volume));
         while stats().slab_allocations < 1_000 {
