@@ -1,6 +1,5 @@
 //! The arena maps memory when it needs it, and reserves no addresses in advance. So a resource limit leaves room for the
-//! program, no matter when the limit is set (the preload library's tests set it early and late). Other mappings may lie where a zone would
-//! grow; the arena leaves them alone, and grows after them.
+//! program, no matter when the limit is set. Other mappings may lie where a zone would grow; the arena leaves them alone, and grows after them.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "sets limits of the process, and maps memory")]
 
@@ -21,6 +20,45 @@ use zk_alloc::{ZkAllocator, overflow_stats, phase, stats};
 static ALLOC: ZkAllocator = ZkAllocator;
 
 const WORDS: usize = MIB / 8;
+
+/// Does what a program does in addition to proving: starts threads, loads a library and maps memory.
+fn goes_on() {
+    let all_there = &Barrier::new(20);
+    std::thread::scope(|scope| {
+        for seed in 0..20 {
+            scope.spawn(move || {
+                all_there.wait();
+                phase(|| assert_patterned(&patterned(WORDS, seed), seed));
+            });
+        }
+    });
+    // SAFETY: the name ends with a zero, and the library's constructors do nothing.
+    assert!(!unsafe { libc::dlopen(c"libm.so.6".as_ptr(), libc::RTLD_NOW) }.is_null());
+    assert!((0..10).all(|_| foreign_at(None, 100 * MIB).is_some()));
+}
+
+/// A proof that allocates 300 MiB. Returns the buffers that are alive at its end.
+fn prove() -> Vec<Vec<u64>> {
+    phase(|| (0..60).map(|seed| patterned(5 * WORDS, seed)).collect())
+}
+
+/// The kernel counts reserved addresses against the limit, even unused ones. An arena that reserved its whole region
+/// would leave no address space for threads and libraries.
+#[test]
+fn a_limit_set_before_or_after_the_arena_opens_leaves_room_for_the_program() {
+    for is_open in [false, true] {
+        without_warnings(&[], || {
+            let before = if is_open { prove() } else { Vec::new() };
+            limited(libc::RLIMIT_AS, 4 << 30, || {
+                let alive = if is_open { before } else { prove() };
+                goes_on();
+                let more = prove();
+                assert!(stats().arena_bytes >= 600 << 20 && overflow_stats() == (0, 0), "{}", stats());
+                alive.iter().chain(&more).zip((0..60).cycle()).for_each(|(words, seed)| assert_patterned(words, seed));
+            });
+        });
+    }
+}
 
 /// If the tables of the preferred region do not fit, the arena uses a smaller region without a warning, which leaves most
 /// of the address space to others.

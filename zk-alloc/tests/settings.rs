@@ -244,7 +244,7 @@ fn settings_of_the_program_take_effect_unless_environment_variables_override_the
         assert_eq!(thread_capacity_bytes(), 3 * GIB);
         let threads = std::thread::available_parallelism().expect("a number").get() + 4;
         let zone_bytes = (3 * GIB * threads / 4).next_power_of_two();
-        assert_eq!(stats().address_space_bytes, 3 * zone_bytes);
+        assert_eq!(stats().address_space_bytes, 2 * zone_bytes);
         assert_eq!(stats().huge_pages, Some(HugePagesOutcome::Never));
         assert_eq!(in_force().to_string(), OF_ALL_IN_FORCE);
     });

@@ -1,12 +1,13 @@
-//! `ZK_ALLOC_MAX_BYTES`: at the cap, the arena purges free memory first; then requests go to the backing allocator. The preload library's tests
-//! have a hard limit, at which requests fail.
+//! `ZK_ALLOC_MAX_BYTES`: at the cap, the arena purges free memory first; then requests go to the backing allocator.
 
+use std::alloc::{GlobalAlloc, Layout};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::ALLOC;
 use crate::support::blocks::free_every;
-use crate::support::in_its_own_process;
 use crate::support::process::lockable_bytes;
+use crate::support::{alone, in_its_own_process};
 use zk_alloc::{overflow_stats, phase, stats};
 
 const CAP_BYTES: usize = 64 << 20;
@@ -63,6 +64,42 @@ fn memory_that_the_kernel_refuses_to_purge_is_cleared() {
         let zeroed: Vec<_> = (0..50).map(|_| black_box(vec![0u8; 768 << 10])).collect();
         assert!(zeroed.iter().flatten().all(|&byte| byte == 0), "zeroed memory has the contents of freed blocks");
     });
+}
+
+/// An operator may prefer a failed proof to a process that grows beyond the limit.
+#[test]
+fn requests_beyond_a_hard_limit_fail() {
+    alone!(&[("ZK_ALLOC_MAX_BYTES", "64M"), ("ZK_ALLOC_MAX_HARD", "1")]);
+    let get = |bytes: usize| {
+        let mut got: Vec<u8> = Vec::new();
+        got.try_reserve_exact(bytes).is_ok().then_some(black_box(got))
+    };
+    let outside = phase(|| {
+        let mut first = black_box(vec![1u8; 40 << 20]);
+        for bytes in [40 << 20, 70 << 20, 5 << 30] {
+            let layout = Layout::from_size_align(bytes, 64).unwrap();
+            // SAFETY: the layout is not empty, and nothing is to be freed, because the request is refused.
+            let zeroed = unsafe { ALLOC.alloc_zeroed(layout) };
+            assert!(get(bytes).is_none() && zeroed.is_null(), "{bytes}");
+        }
+        assert!(first.try_reserve_exact(40 << 20).is_err());
+        assert!(first.iter().step_by(4096).all(|&byte| byte == 1));
+        // At some point, small requests fail too.
+        let mut small = Vec::with_capacity(4096);
+        while let Some(got) = get(20_000) {
+            assert!(small.len() < small.capacity(), "the limit refuses no small request");
+            small.push(got);
+        }
+        first.truncate(1 << 20);
+        first.shrink_to_fit();
+        assert!(stats().resident_bytes <= CAP_BYTES && first.iter().all(|&byte| byte == 1), "{}", stats());
+        drop((small, first));
+        assert_eq!(overflow_stats(), (0, 0));
+        get(40 << 20).expect("freed memory is used again")
+    });
+    // Outside of phases, the backing allocator serves, as always.
+    drop(black_box(vec![1u8; 80 << 20]));
+    drop(outside);
 }
 
 /// A service that knows in time that memory is short can refuse new proofs.
