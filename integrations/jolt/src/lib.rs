@@ -108,11 +108,11 @@ pub fn wrap<F: ProverFn<Args>, Args>(prover: F) -> F::Wrapped {
     prover.in_phases()
 }
 
-/// The argument of [`wrap`]: an `Fn` of up to eight arguments that is `Send` and `Sync`. Don't implement this trait for
-/// anything else.
+/// The argument of [`wrap`]: an `Fn` of up to eight arguments that is `Send` and `Sync`. Nothing else implements this
+/// trait.
 ///
 /// `Args` is inferred. It lists the arguments, after a marker for the lifetime of the closure's captures.
-pub trait ProverFn<Args> {
+pub trait ProverFn<Args>: sealed::Sealed<Args> {
     /// `Box<dyn Fn(..) -> R + Send + Sync>`, with the same arguments and the same `R`.
     type Wrapped;
 
@@ -120,9 +120,19 @@ pub trait ProverFn<Args> {
     fn in_phases(self) -> Self::Wrapped;
 }
 
+mod sealed {
+    pub trait Sealed<Args> {}
+}
+
 /// Implements the trait for functions with these arguments, then again without the first argument, down to none.
 macro_rules! provers_of {
     ($($first:ident $($rest:ident)*)?) => {
+        impl<'f, F, R, $($first $(, $rest)*)?> sealed::Sealed<(&'f (), $($first, $($rest,)*)?)> for F
+        where
+            F: Fn($($first $(, $rest)*)?) -> R + Send + Sync + 'f,
+        {
+        }
+
         impl<'f, F, R, $($first $(, $rest)*)?> ProverFn<(&'f (), $($first, $($rest,)*)?)> for F
         where
             F: Fn($($first $(, $rest)*)?) -> R + Send + Sync + 'f,
