@@ -216,7 +216,7 @@ pub(crate) fn enter_sandbox() {
     IS_SANDBOXED.store(true, Ordering::Relaxed);
 }
 
-/// Whether the process [entered a sandbox](enter_sandbox).
+/// Whether the process entered a sandbox.
 #[must_use]
 pub fn is_in_sandbox() -> bool {
     IS_SANDBOXED.load(Ordering::Relaxed)
