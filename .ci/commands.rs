@@ -178,8 +178,8 @@ impl Names {
         faults
     }
 
-    /// The unknown names in the last column of the table of mistakes, and in the filters by which scripts select or skip tests. A name is
-    /// known if a file, module or test of the allocator or of the preload library has it. Then the test targets that no task runs.
+    /// Returns names of tests that do not exist, from the last column of the table of mutations and from the test filters of scripts. A name
+    /// exists if a file, module or test of the allocator or of the preload library has it. Also returns the test targets that no task runs.
     fn test_faults(&self) -> Vec<String> {
         let is_known = |name: &str| {
             let is_path = |file: &str| file.trim_end_matches(".rs").split('/').any(|part| part == name);

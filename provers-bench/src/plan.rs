@@ -154,7 +154,7 @@ pub(crate) fn sized(prover: &'static Prover, names: &[String], size: Size) -> Re
     specs.into_iter().map(at_size).collect()
 }
 
-/// The largest size of `spec` that is measured to predict `predicted`: the default size, or `predicted - 1` if that is smaller. It is
+/// The largest size to measure for a prediction of the size `predicted`: the default size, or `predicted - 1` if that is smaller. It is
 /// large enough to leave room for the smaller measured sizes.
 fn measured_for(spec: &WorkloadSpec, predicted: u32) -> Result<u32, UsageError> {
     let (name, min, max) = (spec.name, spec.min_log_rows, spec.max_log_rows);

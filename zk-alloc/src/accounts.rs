@@ -336,7 +336,7 @@ fn headroom(peak: usize) -> usize {
 /// Bytes that were resident and free when nothing was left to purge. They share their pages with live blocks.
 static STUCK_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes that are resident and free, without those that cannot be purged.
+/// Resident free bytes, except those that cannot be purged.
 fn purgeable_bytes(used: usize) -> usize {
     let free = resident_bytes().saturating_sub(used);
     let stuck = STUCK_BYTES.load(Ordering::Relaxed);

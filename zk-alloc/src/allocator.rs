@@ -164,9 +164,9 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
             Err(Unserved::BackingServes) => {}
         }
         let at = match contents {
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             Contents::Zeroed => unsafe { self.backing.alloc_zeroed(layout) },
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             Contents::Any => unsafe { self.backing.alloc(layout) },
         };
         observe::backing_allocated(at, layout.size());
@@ -181,11 +181,11 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     unsafe fn dealloc_any(&self, ptr: *mut u8, layout: Layout) {
         let layout = not_empty(layout);
         match arena::of(ptr) {
-            // SAFETY: the caller's: `ptr` came from us with this layout, and it lies in the arena.
+            // SAFETY: upheld by the caller: `ptr` came from us with this layout, and it lies in the arena.
             Some((arena, at)) => unsafe { free(arena, at, layout.size()) },
             None => {
                 observe::will_free(ptr);
-                // SAFETY: the caller's; memory outside of the arena came from `backing`.
+                // SAFETY: upheld by the caller; memory outside of the arena came from `backing`.
                 unsafe { self.backing.dealloc(ptr, layout) }
             }
         }
@@ -282,7 +282,7 @@ fn not_empty(layout: Layout) -> Layout {
 #[inline(always)]
 unsafe fn free(arena: &'static arena::Arena, at: NonNull<u8>, size: usize) {
     observe::will_free(at.as_ptr());
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe { arena.dealloc(at, size) };
 }
 
@@ -299,14 +299,14 @@ pub(crate) unsafe fn resize(
     new_size: usize,
     align: usize,
 ) -> Option<NonNull<u8>> {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     if unsafe { arena.resize(at, old_size, new_size, align) } {
         accounts::check_memory_limit();
         observe::resized(at, new_size);
         return Some(at);
     }
     let freed = || observe::will_free(at.as_ptr());
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     let moved = unsafe { arena.grow_elsewhere(at, old_size, new_size, align, freed) }?;
     accounts::check_memory_limit();
     observe::allocated(moved, new_size);
@@ -321,7 +321,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match self.try_cached(layout) {
             Some(at) => observe::allocated(at, layout.size()),
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             None => unsafe { self.alloc_any(layout, Contents::Any) },
         }
     }
@@ -334,7 +334,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
                 unsafe { at.write_bytes(0, layout.size()) };
                 observe::allocated(at, layout.size())
             }
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             None => unsafe { self.alloc_any(layout, Contents::Zeroed) },
         }
     }
@@ -343,13 +343,13 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         if !gate::is_observed() || !observe::may_concern(ptr) {
             if let Some((arena, at)) = arena::near(ptr) {
-                // SAFETY: the caller's: `ptr` came from us with this layout. A block in the region belongs to the arena.
+                // SAFETY: upheld by the caller: `ptr` came from us with this layout. A block in the region belongs to the arena.
                 if unsafe { arena.put_cached(at, layout.size(), layout.align()) } {
                     return;
                 }
             }
         }
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { self.dealloc_any(ptr, layout) }
     }
 
@@ -358,7 +358,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
         let (layout, new_size) = (not_empty(layout), new_size.max(1));
         let Some((arena, at)) = arena::of(ptr) else {
             if new_size > layout.size() && layout.size() <= tuning::migrate_max_bytes() {
-                // SAFETY: the caller's: `new_size` rounded up to the alignment does not overflow.
+                // SAFETY: upheld by the caller: `new_size` rounded up to the alignment does not overflow.
                 let grown = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
                 let new = self.try_arena(grown, Contents::Any);
                 if new == Err(Unserved::Fails) {
@@ -374,31 +374,31 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
                 }
             }
             observe::will_free(ptr);
-            // SAFETY: the caller's; `ptr` came from `backing`.
+            // SAFETY: upheld by the caller; `ptr` came from `backing`.
             let moved = unsafe { self.backing.realloc(ptr, layout, new_size) };
             let (at, size) = if moved.is_null() { (ptr, layout.size()) } else { (moved, new_size) };
             observe::backing_allocated(at, size);
             return moved;
         };
-        // SAFETY: the caller's: `at` came from the arena with this layout. If the memory moves, nobody uses its old address.
+        // SAFETY: upheld by the caller: `at` came from the arena with this layout. If the memory moves, nobody uses its old address.
         if let Some(resized) = unsafe { resize(arena, at, layout.size(), new_size, layout.align()) } {
             return resized.as_ptr();
         }
-        // SAFETY: the caller's, as above.
+        // SAFETY: upheld by the caller, as above.
         let moved = unsafe { self.alloc(Layout::from_size_align_unchecked(new_size, layout.align())) };
         if moved.is_null() {
             if new_size > layout.size() {
                 return null_mut();
             }
             // Shrinking never fails: the memory stays where it is.
-            // SAFETY: the caller's, as above.
+            // SAFETY: upheld by the caller, as above.
             unsafe { arena.shrink_in_place(at, layout.size(), new_size) };
             observe::resized(at, new_size);
             return ptr;
         }
         // SAFETY: both hold at least the smaller length, and new memory overlaps no live memory.
         unsafe { arena.copy(at, moved, layout.size().min(new_size)) };
-        // SAFETY: the caller's: nothing needs the old memory any more.
+        // SAFETY: upheld by the caller: nothing needs the old memory any more.
         unsafe { free(arena, at, layout.size()) };
         moved
     }

@@ -90,7 +90,7 @@ pub enum Cached {
 #[must_use]
 pub unsafe fn put_cached(at: *mut u8) -> Cached {
     let Some((arena, at)) = arena::near(at) else { return Cached::Elsewhere };
-    // SAFETY: the caller's; the address lies in the region. A slab belongs to the arena.
+    // SAFETY: upheld by the caller; the address lies in the region. A slab belongs to the arena.
     let is_cached =
         !(gate::is_observed() && observe::may_concern(at.as_ptr())) && unsafe { arena.put_cached_measured(at) };
     if is_cached { Cached::Done } else { Cached::Unknown }
@@ -129,7 +129,7 @@ pub enum Freed {
 pub unsafe fn dealloc(at: *mut u8) -> Freed {
     let Some((arena, at)) = arena::of(at) else { return Freed::Elsewhere };
     observe::will_free(at.as_ptr());
-    // SAFETY: the caller's; the address lies in the region.
+    // SAFETY: upheld by the caller; the address lies in the region.
     unsafe { arena.dealloc_measured(at) }.map_or_else(Freed::Not, |()| Freed::Here)
 }
 
@@ -147,10 +147,10 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeabl
     if new_size > isize::MAX as usize {
         return Ok(Resized::Not(old_size));
     }
-    // SAFETY: the caller's; it is `old_size` bytes long. If the memory moves, nobody uses its old address.
+    // SAFETY: upheld by the caller; it is `old_size` bytes long. If the memory moves, nobody uses its old address.
     let resized = unsafe { allocator::resize(arena, at, old_size, new_size, MIN_ALIGN) };
     if resized == Some(at) {
-        // SAFETY: the caller's; it is `new_size` bytes long.
+        // SAFETY: upheld by the caller; it is `new_size` bytes long.
         unsafe { arena.measured_anew(at, new_size) };
     }
     Ok(resized.map_or(Resized::Not(old_size), Resized::To))
@@ -163,7 +163,7 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeabl
 /// Both allocations are at least `bytes` long, belong to the caller alone, and do not overlap.
 pub unsafe fn copy(from: *mut u8, to: *mut u8, bytes: usize) {
     if let Some((arena, from)) = arena::of(from) {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { arena.copy(from, to, bytes) };
     }
 }
@@ -175,7 +175,7 @@ pub unsafe fn copy(from: *mut u8, to: *mut u8, bytes: usize) {
 pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
     let Some((arena, at)) = arena::of(at) else { return };
     if let Ok(old_size) = arena.measure(at) {
-        // SAFETY: the caller's; it is `old_size` bytes long. Even memory without bytes has one page.
+        // SAFETY: upheld by the caller; it is `old_size` bytes long. Even memory without bytes has one page.
         unsafe {
             arena.shrink_in_place(at, old_size, new_size.max(1));
             arena.measured_anew(at, new_size.max(1));

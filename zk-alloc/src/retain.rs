@@ -44,7 +44,7 @@ const DEFAULT: u64 = 0;
 const BYTES: u64 = 1 << VALUE_BITS;
 const FOR_NS: u64 = 2 << VALUE_BITS;
 const TAG_MASK: u64 = 3 << VALUE_BITS;
-/// The longest time of [`Retain::For`], which stands for all longer ones.
+/// The longest duration of [`Retain::For`]. Longer ones saturate to it, and mean forever.
 const FOR_EVER_NS: u64 = !TAG_MASK;
 
 static POLICY: AtomicU64 = AtomicU64::new(DEFAULT);

@@ -401,12 +401,12 @@ unsafe impl Allocator for &Scratch {
     }
 
     unsafe fn grow(&self, at: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { self.refit(at, old, new) }
     }
 
     unsafe fn grow_zeroed(&self, at: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         let grown = unsafe { self.refit(at, old, new) }?;
         // SAFETY: the block is `new.size()` long, which is at least `old.size()` when growing.
         unsafe { grown.cast::<u8>().add(old.size()).write_bytes(0, new.size() - old.size()) };
@@ -414,7 +414,7 @@ unsafe impl Allocator for &Scratch {
     }
 
     unsafe fn shrink(&self, at: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { self.refit(at, old, new) }
     }
 }
@@ -439,7 +439,7 @@ fn place(base: usize, used: usize, capacity: usize, size: usize, align: usize) -
 /// # Safety
 /// Each slot holds a value.
 unsafe fn all_written<T>(slots: &mut [MaybeUninit<T>]) -> &mut [T] {
-    // SAFETY: the caller's; a `MaybeUninit` has the layout of its value.
+    // SAFETY: upheld by the caller; a `MaybeUninit` has the layout of its value.
     unsafe { slice::from_raw_parts_mut(slots.as_mut_ptr().cast(), slots.len()) }
 }
 

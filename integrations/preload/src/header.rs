@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn zk_alloc_stats(stats: *mut u8, size: usize) -> u
         counted.fresh_bytes,
         counted.system_calls,
     ];
-    // SAFETY: no more than the caller has room for, and no more than the length of the statistics.
+    // SAFETY: at most `size` bytes, which the caller provides, and at most the length of `all`.
     unsafe { std::ptr::copy_nonoverlapping(all.as_ptr().cast(), stats, size.min(size_of_val(&all))) };
     size_of_val(&all)
 }

@@ -1,8 +1,8 @@
 //! Functions of the C library that this library replaces to see their arguments. Each then jumps to the C library's own, or calls it.
 //!
 //! `dlopen` drops `RTLD_DEEPBIND`. A library that is loaded with this flag looks for `malloc` and `free` in its own dependencies
-//! first, and finds the C library's. It would pass memory of this library to the C library's `free`. The loader chooses its search
-//! folders by the return address of `dlopen`. So this function jumps to the loader's `dlopen`, and does not call it.
+//! first, and finds the C library's. It would pass memory of this library to the C library's `free`. The loader finds the
+//! caller's `RUNPATH` by the return address of `dlopen`. So this function jumps to the loader's `dlopen`, and does not call it.
 //!
 //! `prctl` and `syscall` notice that the program is about to enter a sandbox (seccomp). The arena then asks the host at once for
 //! everything that it still needs to know. From then on it makes only the calls that glibc's own malloc makes, because any other

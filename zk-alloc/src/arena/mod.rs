@@ -116,7 +116,7 @@ impl Global {
     /// The arena was written before, and the caller has seen a Release store that came after that write.
     #[inline(always)]
     unsafe fn opened(&'static self) -> &'static Arena {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { (*self.arena.get()).assume_init_ref() }
     }
 }
@@ -224,7 +224,7 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
             arena.size_classes.empty(arena.slab_zone(), cache);
             arena.region.zone(layout::CACHED).release_runs(cache.take_runs());
         };
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { front::leave(cache, empty) };
     }
 }
@@ -244,7 +244,7 @@ impl Arena {
         black_box(&fork::BEFORE_MAIN);
         // Called now, while the process has memory and no filter of system calls.
         os::process_generation();
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         let config = unsafe {
             (&raw mut (*place).config).write(config::load(program));
             &(*place).config
@@ -255,13 +255,13 @@ impl Arena {
         if config.settings.trace_escaped.value {
             escape::trace_escaped(true);
         }
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         let region = unsafe { &raw mut (*place).region };
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { Region::find_at(region, config.span_bytes, &layout::zone_specs(config)) }?;
         // SAFETY: built one line above.
         match SizeClasses::new(unsafe { (*region).zone(layout::SLABS) }) {
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             Ok(size_classes) => unsafe { (&raw mut (*place).size_classes).write(size_classes) },
             Err(refused) => {
                 // SAFETY: built above, and known only to this thread.
@@ -386,7 +386,7 @@ impl Arena {
         // A block that was never resized has the class of its layout. The processor knows that class before the load of the table's entry
         // completes. The entry only confirms it.
         Class::of_usual(size, align).is_some_and(|class| {
-            // SAFETY: the caller's; the block is of this class.
+            // SAFETY: upheld by the caller; the block is of this class.
             self.size_classes.slabs.class_at(at.addr().get()) == Some(class) && unsafe { front::put(class, at) }
         })
     }
@@ -398,11 +398,11 @@ impl Arena {
     #[inline(always)]
     pub(crate) unsafe fn dealloc(&self, at: NonNull<u8>, size: usize) {
         match self.size_classes.class_at(at) {
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             Some(class) => unsafe { self.size_classes.dealloc(self.slab_zone(), class, at) },
-            // SAFETY: the caller's; only `pinned` hands out memory in the pinned range.
+            // SAFETY: upheld by the caller; only `pinned` hands out memory in the pinned range.
             None if gate::is_pinned(at.as_ptr()) => unsafe { pinned::release(at, size) },
-            // SAFETY: the caller's; other memory that is no block is a run of its own.
+            // SAFETY: upheld by the caller; other memory that is no block is a run of its own.
             None => unsafe { self.zone_at(at).release(at, size) },
         }
     }
@@ -435,14 +435,14 @@ impl Arena {
         }
         if gate::is_pinned(at.as_ptr()) {
             let may_stay = new_size >= gate::pinned_min_bytes() && new_size >= old_size / 2;
-            // SAFETY: the caller's; only `pinned` hands out memory in the pinned range.
+            // SAFETY: upheld by the caller; only `pinned` hands out memory in the pinned range.
             return may_stay && unsafe { pinned::resize(at, old_size, new_size) };
         }
         let runs = self.region.zone_of(at);
         let belongs = layout::path(new_size, align) == Path::Run(runs);
         let may_grow = runs == RunKind::Huge;
         let may_stay = new_size >= layout::min_bytes(runs).max(old_size / 2) && (may_grow || new_size <= old_size);
-        // SAFETY: the caller's; memory that is no block is a run of its own.
+        // SAFETY: upheld by the caller; memory that is no block is a run of its own.
         (belongs || may_stay) && unsafe { self.region.zone(runs).resize(at, old_size, new_size) }
     }
 
@@ -452,10 +452,10 @@ impl Arena {
     /// As for [`resize`](Self::resize); `new_size` is less than `old_size`.
     pub(crate) unsafe fn shrink_in_place(&self, at: NonNull<u8>, old_size: usize, new_size: usize) {
         if gate::is_pinned(at.as_ptr()) {
-            // SAFETY: the caller's; only `pinned` hands out memory in the pinned range.
+            // SAFETY: upheld by the caller; only `pinned` hands out memory in the pinned range.
             unsafe { pinned::resize(at, old_size, new_size) };
         } else if self.size_classes.class_at(at).is_none() {
-            // SAFETY: the caller's; other memory that is no block is a run of its own.
+            // SAFETY: upheld by the caller; other memory that is no block is a run of its own.
             unsafe { self.zone_at(at).resize(at, old_size, new_size) };
         }
     }
@@ -523,10 +523,10 @@ impl Arena {
         new.count_request(new_size);
         before_release();
         if is_copied {
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             unsafe { old.release(at, old_size) };
         } else {
-            // SAFETY: the caller's; all pages of the run are at `to`.
+            // SAFETY: upheld by the caller; all pages of the run are at `to`.
             unsafe { old.release_moved(at, old_size) };
         }
         Some(to)
@@ -544,14 +544,14 @@ impl Arena {
             // SAFETY: asks about memory of the caller, and changes nothing.
             unsafe { os::count_resident(from.as_ptr(), bytes) }.is_some_and(missing)
         };
-        // SAFETY: the caller's. Runs begin with a page, and the arena's memory is private and anonymous.
+        // SAFETY: upheld by the caller. Runs begin with a page, and the arena's memory is private and anonymous.
         let is_copied = bytes >= tuning::sparse_copy_min_bytes()
             && self.is_run(from)
             && of(to).is_some_and(|(_, to)| self.is_run(to))
             && COPIES.is_sparse(bytes, tuning::max_copy_trust(), is_sparse)
             && unsafe { os::copy_held(from.as_ptr(), to, bytes) };
         if !is_copied {
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             unsafe { copy_nonoverlapping(from.as_ptr(), to, bytes) };
         }
     }
@@ -625,7 +625,7 @@ impl Arena {
     /// As for [`dealloc_measured`](Self::dealloc_measured).
     #[inline(always)]
     pub(crate) unsafe fn put_cached_measured(&self, at: NonNull<u8>) -> bool {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         self.size_classes.class_at(at).is_some_and(|class| unsafe { self.size_classes.put_checked(class, at) })
     }
 
@@ -640,13 +640,13 @@ impl Arena {
     pub(crate) unsafe fn dealloc_measured(&self, at: NonNull<u8>) -> Result<(), NotFreeable> {
         if let Some(class) = self.size_classes.class_at(at) {
             self.size_classes.check(class, at)?;
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             unsafe { self.size_classes.dealloc(self.slab_zone(), class, at) };
             return Ok(());
         }
         let zone = self.zone_at(at);
         let bytes = Lengths::take(zone, at).ok_or(NotFreeable::NoRun)?;
-        // SAFETY: the caller's; memory with a noted length is a run of its own.
+        // SAFETY: upheld by the caller; memory with a noted length is a run of its own.
         unsafe { zone.release(at, bytes) };
         Ok(())
     }
@@ -754,7 +754,7 @@ impl Region {
                 }
             }
         }
-        // SAFETY: the caller's. These are the last fields to be written.
+        // SAFETY: upheld by the caller. These are the last fields to be written.
         unsafe {
             (&raw mut (*place).range).write(range);
             (&raw mut (*place)._words).write(words);

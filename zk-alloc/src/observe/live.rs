@@ -55,7 +55,7 @@ impl Table {
     }
 }
 
-/// `false` if no sample of this address is alive.
+/// Whether a live sample may have this address. `false` is certain, `true` may be wrong.
 #[inline(always)]
 pub(super) fn may_hold(at: usize) -> bool {
     TABLE.get().is_some_and(|table| table.counter(at).load(Ordering::Relaxed) != 0)

@@ -165,7 +165,7 @@ mod unix {
     /// # Safety
     /// The range belongs to the caller, and nobody uses it any more.
     pub(in crate::os) unsafe fn unmap(at: *mut u8, len: usize) {
-        // SAFETY: the caller's. If the kernel refuses, the range only stays mapped.
+        // SAFETY: upheld by the caller. If the kernel refuses, the range only stays mapped.
         let _ = unsafe { libc::munmap(at.cast(), len) };
     }
 
@@ -175,7 +175,7 @@ mod unix {
     /// `[at, at + len)` lies within one reservation.
     pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
         let len = covered(at, len)?;
-        // SAFETY: the caller's: the range is ours, and access to it only widens.
+        // SAFETY: upheld by the caller: the range is ours, and access to it only widens.
         checked(unsafe { libc::mprotect(at.cast(), len, libc::PROT_READ | libc::PROT_WRITE) })
     }
 
@@ -193,11 +193,11 @@ mod unix {
     pub(crate) unsafe fn discard(at: *mut u8, len: usize) -> Result<(), Errno> {
         let len = covered(at, len)?;
         // MADV_DONTNEED promises no zeroes outside of Linux. A new mapping in place of the old one does.
-        // SAFETY: the caller's: the contents are dead, and the range lies inside a mapping of ours.
+        // SAFETY: upheld by the caller: the contents are dead, and the range lies inside a mapping of ours.
         let Err(refused) = (unsafe { replace(at, len, libc::PROT_READ | libc::PROT_WRITE) }) else { return Ok(()) };
         // POSIX allows a refused call to unmap the old mapping. An access to that hole would crash the process, and another thread's
         // mapping may come to lie there. mprotect(2) succeeds only if the memory is mapped.
-        // SAFETY: the caller's: the range is ours, and accessible unless it is gone.
+        // SAFETY: upheld by the caller: the range is ours, and accessible unless it is gone.
         if unsafe { libc::mprotect(at.cast(), len, libc::PROT_READ | libc::PROT_WRITE) } == 0 {
             return Err(refused);
         }
@@ -217,7 +217,7 @@ mod unix {
     /// The range belongs to the caller, and nobody needs its contents.
     unsafe fn replace(at: *mut u8, len: usize, protection: libc::c_int) -> Result<(), Errno> {
         let how = libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_FIXED;
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         let start = unsafe { libc::mmap(at.cast(), len, protection, how, -1, 0) };
         if start == libc::MAP_FAILED { Err(last_error()) } else { Ok(()) }
     }
@@ -229,7 +229,7 @@ mod unix {
     /// The range is committed, and nobody needs its contents.
     pub(crate) unsafe fn purge_lazily(at: *mut u8, len: usize) -> Result<(), Errno> {
         let len = covered(at, len)?;
-        // SAFETY: the caller's: the contents are dead.
+        // SAFETY: upheld by the caller: the contents are dead.
         checked(unsafe { libc::madvise(at.cast(), len, libc::MADV_FREE) })
     }
 
@@ -240,7 +240,7 @@ mod unix {
     pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
         let len = covered(at, len)?;
         // The smallest page size of any system: touching a page twice does no harm.
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { touch(at, len, 4096) };
         Ok(())
     }
@@ -341,7 +341,7 @@ mod without_arena {
     /// `at` and `len` are those of one [`map_accessible`], and nobody uses the memory any more.
     pub(in crate::os) unsafe fn unmap(at: *mut u8, len: usize) {
         if let Ok(layout) = pages(len) {
-            // SAFETY: the caller's: the memory came from `System` with this layout.
+            // SAFETY: upheld by the caller: the memory came from `System` with this layout.
             unsafe { System.dealloc(at, layout) };
         }
     }

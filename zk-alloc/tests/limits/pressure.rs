@@ -129,14 +129,14 @@ fn near_the_limit_the_end_of_a_phase_purges_what_is_missing_except_in_a_sandbox(
 #[test]
 fn short_phases_read_the_control_group_at_most_ten_times_a_second() {
     /// More reads than the files of a deeply nested control group take.
-    const MAX_READS_PER_LOOK: u128 = 100;
+    const MAX_READS_PER_CHECK: u128 = 100;
     in_256_mib(&[], 0, || {
         prove();
         let (begun, before) = (Instant::now(), reads());
         (0..10_000).for_each(|_| phase(|| ()));
         let (passed, reads) = (begun.elapsed(), reads() - before);
-        let looks = passed.as_millis() / 100 + 2;
-        assert!(u128::from(reads) <= looks * MAX_READS_PER_LOOK, "{reads} reads in {passed:?}");
+        let checks = passed.as_millis() / 100 + 2;
+        assert!(u128::from(reads) <= checks * MAX_READS_PER_CHECK, "{reads} reads in {passed:?}");
         assert!(stats().resident_bytes >= 100 * MIB && stats().pressure_purges == 0, "{}", stats());
     });
 }

@@ -105,7 +105,7 @@ fn give_up(cache: &Cache) {
 /// # Safety
 /// `cache` is the argument of the key's destructor.
 pub(crate) unsafe fn leave(cache: *mut c_void, empty: impl FnOnce(&Cache)) {
-    // SAFETY: the caller's: it is the address of a cache, which is static.
+    // SAFETY: upheld by the caller: it is the address of a cache, which is static.
     let cache = unsafe { &*cache.cast::<Cache>() };
     if let Some(local) = local() {
         let forget = || {

@@ -152,7 +152,7 @@ impl SizeClasses {
     /// # Safety
     /// `at` came from [`alloc`](Self::alloc) with the same zone, is of this class, and nobody uses it any more.
     pub(crate) unsafe fn dealloc(&self, zone: &Zone, class: Class, at: NonNull<u8>) {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         if !unsafe { front::put(class, at) } {
             self.bring_back(zone, class, at.addr().get() as u64);
         }

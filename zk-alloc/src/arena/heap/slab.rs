@@ -471,7 +471,7 @@ impl SlabTable {
             let first = left.trailing_zeros() as usize;
             let len = (left >> first).trailing_ones() as usize;
             zone.counters().system_call();
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             if unsafe { os::discard(slab.wrapping_add(first * page), len * page) }.is_ok() {
                 gone |= low_bits(first + len) & !low_bits(first);
             }

@@ -204,7 +204,7 @@ impl Residency {
     pub(crate) unsafe fn call(&self, pages: Range<usize>, what: &str, call: Call) -> Result<(), Errno> {
         let (at, bytes) = (self.address(pages.start), self.bytes(pages.len()));
         self.counters.system_call();
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         let result = unsafe { call(at.as_ptr(), bytes) };
         result.inspect_err(|&refused| self.counters.refused(refused, what, bytes))
     }
@@ -214,7 +214,7 @@ impl Residency {
     /// # Safety
     /// The caller owns `[start, start + len)`, all committed, and needs none of its contents.
     pub(crate) unsafe fn purge(&self, start: usize, len: usize, how: Purge) -> usize {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         if !unsafe { self.advise_gone(start, len, how) } {
             return 0;
         }
@@ -235,7 +235,7 @@ impl Residency {
     pub(crate) unsafe fn renew(&self, start: usize, len: usize) -> Result<(), NotMoved> {
         let bytes = self.bytes(len);
         self.counters.system_call();
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         let renewed = unsafe { os::renew(self.address(start).as_ptr(), bytes) };
         if renewed.is_ok() || renewed.is_err_and(|refused| !refused.is_target_whole) {
             accounts::returned(self.forget(start, len));
@@ -252,7 +252,7 @@ impl Residency {
             Purge::Now => os::discard,
             Purge::Lazily => os::purge_lazily,
         };
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { self.call(start..start + len, "purge memory", purge) }.is_ok()
     }
 
@@ -391,7 +391,7 @@ impl HugePages {
         }
     }
 
-    /// Allows huge pages again in blocks whose pages are all accounted.
+    /// Allows huge pages again (`MADV_HUGEPAGE`) in blocks whose pages are all accounted as resident.
     fn allow_accounted(&self, residency: &Residency, index: usize, len: usize) {
         let block = residency.pages(HUGE_PAGE_BYTES);
         // The bit is cleared after the call. A thread that wants to forbid the block in between finds the bit set, and does nothing: the

@@ -919,7 +919,7 @@ impl Zone {
     unsafe fn purge_and_free(&self, start: usize, pages: usize, how: Purge) -> usize {
         if how == Purge::Now && self.moved.is_better_renewed(start, pages) {
             self.huge.forbid_around(&self.residency, start..start + pages);
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             match unsafe { self.renew(start, pages) } {
                 Ok(()) => {
                     self.runs.release(start, pages);
@@ -930,7 +930,7 @@ impl Zone {
                 Err(_) => {}
             }
         }
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         let gone = unsafe { self.purge(start, pages, how) };
         self.runs.release(start, pages);
         gone
@@ -944,7 +944,7 @@ impl Zone {
     /// # Safety
     /// As for [`Residency::purge`].
     unsafe fn renew(&self, start: usize, pages: usize) -> Result<(), NotMoved> {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         let renewed = unsafe { self.residency.renew(start, pages) };
         if renewed.is_ok() {
             self.moved.renewed(start, pages);
@@ -964,7 +964,7 @@ impl Zone {
         if how == Purge::Now {
             self.huge.forbid_around(&self.residency, start..start + pages);
         }
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { self.residency.purge(start, pages, how) }
     }
 
@@ -1046,7 +1046,7 @@ impl Zone {
     /// after `ENOMEM`.
     pub(crate) unsafe fn withhold(&self, at: NonNull<u8>, bytes: usize) -> Result<(), Errno> {
         self.counters().system_call();
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { os::wipe_on_fork(at.as_ptr(), bytes) }
     }
 
@@ -1064,10 +1064,10 @@ impl Zone {
     /// The caller owns the range, and nobody needs its contents.
     pub(crate) unsafe fn stop_withholding(&self, at: NonNull<u8>, bytes: usize, is_in_child: bool) {
         let (start, pages, what) = (self.index(at), self.pages(bytes), "let children inherit memory");
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         match unsafe { self.residency.call(start..start + pages, what, os::keep_on_fork) } {
             // If another thread was about to withhold the range at the fork, the child may have inherited some of it.
-            // SAFETY: the caller's; it is committed, as it was free and resident.
+            // SAFETY: upheld by the caller; it is committed, as it was free and resident.
             Ok(()) if is_in_child => _ = unsafe { self.purge_and_free(start, pages, Purge::Now) },
             Ok(()) => self.runs.release(start, pages),
             // The range stays used for good, because a child would not inherit its contents.

@@ -79,7 +79,7 @@ unsafe fn advise(at: *mut u8, len: usize, advice: Advice) -> Result<(), Errno> {
     if advice != Advice::LinuxDontNeed && is_in_sandbox() {
         return Err(rustix::io::Errno::INVAL.into());
     }
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     Ok(unsafe { rustix::mm::madvise(at.cast(), len, advice) }?)
 }
 
@@ -89,7 +89,7 @@ unsafe fn advise(at: *mut u8, len: usize, advice: Advice) -> Result<(), Errno> {
 /// The range belongs to the caller, and nobody uses it any more.
 pub(super) unsafe fn unmap(at: *mut u8, len: usize) {
     if let Ok(len) = covered(at, len) {
-        // SAFETY: the caller's. If the kernel refuses, the range only stays mapped.
+        // SAFETY: upheld by the caller. If the kernel refuses, the range only stays mapped.
         let _ = unsafe { munmap(at.cast(), len) };
     }
 }
@@ -100,7 +100,7 @@ pub(super) unsafe fn unmap(at: *mut u8, len: usize) {
 /// `[at, at + len)` lies within one reservation.
 pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;
-    // SAFETY: the caller's: the range is ours, and access to it only widens.
+    // SAFETY: upheld by the caller: the range is ours, and access to it only widens.
     Ok(unsafe { rustix::mm::mprotect(at.cast(), len, MprotectFlags::READ | MprotectFlags::WRITE) }?)
 }
 
@@ -144,7 +144,7 @@ macro_rules! advices {
     ($($(#[$doc:meta])+ $name:ident: $advice:ident $(, $refused:ident)?;)+) => {$(
         $(#[$doc])+
         pub(crate) unsafe fn $name(at: *mut u8, len: usize) -> Result<(), Errno> {
-            // SAFETY: the caller's: it knows the effect on the contents.
+            // SAFETY: upheld by the caller: it knows the effect on the contents.
             let advised = unsafe { advise(at, len, Advice::$advice) };
             $(let advised = $refused(advised);)?
             advised
@@ -239,7 +239,7 @@ pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
         // Before Linux 5.14, or in a sandbox: touch each page, without changing its contents. Don't do so after other errors: touching a
         // page that the kernel could not prefault (no memory, broken memory) would kill the process.
         Err(refused) if refused == rustix::io::Errno::INVAL.into() => {
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             unsafe { touch(at, len, real_page_bytes()) };
             Ok(())
         }
@@ -282,13 +282,13 @@ pub(crate) unsafe fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Resul
     if !keeps_source() {
         return Err(NotMoved { errno: rustix::io::Errno::INVAL.into(), is_target_whole: true });
     }
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe { remap(from, to, len) }.map_err(|refused| {
         if refused == rustix::io::Errno::NOMEM {
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             unsafe { take_back(from, to, len) };
         }
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         NotMoved { errno: refused.into(), is_target_whole: unsafe { fill_hole(to, len) } }
     })
 }
@@ -296,7 +296,7 @@ pub(crate) unsafe fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Resul
 /// # Safety
 /// As for [`move_pages`].
 unsafe fn remap(from: *mut u8, to: *mut u8, len: usize) -> Result<(), rustix::io::Errno> {
-    // SAFETY: the caller's: nobody needs the old contents of `to`, and the pages of `from` are to be at `to`.
+    // SAFETY: upheld by the caller: nobody needs the old contents of `to`, and the pages of `from` are to be at `to`.
     unsafe { mremap_fixed(from.cast(), len, len, MremapFlags::MAYMOVE | DONTUNMAP, to.cast()) }.map(drop)
 }
 
@@ -325,7 +325,7 @@ fn keeps_source() -> bool {
 /// Two pages begin at `from`, which nobody uses.
 unsafe fn try_move(from: *mut u8) {
     let len = page_bytes();
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     let is_moved = unsafe { commit(from, len).is_ok() && remap(from, from.add(len), len).is_ok() };
     // Call mincore(2) even if nothing moved: nothing else calls it at start-up, where some tools record the calls (see `rehearse`).
     let is_unmapped = !is_in_sandbox() && resident_bytes(from, len) == Err(rustix::io::Errno::NOMEM.into());
@@ -385,12 +385,12 @@ unsafe fn fill_hole(to: *mut u8, len: usize) -> bool {
 /// The range is committed and belongs to the caller alone, and nobody needs its contents.
 pub(crate) unsafe fn renew(at: *mut u8, len: usize) -> Result<(), NotMoved> {
     let len = covered(at, len)?;
-    // SAFETY: the caller's: what the call replaces is dead.
+    // SAFETY: upheld by the caller: what the call replaces is dead.
     let renewed =
         unsafe { mmap_anonymous(at.cast(), len, ProtFlags::READ | ProtFlags::WRITE, PRIVATE | MapFlags::FIXED) };
     renewed.map(drop).map_err(|refused| {
         // Before Linux 6.12, the kernel may unmap the old mapping before it finds that it has no memory for the new one.
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         NotMoved { errno: refused.into(), is_target_whole: unsafe { fill_hole(at, len) } }
     })
 }
@@ -444,7 +444,7 @@ pub(crate) unsafe fn copy_held(from: *const u8, to: *mut u8, len: usize) -> bool
         let part = (len - offset).min(PART * page);
         let (from, to, pages) = (from.wrapping_add(offset), to.wrapping_add(offset), part.div_ceil(page));
         if !pagemap.read(from, &mut in_source[..pages]) || !pagemap.read(to, &mut in_target[..pages]) {
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             unsafe { copy_nonoverlapping(from, to, len - offset) };
             return true;
         }
@@ -568,7 +568,7 @@ mod tests {
     /// # Safety
     /// The range can be read.
     unsafe fn all(at: *const u8, len: usize, byte: u8) -> bool {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { std::slice::from_raw_parts(at, len) }.iter().all(|&found| found == byte)
     }
 
