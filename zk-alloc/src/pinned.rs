@@ -276,7 +276,7 @@ impl Pinned {
             Shortage::Full | Shortage::Refused => refused(Errno(0)),
         })?;
         // Before the driver sees it: a fork would otherwise copy what the device reads.
-        // SAFETY: claimed above, of one mapping of the arena.
+        // SAFETY: the range was claimed above, and lies within one mapping of the arena.
         let is_left_out_of_children = unsafe { os::leave_out_of_children(start.as_ptr(), bytes) }.is_ok();
         let range = Range {
             start,

@@ -589,7 +589,7 @@ impl Arena {
 /// Memory for callers that do not pass its length when they free it, such as `malloc`'s.
 #[cfg(feature = "c-api")]
 impl Arena {
-    /// As [`alloc`](Self::alloc), for a caller that will not pass the length when it frees the memory.
+    /// As [`alloc`](Self::alloc), for a caller that frees the memory without its size.
     #[inline(always)]
     pub(crate) fn alloc_measured(
         &self,

@@ -256,7 +256,7 @@ mod unix {
     pub(crate) fn minor_faults() -> u64 {
         // SAFETY: all zeroes is a valid value.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: a place for the answer, which stays as it is should the call fail.
+        // SAFETY: `usage` is valid for writes. It stays zeroed if the call fails.
         unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
         u64::try_from(usage.ru_minflt).unwrap_or(0)
     }

@@ -350,7 +350,7 @@ mod hook {
     fn current() -> Option<File> {
         // SAFETY: all zeroes are a valid value.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: a place for the answer.
+        // SAFETY: `stat` is valid for writes.
         imp::keeping_errno(|| unsafe { libc::fstat(libc::STDERR_FILENO, &raw mut stat) }).ok()?;
         Some(File { device: stat.st_dev, number: stat.st_ino, kind: stat.st_mode & libc::S_IFMT })
     }

@@ -265,7 +265,7 @@ pub(crate) unsafe fn unlock(at: *mut u8, len: usize) -> Result<(), Errno> {
 #[cfg(unix)]
 pub(crate) fn lockable_bytes() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a place for the answer.
+    // SAFETY: `limit` is valid for writes.
     unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }

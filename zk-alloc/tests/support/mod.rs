@@ -190,7 +190,7 @@ thread_local! {
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Runs the test on this thread again in a process of its own. Its only `ZK_ALLOC_*` variables are `settings`, [`BARE_METAL`] and those that
+/// Runs the current thread's test again, in a child process. Its only `ZK_ALLOC_*` variables are `settings`, [`BARE_METAL`] and those that
 /// begin with [`PROFILE`]. In that process, this call runs `body`, and all calls return `None`.
 pub(crate) fn child(settings: Settings, body: impl FnOnce()) -> Option<Ended> {
     child_as(settings, |_| (), body)

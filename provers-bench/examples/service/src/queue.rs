@@ -77,7 +77,7 @@ impl Queue {
         Ok(id)
     }
 
-    /// Starts the waiting proof of this number, if it is its turn. Otherwise it still waits.
+    /// Starts the waiting proof with this ID if it is the first in the queue. Otherwise it still waits.
     pub fn start(&mut self, id: u64, log_rows: u32) -> Result<bool, Failure> {
         self.fit(log_rows)?;
         let is_first = self.waiting.front().is_some_and(|first| first.id == id);

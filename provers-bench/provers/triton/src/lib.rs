@@ -47,7 +47,7 @@ impl Workload for Numbers {
 /// Numbers that the program writes between two checks of its counter.
 const CHUNK: u64 = 5;
 
-/// Rows that a chunk takes in the longest tables: those of the cycles and of the stack changes.
+/// Rows that a chunk adds to the longest tables: the processor table and the op-stack table.
 const CHUNK_ROWS: u64 = 26;
 
 /// Rows that the rest of the program takes in these tables.

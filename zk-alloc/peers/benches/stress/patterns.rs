@@ -382,7 +382,7 @@ fn survivors_2k_3000(heap: Heap, plan: &Plan) {
     drop((old, fill(heap, plan.work(128 * MIB), 3_000)));
 }
 
-/// Phases of a program, each with blocks of its own size from 1 to 32 KiB. Each leaves one block of 64.
+/// Phases of a program, each with blocks of its own size from 1 to 32 KiB. Each leaves one in 64 blocks alive.
 fn phases(heap: Heap, plan: &Plan) {
     let sizes = (0..16).map(|phase| (1024.0 * 32f64.powf(f64::from(phase) / 15.0)) as usize);
     drop(sizes.map(|size| survivors_of(heap, plan.work(32 * MIB), size, 64)).collect::<Vec<_>>());

@@ -616,7 +616,7 @@ impl Zone {
         }
         self.huge.allow(&self.residency, own.clone());
         // The zone prefaults explicitly, although the first touch would fault in a huge page. The kernel may have no huge page, or may have
-        // split this one before: then accounted memory would be missing. The rest is freed only afterwards, so that no other thread purges it
+        // split this one before: then pages that are accounted as resident would not be. The rest is freed only afterwards, so that no other thread purges it
         // first.
         self.residency.prefault(paged.clone());
         self.runs.release(paged.start, own.start - paged.start);
