@@ -109,7 +109,7 @@ constants! {
     // What becomes resident.
     /// This much of the zone after the small-object region stays in small pages, so that small provers do not pay for whole huge pages.
     small_pages_bytes = 8 * MIB, "bytes", off 0;
-    /// The most zeroed requests of one length in a row that are taken for densely used without asking the kernel.
+    /// The most zeroed requests of one length in a row that are assumed to be densely used, without asking the kernel.
     max_trust = 4095, "requests";
     /// Below this length, clearing costs less than asking the kernel for the resident pages (zeroing.md).
     sparse_min_bytes = 256 * KIB, "bytes", off NEVER;
