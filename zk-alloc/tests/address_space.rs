@@ -273,7 +273,7 @@ fn waits() -> i64 {
 fn children_of_forks_while_zones_grow_neither_wait_nor_overflow() {
     const FORKS: usize = 100;
     without_warnings(&[("ZK_ALLOC_SLAB_GB", "400")], || {
-        // A fork of a large process takes long. Threads that grow a zone meanwhile wait in the kernel.
+        // A fork of a large process takes long. Threads that grow a zone at that time wait in the kernel.
         let large = phase(|| patterned(200 * WORDS, 1));
         let (round, mut codes) = (&Barrier::new(5), [0; 2]);
         std::thread::scope(|scope| {

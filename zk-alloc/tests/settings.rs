@@ -206,7 +206,9 @@ fn the_program_may_trace_escapes_and_the_environment_may_forbid_it() {
         std::mem::forget(Block::untouched(&TRACED, MIB, 8));
         end_phase();
     };
-    let told = |ended: &Ended| ended.stderr.contains("1048576 bytes in 1 allocations: ");
+    let told = |ended: &Ended| {
+        ended.stderr.contains("1048576 bytes in 1 allocations: ") && ended.stderr.contains(", called by ")
+    };
     assert!(child(&[], escape).is_none_or(|ended| told(&ended)));
     if let Some(forbidden) = child(&[("ZK_ALLOC_TRACE_ESCAPED", "0")], escape) {
         forbidden.assert_passed();

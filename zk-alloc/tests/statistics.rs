@@ -51,7 +51,7 @@ fn the_report_names_the_place_of_each_allocation_that_outlives_its_phase() {
     drop(kept);
     assert_eq!(bytes(&escaped()), bytes(&places) - 6 * MIB, "freed after its phase, it is gone from the list");
 
-    // The table of live allocations takes some MiB here, and lives on when the phase ends.
+    // The memory of the tracing itself does not count.
     let phase = Phase::new();
     let mut kept: Vec<Box<u64>> = Vec::with_capacity(50_000);
     kept.extend((0..50_000).map(|number| black_box(Box::new(number))));

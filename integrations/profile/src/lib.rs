@@ -90,7 +90,8 @@ impl Profile {
     /// The system's error, if the file can't be read; `InvalidData`, if it has another format.
     pub fn read(raw: impl AsRef<Path>) -> io::Result<Self> {
         let text = fs::read_to_string(raw)?;
-        let (profile, maps) = RawProfile::parse(&text).ok_or(io::ErrorKind::InvalidData)?;
+        let (profile, maps) = RawProfile::parse(&text)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "this is not a raw profile of this version"))?;
         let mut files = Elsewhere::new(maps);
         Ok(Self::with_names(&profile, |address| files.lines(address)))
     }

@@ -19,6 +19,9 @@ fn main() -> ExitCode {
 
 fn write(raw: &Path) -> io::Result<()> {
     let dir = raw.with_extension("");
+    if dir == raw {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the name of a raw profile must end with `.raw`"));
+    }
     Profile::read(raw)?.write(&dir)?;
     println!("{}", dir.display());
     Ok(())

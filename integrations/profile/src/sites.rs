@@ -316,6 +316,31 @@ mod tests {
         assert_eq!(names, ["prove", "main"]);
     }
 
+    /// A lookup in the files of a process finds the same names as a lookup in the process itself.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn lookup_in_files_finds_the_names_that_the_process_finds() {
+        #[inline(never)]
+        fn here_or_elsewhere() -> Vec<usize> {
+            let mut addresses = Vec::new();
+            backtrace::trace(|frame| {
+                addresses.push(frame.ip().addr());
+                true
+            });
+            addresses
+        }
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let mut files = Elsewhere::new(&maps);
+        let addresses = here_or_elsewhere();
+        let names = |lines: Vec<Line>| lines.into_iter().map(|line| line.function).collect::<Vec<_>>();
+        let within: Vec<_> = addresses.iter().map(|&address| names(here(address))).collect();
+        let without: Vec<_> = addresses.iter().map(|&address| names(files.lines(address))).collect();
+        let is_here = |names: &Vec<Vec<String>>| names.iter().flatten().any(|name| name.contains("here_or_elsewhere"));
+        assert!(is_here(&within) && is_here(&without), "{without:?}");
+        let unknown = RawSite { calls: vec![7], is_of_arena: true, figures: [1; 7] };
+        assert_eq!(&*stacks(&[unknown], |address| files.lines(address))[0].calls[0].lines[0].function, "0x7");
+    }
+
     /// A program is mapped at another address in each run, so a bare address could not be compared between runs or looked up.
     #[test]
     fn address_without_a_name_is_shown_as_an_offset_in_its_file() {

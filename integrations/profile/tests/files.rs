@@ -103,7 +103,7 @@ fn go_tool_pprof_shows_whole_names() {
 }
 
 /// Otherwise a table by function would attribute every byte to the allocator, and thirteen lines of the runtime would lie at the bottom of
-/// every flame graph. A phase is the program's own call, and stays.
+/// every flame graph. The program itself calls `phase`, so that call stays.
 #[test]
 fn the_calls_of_the_allocator_and_those_that_start_a_thread_are_skipped_and_no_others() {
     let (_one, _kept) = sampling();

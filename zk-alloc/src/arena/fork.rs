@@ -24,8 +24,6 @@ use crate::{pinned, tuning};
 
 /// The most runs that are withheld at once. Each adds up to two mappings during the fork.
 const RUNS: usize = 256;
-/// Free runs of this length and more are withheld first.
-const LONG_RUN_BYTES: usize = 16 << 20;
 
 /// A run that is withheld.
 struct Withheld {
@@ -121,34 +119,50 @@ fn end_fork(arena: &Arena, is_in_child: bool) {
     }
 }
 
-/// Withholds free runs from a child, the long ones first.
+/// Withholds the longest free runs from a child.
 fn withhold_free_runs(arena: &Arena) {
     arena.release_cached();
-    for min_bytes in [LONG_RUN_BYTES.max(tuning::fork_run_min_bytes()), tuning::fork_run_min_bytes()] {
-        for zone in arena.region.zones() {
-            let mut withhold = |at: NonNull<u8>, bytes: usize| {
-                // SAFETY: this thread has claimed the run, and nobody needs its contents.
-                unsafe {
-                    if IS_REFUSED.load(Ordering::Relaxed) || !note(at, bytes) {
+    let min_bytes = min_withheld_bytes(arena);
+    for zone in arena.region.zones() {
+        let mut withhold = |at: NonNull<u8>, bytes: usize| {
+            // SAFETY: this thread has claimed the run, and nobody needs its contents.
+            unsafe {
+                if IS_REFUSED.load(Ordering::Relaxed) || !note(at, bytes) {
+                    zone.release_claimed(at, bytes);
+                } else if let Err(refused) = zone.withhold(at, bytes) {
+                    if refused == Errno(libc::ENOMEM) {
+                        zone.counters().refused(refused, "withhold free memory from a child", bytes);
+                    } else {
+                        IS_REFUSED.store(true, Ordering::Relaxed);
+                        COUNT.fetch_sub(1, Ordering::Release);
                         zone.release_claimed(at, bytes);
-                    } else if let Err(refused) = zone.withhold(at, bytes) {
-                        if refused == Errno(libc::ENOMEM) {
-                            zone.counters().refused(refused, "withhold free memory from a child", bytes);
-                        } else {
-                            IS_REFUSED.store(true, Ordering::Relaxed);
-                            COUNT.fetch_sub(1, Ordering::Release);
-                            zone.release_claimed(at, bytes);
-                        }
                     }
                 }
-            };
-            zone.free_runs(min_bytes, |run| {
-                if COUNT.load(Ordering::Relaxed) < RUNS && !IS_REFUSED.load(Ordering::Relaxed) {
-                    zone.claim_to_withhold(run, min_bytes, &mut withhold);
-                }
-            });
-        }
+            }
+        };
+        zone.free_runs(min_bytes, |run| {
+            if COUNT.load(Ordering::Relaxed) < RUNS && !IS_REFUSED.load(Ordering::Relaxed) {
+                zone.claim_to_withhold(run, min_bytes, &mut withhold);
+            }
+        });
     }
+}
+
+/// The length in bytes from which on there are at most [`RUNS`] free runs.
+fn min_withheld_bytes(arena: &Arena) -> usize {
+    let mut runs_by_length = [0usize; usize::BITS as usize];
+    for zone in arena.region.zones() {
+        zone.free_runs(tuning::fork_run_min_bytes(), |run| {
+            runs_by_length[(run.len() * zone.page_bytes()).ilog2() as usize] += 1;
+        });
+    }
+    let mut count = 0;
+    let is_too_many = |&log2: &usize| {
+        count += runs_by_length[log2];
+        count > RUNS
+    };
+    let too_short = (0..runs_by_length.len()).rev().find(is_too_many);
+    too_short.map_or(tuning::fork_run_min_bytes(), |log2| 2 << log2)
 }
 
 /// Releases all runs that are withheld.

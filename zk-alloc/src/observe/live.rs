@@ -91,7 +91,7 @@ pub(super) fn remove(at: usize) -> Option<(Index, Noted)> {
     Some((count_and_site as Index, Noted { bytes, count: count_and_site >> 32 }))
 }
 
-/// The site and the bytes of each allocation of a window. Those of other threads may come and go meanwhile.
+/// The site and the bytes of each allocation of a window. Other threads may add and remove allocations during the walk.
 pub(crate) fn of_window(window: u64) -> impl Iterator<Item = (Index, u64)> {
     let slots = TABLE.get().into_iter().flat_map(|table| table.addresses.iter().zip(&table.samples));
     let alive = slots.filter(|(slot, _)| slot.load(Ordering::Acquire) > CLAIMED).map(|(_, sample)| sample);

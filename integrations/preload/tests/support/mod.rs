@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -63,6 +64,8 @@ impl Arm {
 /// The output of a process, as text.
 pub(crate) struct Outcome {
     pub(crate) ok: bool,
+    /// The signal that ended the process.
+    pub(crate) signal: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
 }
@@ -70,12 +73,13 @@ pub(crate) struct Outcome {
 pub(crate) fn outcome_of(command: &mut Command) -> Outcome {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Outcome { ok: output.status.success(), out: text(&output.stdout), err: text(&output.stderr) }
+    let (ok, signal) = (output.status.success(), output.status.signal());
+    Outcome { ok, signal, out: text(&output.stdout), err: text(&output.stderr) }
 }
 
 /// Runs a program that prints "ok", and returns what it printed on standard error.
 pub(crate) fn errors_of(command: &mut Command) -> String {
-    let Outcome { ok, out, err } = outcome_of(command);
+    let Outcome { ok, out, err, .. } = outcome_of(command);
     assert!(ok && out == "ok\n", "{command:?}: {ok} {out:?} {err:?}");
     err
 }
