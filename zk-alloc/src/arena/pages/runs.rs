@@ -210,7 +210,12 @@ impl Runs {
 
     /// The free runs that begin in a word, with their ends. A free run is measured up to `reach` pages.
     fn in_word(&self, word: usize, reach: usize) -> impl Iterator<Item = (usize, usize)> {
-        let starts = each_bit(self.used.begins_of_clear(word)).map(move |bit| word * WORD_BITS + bit);
+        self.measured(word, self.used.begins_of_clear(word), reach)
+    }
+
+    /// The free runs that begin at these bits of a word, as far as they are still free.
+    fn measured(&self, word: usize, begins: u64, reach: usize) -> impl Iterator<Item = (usize, usize)> {
+        let starts = each_bit(begins).map(move |bit| word * WORD_BITS + bit);
         starts.map(move |start| (start, self.end_of(start, reach))).filter(|&(start, end)| start < end)
     }
 
@@ -236,10 +241,13 @@ impl Runs {
                 return None;
             }
             let is_of_class = |&(start, end): &(usize, usize)| class_of(end - start) == class;
-            let mut is_hinted = false;
-            for run in self.in_word(word, reach).filter(is_of_class) {
+            // A free run below `from` may be what the hint is for. It is not measured, because the caller may have just visited it.
+            let begins = self.used.begins_of_clear(word);
+            let below = low_bits(from.saturating_sub(word * WORD_BITS).min(WORD_BITS));
+            let mut is_hinted = begins & below != 0;
+            for run in self.measured(word, begins & !below, reach).filter(is_of_class) {
                 is_hinted = true;
-                if (from..until).contains(&run.0) {
+                if run.0 < until {
                     return Some(run);
                 }
             }
