@@ -23,14 +23,14 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// The arm that the gate holds to the baseline, and the one that its time and memory are compared with.
+/// The arm that the gate compares with the baseline, and the arm whose time and memory are the reference.
 const GATED: &str = arms::OURS;
 const REFERENCE: &str = arms::BASELINE;
 /// The baseline of a package, next to its `Cargo.toml`.
 const FILE: &str = "baseline.toml";
-/// Fixed, because the figures depend on the number of threads.
+/// Threads of the pool; fixed, because the figures depend on their number.
 const THREADS: usize = 2;
-/// Fixed, so that every check has the same inputs and orders.
+/// Seed; fixed, so that every check has the same inputs and orders.
 const SEED: u64 = 1;
 /// Allowed increase of the gate's time ratio, on top of both intervals. The intervals cover the noise within each run.
 /// Two quiet runs may differ by this much.
@@ -182,7 +182,7 @@ impl CheckArgs {
     }
 }
 
-/// The figures of a run in which both arms finished. Otherwise the reason why it has none.
+/// The figures of a run in which both arms finished, or the reason why it has none.
 fn entry(run: &Run) -> Result<Entry, String> {
     let result = run.workloads.first().ok_or("was not run")?;
     let finished = |name: &str| {
@@ -304,8 +304,8 @@ fn named(run: &Run, workload: &WorkloadResult) -> String {
 const FAULTS: f64 = 400.0;
 /// The same for a large baseline, as a share of it.
 const FAULTS_SHARE: f64 = 0.25;
-/// Allowed calls of the arena above the baseline. While the arena finds its size, the median proof makes one call more
-/// or less. A call for each buffer would add hundreds.
+/// Allowed calls of the arena above the baseline. While the arena still adapts its size, the median proof makes one call more or less. A
+/// call for each buffer would add hundreds.
 const SYSTEM_CALLS: f64 = 4.0;
 /// Allowed escaped bytes above the baseline. The proof and a few small blocks outlive a phase. A buffer that stays alive
 /// is larger.
@@ -328,7 +328,7 @@ struct Figures {
     /// Median growth of live page runs and slab blocks in a warm proof, in bytes: the memory that outlives its phase,
     /// including the proof.
     escaped_bytes: Option<u64>,
-    /// The most bytes of the arena in use at once; `None` in an older baseline.
+    /// Peak live bytes of the arena; `None` in an older baseline.
     live_peak_bytes: Option<u64>,
     /// Highest resident memory over all proofs, as a ratio to the baseline arm's.
     peak_rss_ratio: Option<f64>,
@@ -345,7 +345,7 @@ struct TimeRatio {
     high: f64,
 }
 
-/// A figure: its name, its value, how far it may lie above an earlier one, and how it is written.
+/// A figure: its name, its value, its allowed increase over an earlier value, and its format.
 type Figure = (&'static str, fn(&Figures) -> Option<TimeRatio>, fn(f64) -> f64, fn(f64) -> String);
 
 /// All figures. The time comes last. It has a tolerance on top of its noise.
@@ -388,7 +388,7 @@ impl Figures {
         })
     }
 
-    /// The name of a figure that is missing, other than the time and those that older baselines lack.
+    /// The name of a missing figure, other than the time and the figures that older baselines lack.
     fn missing(&self) -> Option<&'static str> {
         let mut needed = FIGURES.iter().filter(|(name, ..)| ![TIME, LIVE_PEAK].contains(name));
         needed.find(|(_, of, ..)| of(self).is_none()).map(|(name, ..)| *name)
@@ -407,9 +407,8 @@ impl TimeRatio {
         Self { median, low: median, high: median }
     }
 
-    /// How far `now` must lie above `then` to count as different. A difference of medians has an interval of its own,
-    /// combined from those of both (Zou and Donner, "Construction of confidence limits about effect measures",
-    /// Statistics in Medicine 27, 2008).
+    /// How far `now` must lie above `then` to count as different. A difference of medians has its own interval, combined from the two
+    /// medians' intervals (Zou and Donner, "Construction of confidence limits about effect measures", Statistics in Medicine 27, 2008).
     fn noise(then: Self, now: Self) -> f64 {
         (then.high - then.median).hypot(now.median - now.low)
     }
@@ -426,7 +425,7 @@ fn rounded(ratio: f64) -> f64 {
     (ratio * 1e4).round() / 1e4
 }
 
-/// One figure, before and now.
+/// One figure, with its earlier and its current value.
 struct Row {
     /// Its name, both values, the allowed value, and the verdict.
     cells: [String; 5],
@@ -477,7 +476,7 @@ fn rows(before: Option<&Figures>, now: &Figures, tolerance: f64) -> Vec<Row> {
     FIGURES.iter().filter_map(row).collect()
 }
 
-/// Changes whenever this code would misread an older file.
+/// Version of the file format. It changes whenever this code would misread an older file.
 const SCHEMA: u32 = 1;
 
 const HEADER: &str = "\
@@ -491,7 +490,7 @@ fn unusable(path: &Path, reason: &str) -> UsageError {
     UsageError(format!("the baseline {} {reason}", path.display()))
 }
 
-/// The whole file.
+/// The whole baseline file.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Baseline {
@@ -544,7 +543,7 @@ impl Baseline {
     fn parse(text: &str) -> Result<Self, String> {
         let in_a_line = |error: toml::de::Error| format!("is no baseline: {}", error.message().replace('\n', "; "));
         let table: toml::Table = text.parse().map_err(in_a_line)?;
-        // The schema comes first: this code does not know the meaning of another schema.
+        // Checks the schema first, because this code cannot interpret another schema.
         let schema = table.get("schema").and_then(toml::Value::as_integer);
         if schema != Some(SCHEMA.into()) {
             let found = schema.map_or("no schema".into(), |schema| format!("schema {schema}"));
@@ -617,8 +616,7 @@ mod tests {
         }
     }
 
-    /// Each figure must fail the check by itself just above its limit, and not before. The allowance of faults grows with a
-    /// baseline of many.
+    /// Each figure must fail the check by itself just above its limit, and not below it. The allowance for faults grows with the baseline.
     #[test]
     fn each_figure_fails_the_check_just_above_its_limit() {
         let exceeding = |faults: u64, change: &dyn Fn(&mut Figures)| -> String {

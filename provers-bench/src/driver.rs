@@ -185,7 +185,8 @@ fn no_prover(provers: &[Prover]) -> UsageError {
     })
 }
 
-/// Clap's errors span several lines and mostly don't name the valid values of a prover.
+/// Turns clap's error into one line that names the valid values. Clap's own errors span several lines and mostly don't
+/// name a prover's values.
 fn one_line(provers: &'static [Prover], error: &clap::Error) -> UsageError {
     match (error.kind(), error.get(ContextKind::InvalidSubcommand)) {
         (ErrorKind::InvalidSubcommand, Some(given)) if !provers.is_empty() => {

@@ -94,7 +94,7 @@ fn line(host: &Machine) -> String {
     format!("{cpu}, {cores}, {memory} of memory, Linux {kernel}, {}", host.kind_of_host())
 }
 
-/// The settings as lines of a shell, each under its reason.
+/// The settings as shell commands, each below its reason.
 fn text(settings: &[(String, String)]) -> String {
     if settings.is_empty() {
         return "The defaults fit this host: nothing to set.\n".into();
@@ -103,13 +103,13 @@ fn text(settings: &[(String, String)]) -> String {
     format!("Settings for this host:\n\n{}", text.collect::<Vec<_>>().join("\n"))
 }
 
-/// The default of Linux. Memory that was advised in parts takes a mapping for each part.
+/// Linux's default of `vm.max_map_count`. Memory that `madvise` splits into parts takes a mapping for each part.
 const USUAL_MAP_COUNT: u64 = 65_530;
 
 /// The smallest ratio of costs that justifies a setting. Page costs vary by this much from run to run.
 const WORTH: f64 = 1.25;
 
-/// Free memory counts as fragmented if at least this share of huge pages waits for the kernel.
+/// Free memory counts as fragmented if faults on at least this share of huge pages wait for the kernel.
 const STALLS: f64 = 1.0 / 16.0;
 
 /// The settings for a prover on this host: the reason for each, and its shell commands. Empty if the defaults fit.
@@ -155,7 +155,7 @@ fn defrag(host: &Machine, touches: &[Touch; 2]) -> Option<(String, String)> {
     ))
 }
 
-/// The setting of huge pages that the measured costs ask for.
+/// The setting of huge pages that the measured costs suggest.
 fn huge_pages(host: &Machine, [small, huge]: &[Touch; 2]) -> Option<(String, String)> {
     let kind = host.kind.clone().unwrap_or_default();
     if kind.huge_pages.is_none_or(|setting| setting == "never") {
@@ -187,22 +187,22 @@ fn huge_pages(host: &Machine, [small, huge]: &[Touch; 2]) -> Option<(String, Str
     }
 }
 
-/// Each cost is for this much memory.
+/// The amount of memory that each cost refers to.
 const PAGE_BYTES: usize = 4 << 10;
-/// Warm touches that are measured, and tries of each rate. The median counts.
+/// Number of warm touches, and of tries of each rate. The median counts.
 const WARM: usize = 3;
 
-/// The cost of a first touch of [`PAGE_BYTES`]. The touches of a host are those of small pages, and those of huge pages where the kernel
-/// makes them for a process that asks for them (`MADV_HUGEPAGE`).
+/// The cost of a first touch of [`PAGE_BYTES`]. A host has one such cost for small pages, and one for a process that asks for huge pages
+/// (`MADV_HUGEPAGE`).
 #[derive(Clone, Copy, Debug)]
 struct Touch {
-    /// Right after as much memory was freed.
+    /// Right after the same amount of memory was freed.
     warm: Duration,
     /// After the machine has idled.
     cold: Duration,
     /// The share of the memory that lay in huge pages of 2 MiB, from 0 to 1.
     huge_share: f64,
-    /// How often a fault waited while the kernel moved other pages away, for each 2 MiB.
+    /// Faults per 2 MiB that waited while the kernel moved other pages away.
     stalls: f64,
 }
 
@@ -254,7 +254,7 @@ fn faults_a_second(threads: usize, bytes: usize) -> anyhow::Result<f64> {
     Ok(rates[WARM / 2])
 }
 
-/// Private memory that nothing has touched, on a boundary of 2 MiB.
+/// Private, untouched memory, aligned to 2 MiB.
 struct Mapping {
     map: MmapMut,
     start: usize,
@@ -318,7 +318,7 @@ mod tests {
             Machine { overcommit_memory: Some("2".into()), numa_nodes: Some(2), max_map_count: Some(1000), ..host() };
         let cases: [(_, _, _, &[&str]); 9] = [
             (host(), usual, 0.01, &[]),
-            // On such a host, `auto` forbids huge pages. The measured costs show whether that is right.
+            // On a reporting host, `auto` forbids huge pages. The measured costs show whether that is right.
             (reporting(), [[500, 1700], [150, 9000]], 0.0, &["export ZK_ALLOC_THP=always    # or leave it out"]),
             (reporting(), [[500, 1700], [150, 400]], 0.0, &["export ZK_ALLOC_THP=always"]),
             (reporting(), [[500, 1700], [500, 9000]], 0.0, &[]),

@@ -40,9 +40,9 @@ impl Plan {
     }
 }
 
-/// Without `--processes`, each process makes about three warm proofs. More processes help more than more rounds in each. But
-/// an allocator that retains memory may still grow in the first warm proof, and the median should come from later ones.
-/// Four processes give a verdict; more than ten gain little.
+/// Bounds on the number of processes without `--processes`, at about three warm proofs each. More processes help more than more rounds in
+/// each. But an allocator that retains memory may still grow in the first warm proof, and the median should come from later ones. Four
+/// processes give a verdict; more than ten gain little.
 const MIN_PROCESSES: u32 = 4;
 const MAX_PROCESSES: u32 = 10;
 
@@ -63,7 +63,8 @@ pub(crate) enum Size {
     /// The workload's smaller size for `check` and `--smoke`.
     Checked,
     LogRows(u32),
-    /// `Below(predicted, doublings)`: a size that is measured to predict `predicted`, this many doublings below the largest measured size.
+    /// `Below(predicted, doublings)`: a measured size for the prediction of `predicted`, this many doublings below the largest measured
+    /// size.
     Below(u32, u32),
 }
 

@@ -37,7 +37,7 @@ pub(crate) enum Request {
 }
 
 /// In place of a prover's name, this requests a replay: the workload is then the path of a [script](Header::shape), and a proof is one
-/// replay of it. Resident memory in the sample excludes what the process had before the first operation. `rss_bytes` is measured after
+/// replay of it. Resident memory in the sample excludes memory that was resident before the first operation. `rss_bytes` is measured after
 /// everything was freed.
 pub(crate) const REPLAY: &str = "replay";
 /// Gauge of a replay: resident memory at the peak of live bytes.
@@ -81,9 +81,9 @@ pub(crate) fn line<T: Serialize>(message: &T) -> serde_json::Result<String> {
     Ok(serde_json::to_string(message)? + "\n")
 }
 
-/// Increases when this code can no longer read older traces.
+/// Version of the trace format. It increases when this code can no longer read older traces.
 pub(crate) const VERSION: u32 = 1;
-/// 64-bit words of a record. The last one is not used: older traces have a time there.
+/// 64-bit words in a record. The last one is unused; older traces have a time there.
 pub(crate) const RECORD_WORDS: usize = 4;
 
 /// The kind of event that a record describes.
@@ -163,7 +163,7 @@ pub(crate) struct Shape {
     pub(crate) blocks: usize,
     /// Threads are numbered from 1 to this.
     pub(crate) threads: usize,
-    /// Index of the record after which the most bytes are alive.
+    /// Index of the record after which the most bytes are live.
     pub(crate) peak_at: usize,
     pub(crate) live_peak_bytes: u64,
 }

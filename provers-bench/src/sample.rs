@@ -23,8 +23,8 @@ pub(crate) struct Sample {
     pub(crate) sys_ns: u64,
     /// Minor page faults.
     pub(crate) minflt: u64,
-    /// TLB shootdowns: interrupts by which a processor makes the others forget addresses that were unmapped. The kernel
-    /// counts them for the whole machine. `None` if it does not count them.
+    /// TLB shootdowns: interrupts by which a processor makes the others drop unmapped addresses from their TLBs. The kernel counts them for
+    /// the whole machine. `None` if it does not count them.
     pub(crate) tlb_shootdowns: Option<u64>,
     /// Resident memory after the proof was verified and dropped.
     pub(crate) rss_bytes: u64,
@@ -111,7 +111,7 @@ fn tlb_shootdowns() -> Option<u64> {
     sum_of_row(&fs::read_to_string("/proc/interrupts").ok()?, "TLB:")
 }
 
-/// A row has a count for each processor and then words.
+/// Sums the counts of a row, which has one for each processor and then words.
 fn sum_of_row(table: &str, name: &str) -> Option<u64> {
     let counts = table.lines().find_map(|line| line.trim_start().strip_prefix(name))?;
     Some(counts.split_whitespace().map_while(|count| count.parse::<u64>().ok()).sum())

@@ -28,7 +28,7 @@ impl Place {
         let mut run = Some(run);
         let mut result = None;
         self.call(&mut || result = run.take().map(|run| run()));
-        // `call` calls once.
+        // `call` calls its argument exactly once.
         result.expect("it was called")
     }
 
@@ -71,7 +71,7 @@ fn builder() -> ThreadPoolBuilder {
 
 /// The smallest page size. Addresses also collide modulo this size on machines with larger pages.
 const PAGE_BYTES: u16 = 4096;
-/// The stack alignment of both processors.
+/// The stack alignment of x86-64 and AArch64.
 const ALIGN_BYTES: u16 = 16;
 
 /// Calls `run` with `argument`, on a stack that starts `bytes` below the beginning of a page. Unwinders find the

@@ -143,7 +143,7 @@ pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
 fn check_script(path: &Path, records: &[Record], shape: Shape, min_bytes: u64) -> anyhow::Result<()> {
     let named = path.display();
     ensure!(shape.records > 0, "{named} holds no block of {min_bytes} bytes or more: there is nothing to replay");
-    // The child's table of records, and the script's file, which is also in memory.
+    // Counts the child's table of records, and the script's file, which is also in memory.
     let script_bytes = size_of_val(records) + shape.records * RECORD_WORDS * size_of::<u64>();
     let needed = shape.live_peak_bytes + script_bytes as u64;
     let available = host::available_bytes().unwrap_or(u64::MAX);
@@ -158,7 +158,7 @@ struct Row<'a> {
     replays: Vec<Sample>,
     /// Settings that its process found in its environment.
     settings: Vec<String>,
-    /// Why it is not replayed any more.
+    /// Why it takes no part in further replays.
     failure: Option<String>,
 }
 
@@ -313,7 +313,7 @@ impl Writer {
         self.write(Record { op: Op::Free, thread, proof, in_phase, ..block }, live_bytes);
     }
 
-    /// Adds a record, after which `live_bytes` are alive.
+    /// Adds a record, after which `live_bytes` are live.
     fn write(&mut self, record: Record, live_bytes: u64) {
         self.live_bytes = live_bytes;
         if live_bytes > self.shape.live_peak_bytes {

@@ -1,4 +1,5 @@
-//! Every arm links the allocator of its name, and its settings take effect. Provers also work with `libzk_alloc.so` preloaded.
+//! Tests that every arm links the allocator that it names, that its settings take effect, and that provers work with `libzk_alloc.so`
+//! preloaded.
 
 mod common;
 #[path = "../../integrations/preload/tests/support/mod.rs"]

@@ -280,7 +280,7 @@ fn processes_that_outlive_the_command_are_killed_and_reported() {
 #[test]
 fn the_first_interval_between_lines_is_cold_and_the_others_are_warm() {
     let bench = Bench::new("exec-each");
-    // After the first run, there is a fourth interval, which has none to pair with.
+    // After its first run, the script prints one line more. That fourth interval has no counterpart in the first run.
     let script = "sleep 0.3; echo proof 0; sleep 0.2; for i in 1 2 3; do printf proof; sleep 0.01; echo $i; sleep 0.01; done; \
                   test ! -f $0 || echo proof 4; touch $0";
     let command = ["sh", "-c", script, &bench.path("ran")];

@@ -64,7 +64,7 @@ fn each(runs: &[Run]) -> ExitCode {
     for run in runs {
         let code = run.build().err().unwrap_or_else(|| code(run.driver().status()));
         worst = worst.max(code);
-        // A value that one prover refuses may suit the next.
+        // A value that one prover refuses may be valid for the next.
         if code == INTERRUPTED {
             break;
         }
@@ -72,10 +72,10 @@ fn each(runs: &[Run]) -> ExitCode {
     ExitCode::from(worst)
 }
 
-/// A package with a driver, and with arms in `src/bin`: the facts that are needed before it is built.
+/// A package with a driver, and with arms in `src/bin`. The fields are the facts that the launcher needs before the build.
 #[derive(Clone, Debug, Default)]
 struct Package {
-    /// The prover's word on the command line: the name of its folder. Empty for the bench itself.
+    /// The prover's name on the command line, which is the name of its folder. Empty for the bench itself.
     word: String,
     /// The name of the package and of its driver.
     name: String,
@@ -122,8 +122,8 @@ fn packages(folder: &Path) -> Vec<Package> {
     packages
 }
 
-/// Reads a command line without the program's name: the benches to build and run, one after another. The error is one line that states
-/// the valid words. If there are several provers, those that lack an option are left out.
+/// Reads a command line without the program's name: the benches to build and run, one after another. The error is one line that states the
+/// valid words. If there are several provers, leaves out those that lack an option.
 fn read(bench: &Package, provers: &[Package], words: Vec<OsString>) -> Result<Vec<Run>, String> {
     let runs = requested(bench, provers, words)?;
     let with_mistakes = runs.into_iter().map(|run| (mistake(&run.arguments), run));
@@ -148,7 +148,7 @@ fn requested(bench: &Package, provers: &[Package], mut words: Vec<OsString>) -> 
             Ok(vec![Run::of_prover(&package, words)])
         }
         tool if TOOLS.contains(&tool) || tool == "--version" => {
-            // Options behind `--` belong to the command.
+            // Options after `--` belong to the command.
             let mut options = words.iter().take_while(|word| *word != "--");
             let is_profile = tool == "exec" && options.any(|word| word == "--profile");
             Ok(vec![Run::of(bench, tool == "replay", is_profile, words)])
@@ -166,14 +166,14 @@ fn requested(bench: &Package, provers: &[Package], mut words: Vec<OsString>) -> 
     }
 }
 
-/// The names of [`OPTIONS`] in the line of `of`.
+/// Returns the names in the line of [`OPTIONS`] that begins with `of`.
 fn listed(of: &str) -> Option<Vec<&'static str>> {
     let line = OPTIONS.lines().find_map(|line| line.strip_prefix(of)?.strip_prefix(": "))?;
     Some(line.split(' ').collect())
 }
 
-/// Why the bench would refuse a command line, if that is known before it is built: an unknown option or allocator. The bench checks the
-/// other values.
+/// Returns why the bench would refuse a command line, if the launcher can tell before the build: an unknown option or allocator. The bench
+/// checks the other values.
 fn mistake(arguments: &[OsString]) -> Option<String> {
     let command = word(arguments, 0);
     let is_of_prover = !TOOLS.contains(&command) && !OF_PROVERS.contains(&command);
@@ -181,7 +181,7 @@ fn mistake(arguments: &[OsString]) -> Option<String> {
     let mut words = (1..arguments.len()).map(|at| word(arguments, at));
     while let Some(given) = words.next() {
         match given.strip_prefix("--").map(|option| option.split_once('=').unwrap_or((option, ""))) {
-            // Here begins the command that `exec` runs.
+            // The command that `exec` runs begins here.
             None if command == "exec" && !given.starts_with('-') => return None,
             None if given == "-h" => return None,
             None => {}
@@ -201,7 +201,7 @@ fn mistake(arguments: &[OsString]) -> Option<String> {
         return Some("no command given: exec [OPTIONS] -- COMMAND".into());
     }
     let known = listed("allocators")?;
-    // `zk-alloc:` begins the constants of zk-alloc.
+    // Names that begin with `zk-alloc:` set constants of zk-alloc.
     let unknown = allocators(arguments).find(|name| !name.contains(':') && !known.contains(name))?;
     Some(format!("unknown allocator {unknown:?}: valid are {}, zk-alloc:CONSTANT=VALUE", known.join(", ")))
 }
@@ -304,7 +304,7 @@ impl Run {
     fn build(&self) -> Result<(), u8> {
         let Package { word, minutes, .. } = &self.package;
         let with = if word.is_empty() { String::new() } else { format!(" with {word}") };
-        // The driver itself takes one minute, jemalloc another, and the peers three.
+        // The driver takes one minute to build, jemalloc another, and the peers three.
         let of_allocators = [("jemalloc", 1), ("peers", 3)].into_iter().filter(|one| self.features.contains(&one.0));
         let minutes = 1 + minutes + of_allocators.map(|one| one.1).sum::<u32>();
         eprintln!("prove-bench: building the bench{with}; the first time this takes about {minutes} min on 2 cores");
@@ -421,7 +421,7 @@ mod tests {
         }
     }
 
-    /// The peers take minutes to compile. Atomics in place of constants, and sampling, would slow down the arena of every other run.
+    /// The peers take minutes to compile. Tunable constants, which are atomics, and sampling would slow down the arena in every other run.
     #[test]
     fn allocators_and_their_variants_are_built_only_on_request() {
         for (line, features) in [
@@ -442,7 +442,7 @@ mod tests {
         }
     }
 
-    /// A prover that the launcher does not find could not be started. CI must run each of them.
+    /// A prover that the launcher does not find cannot be started. CI must run each of them.
     #[test]
     fn every_prover_folder_is_found_and_has_a_ci_job() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../provers");

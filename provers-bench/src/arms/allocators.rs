@@ -1,6 +1,5 @@
-//! The allocators of the arms' binaries. Each has a module under the name that [`arm!`](crate::arm) takes. The module has
-//! the value to install, and the binary's description of it. A crate with its own prover takes them from here, and
-//! depends on this crate alone.
+//! The allocators of the arms' binaries. Each has a module under the name that [`arm!`](crate::arm) takes. The module has the value to
+//! install, and the binary's description of it. A crate with its own prover takes both from here, and depends on this crate alone.
 //!
 //! Some allocators take long to build. Without the features `jemalloc` and `peers` they are known by name but cannot
 //! run, because their binaries need these features.
@@ -26,19 +25,19 @@ pub struct Installed {
     pub counters: fn() -> Counters,
     /// Gauges, which are current levels and not sums; empty if the allocator has none.
     pub gauges: fn() -> Counters,
-    /// Returns the value of a setting that is in force, by the allocator's own name for it; `None` if the name is
-    /// unknown.
+    /// Returns the value in force of a setting, given the allocator's own name for it; `None` if the name is unknown.
     pub setting: fn(&str) -> Option<String>,
-    /// Calls the given function once, in the way that the allocator expects provers to run. Its cost is timed with the proof.
+    /// Calls the given function once, in the scope in which the allocator expects provers to run. The cost of the scope is timed with the
+    /// proof.
     pub scope: fn(&mut dyn FnMut()),
-    /// Replays a recorded phase: it does what `scope` does, and what the allocator's adapter does inside the prover.
+    /// Runs a recorded phase: does the work of `scope`, and of the allocator's adapter inside the prover.
     pub phase: fn(&mut dyn FnMut()),
-    /// Returns all free memory to the system after a replay; `None` if a replay does not ask this allocator to.
+    /// Returns all free memory to the system after a replay; `None` if replays don't ask this allocator for that.
     pub release: Option<fn()>,
 }
 
 impl Installed {
-    /// An allocator without counters.
+    /// Describes an allocator without counters.
     pub fn named(name: &str, version: &str, setting_prefixes: &'static [&'static str]) -> Self {
         Self {
             name: name.into(),
@@ -150,8 +149,8 @@ pub mod glibc {
             }
         }
 
-        /// Whether glibc advises the kernel to use huge pages (`hg` in smaps) for any part of a large block, which is never touched. A block
-        /// of the heap may begin in older memory of the heap, which has no advice.
+        /// Whether glibc advises the kernel to use huge pages (`hg` in smaps) for any part of a large block, which is never touched. A
+        /// block on the heap may begin in older heap memory, for which glibc gave no advice.
         fn asks_for_huge_pages() -> bool {
             // SAFETY: the block is freed once, and nobody reads it.
             let at = std::hint::black_box(unsafe { libc::malloc(PROBE_BYTES) });
@@ -397,7 +396,7 @@ pub mod zk_alloc {
             gauges,
             phase: |play| ::zk_alloc::phase(play),
             release: Some(|| _ = ::zk_alloc::release()),
-            // The value in force of one of the allocator's constants, in builds that can set them.
+            // The value in force of a constant, in builds that can set constants.
             #[cfg(feature = "tune")]
             setting: |name| ::zk_alloc::tuning::in_force(name).map(|value| value.to_string()),
             ..Installed::named("zk-alloc", env!("CARGO_PKG_VERSION"), prefixes)
@@ -419,8 +418,8 @@ pub mod zk_alloc {
             ("phases", stats.phases),
             ("refusals", stats.refusals),
             ("system_calls", stats.system_calls),
-            // The live bytes rise and fall. A sample records by how much they grew while the proof was made. Like
-            // `PhaseReport::escaped_bytes` of zk_alloc, this counts what outlives the phase, and so the finished proof too.
+            // Live bytes rise and fall, so a sample records how much they grew while the proof was made. Like `PhaseReport::escaped_bytes`
+            // of zk_alloc, this counts all memory that outlives the phase, including the finished proof.
             ("escaped_bytes", stats.live_bytes as u64),
         ])
     }

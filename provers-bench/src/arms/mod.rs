@@ -2,7 +2,7 @@
 //! and the library with which `exec` starts a program.
 //!
 //! - `mod`: the table
-//! - `allocators`: what each arm's binary installs, and how it describes that
+//! - `allocators`: the allocator that each arm's binary installs, and its description
 //! - `tuned`: our arena with other values of its constants
 
 mod allocators;
@@ -20,7 +20,7 @@ pub struct Arm {
     pub name: &'static str,
     /// The binary that links the allocator. It is in the driver's folder.
     pub binary: &'static str,
-    /// The allocator is our own arena.
+    /// Whether the allocator is our own arena.
     pub is_ours: bool,
     /// Its colour in charts. The arms of one allocator share it.
     pub colour: Colour,
@@ -29,8 +29,8 @@ pub struct Arm {
     /// Settings, as name and value in the allocator's own terms. The allocator must confirm them before the first
     /// proof. jemalloc confirms all options of its variable as well.
     pub confirms: &'static [(&'static str, &'static str)],
-    /// Conditions that each of its proofs must meet. If one fails, the arm did not measure what its name says. Each is the name of a counter
-    /// that must grow during the proof, or of a gauge that must be above zero after it, with the explanation if it is not.
+    /// Conditions that each of its proofs must meet. If one fails, the arm did not measure what its name says. Each names a counter that
+    /// must grow during the proof, or a gauge that must be above zero after it, and the explanation for a failure.
     pub holds: &'static [(&'static str, &'static str)],
     /// Why the arm may fail without failing the run; `None` if it must not fail.
     pub known_to_fail: Option<&'static str>,
@@ -88,7 +88,7 @@ impl Arm {
         Self { name, environment, preload: None, ..self }
     }
 
-    /// Its environment variables, for a process.
+    /// The arm's environment variables, in owned form.
     pub(crate) fn variables(&self) -> Vec<(String, String)> {
         owned(self.environment)
     }
@@ -265,7 +265,7 @@ pub const ARMS: &[Arm] = &[
     #[cfg(feature = "profile")]
     Arm { holds: &[ARENA_SERVES, IS_SAMPLED], ..ZK_ALLOC.set("zk-alloc-profile", &[("ZK_ALLOC_PROFILE", "1")]) },
     ZK_ALLOC_RESIDENT,
-    // Its background thread purges what the last second did not need.
+    // Its background thread purges memory that the last second did not need.
     ZK_ALLOC_RESIDENT.set("zk-alloc-idle-1s", &[("ZK_ALLOC_RETAIN_FOR", "1"), ("ZK_ALLOC_BACKGROUND", "1")]),
 ];
 

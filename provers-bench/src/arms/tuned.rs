@@ -4,7 +4,7 @@
 use super::{Arm, Colour, ZK_ALLOC};
 use ::zk_alloc::tuning::{CONSTANTS, Constant};
 
-/// An arm is named `zk-alloc:NAME=VALUE`, with `+` between several constants.
+/// Prefix of the arms' names, `zk-alloc:NAME=VALUE`, with `+` between several constants.
 pub(crate) const PREFIX: &str = "zk-alloc:";
 /// The set of arms that each lack one mechanism.
 const ABLATION: &str = "ablation";

@@ -1,4 +1,4 @@
-//! The child's side: a process with one allocator that proves on request.
+//! The child process: it has one allocator, and proves on request.
 //!
 //! - `mod`: answers requests; fails on request, for tests
 //! - `profiling`: the profile of an arm of zk-alloc
@@ -59,7 +59,7 @@ pub fn main(provers: &[Prover], installed: Installed) -> ExitCode {
     code_of(serve(provers, &installed))
 }
 
-/// The exit code. Prints an error.
+/// Returns the exit code. Prints the error, if there is one.
 fn code_of(ended: anyhow::Result<ExitCode>) -> ExitCode {
     ended.unwrap_or_else(|error| {
         eprintln!("{error:#}");
@@ -219,9 +219,9 @@ impl Fault {
 }
 
 fn storm() -> anyhow::Result<()> {
-    // With huge pages the whole storm would be two dozen faults.
+    // With huge pages, the whole storm would take only two dozen faults.
     nix::sys::prctl::set_thp_disable(true).context("cannot switch huge pages off")?;
-    // The request is outside any phase, and larger than what glibc keeps. So the kernel supplies new pages each time.
+    // The request is outside any phase, and larger than any block that glibc retains. So the kernel supplies new pages each time.
     let mut pages = vec![0_u8; STORM_BYTES];
     pages.iter_mut().step_by(traces::PAGE_BYTES).for_each(|byte| *byte = 1);
     drop(black_box(pages));

@@ -109,9 +109,9 @@ fn described_site(site: &Site, calls: Vec<String>, stages: &Stages) -> CallSite 
     CallSite { calls, peak_bytes: site.peak.bytes, allocations: site.peak.allocations, stage, lifetime }
 }
 
-/// At this many readings, every other one is dropped, and the time between two readings doubles.
+/// Number of readings at which the sampler drops every other one, and doubles the time between two readings.
 const MAX_READINGS: usize = 8192;
-/// The thread spends at most one part in this many of its time on reading the parts of the memory.
+/// Reading the parts of the memory takes at most one part in this many of the sampler's time.
 const SHARE_OF_TIME: u32 = 20;
 
 /// Begins to read the arena's memory, once a millisecond. Call this outside phases, so that the readings are not in the arena.
@@ -171,7 +171,7 @@ fn parts_at(at: Duration) -> Parts {
     }
 }
 
-/// The most snapshots that are taken. More of them would delay a prover with that many spans.
+/// Maximum number of snapshots. More of them would delay a prover with that many spans.
 const MAX_SNAPSHOTS: usize = 4000;
 
 /// A layer that records the stages of a proof. Clones share the record.
@@ -217,7 +217,7 @@ impl Stages {
         Self(Arc::new(Mutex::new(Record { began: Some(began), ..Record::default() })))
     }
 
-    /// The nested spans in which a site allocated most, and the site's live bytes when the innermost of them last ended.
+    /// The nested spans in which a site allocated the most, and the site's live bytes when the innermost of them last ended.
     fn of(&self, site: &Key) -> (Vec<String>, Option<u64>) {
         let record = self.lock();
         let Some(seen) = record.sites.get(site) else { return (Vec::new(), None) };

@@ -128,7 +128,7 @@ fn installed() -> Installed {
 }
 
 fn record(session: &Session, op: Op, address: *mut u8, size: usize, align: usize) {
-    // `AcqRel`: with the allocator's own locks, a free is numbered before the next use of its address. See `Record`.
+    // `AcqRel`, with the allocator's own locks, numbers a free before the next use of its address. See `Record`.
     let index = BEGUN.fetch_add(1, Ordering::AcqRel);
     let Some(slot) = session.words.get(index * RECORD_WORDS..(index + 1) * RECORD_WORDS) else { return };
     let phase = PHASE.load(Ordering::Relaxed);
@@ -168,14 +168,14 @@ fn record_new(op: Op, address: *mut u8, layout: Layout) {
 // SAFETY: `System` does all the work. Recording touches neither the memory nor the layout, and never unwinds.
 unsafe impl GlobalAlloc for Recorder {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's obligations are the same.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`, and `System` has the same contract.
         let at = unsafe { System.alloc(layout) };
         record_new(Op::Alloc, at, layout);
         at
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's obligations are the same.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`, and `System` has the same contract.
         let at = unsafe { System.alloc_zeroed(layout) };
         record_new(Op::AllocZeroed, at, layout);
         at
@@ -184,7 +184,7 @@ unsafe impl GlobalAlloc for Recorder {
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         // Recorded before the free: afterwards another thread may get the address and record it first.
         record_new(Op::Free, ptr, layout);
-        // SAFETY: the caller's obligations are the same.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`, and `System` has the same contract.
         unsafe { System.dealloc(ptr, layout) };
     }
 
@@ -193,7 +193,7 @@ unsafe impl GlobalAlloc for Recorder {
         if let Some(session) = session {
             record(session, Op::ReallocFrom, ptr, new_size, layout.align());
         }
-        // SAFETY: the caller's obligations are the same.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`, and `System` has the same contract.
         let at = unsafe { System.realloc(ptr, layout, new_size) };
         if let Some(session) = session {
             record(session, Op::ReallocTo, at, new_size, layout.align());
@@ -234,7 +234,7 @@ fn table<T>(len: usize, mut next: impl FnMut() -> anyhow::Result<T>) -> anyhow::
     Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) })
 }
 
-/// Gives each thread of the script its turns, in the order of the script. Measures the whole script as one sample.
+/// Replays the script: its threads take turns in the script's order. Measures the whole script as one sample.
 fn replay(records: &'static [Record], shape: Shape, installed: &Installed) -> anyhow::Result<Sample> {
     let account = Account::open()?;
     let before = account.resident()?;
@@ -242,12 +242,12 @@ fn replay(records: &'static [Record], shape: Shape, installed: &Installed) -> an
     let play = Mutex::new(Play { records, blocks, peak_at, account, before, rss_at_live_peak_bytes: 0 });
     let play = || play.lock().unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
-        // Starts a thread of the script. Returns a function that has the thread play these steps, and waits for it. One channel takes the
-        // steps of the thread's next turn, the other returns the turn's result. Both have room for one message, so that sending allocates
-        // nothing.
+        // Starts a thread of the script. Returns a function that makes the thread play the given steps, and waits until it is done. One
+        // channel takes the steps of the thread's next turn, the other returns the turn's result. Both have room for one message, so that
+        // sending allocates nothing.
         let players = (1..=shape.threads).map(|number| {
             let ((turns, next), (end, ended)) = (sync_channel::<Range<usize>>(1), sync_channel(1));
-            // The send fails only if nothing waits any more.
+            // The send fails only if the receiver is gone.
             let act = move || next.into_iter().try_for_each(|steps| end.send(play().steps(steps)).ok());
             let thread = thread::Builder::new().spawn_scoped(scope, act);
             thread.with_context(|| format!("cannot start thread {number} of {}", shape.threads))?;
@@ -300,8 +300,8 @@ fn replay(records: &'static [Record], shape: Shape, installed: &Installed) -> an
     })
 }
 
-/// The state of the replay, which the thread whose turn it is works on. The measured allocator serves none of the replay's own memory,
-/// except the channels' lists of waiting threads.
+/// The state of the replay. Only the thread whose turn it is uses it. The measured allocator serves none of the replay's own memory, except
+/// the channels' lists of waiting threads.
 struct Play {
     records: &'static [Record],
     blocks: &'static mut [Option<Block>],
@@ -409,7 +409,7 @@ impl Block {
     fn mark(&self, is_zeroed: bool) -> anyhow::Result<()> {
         let size_bytes = self.layout.size();
         for offset in places(size_bytes) {
-            // SAFETY: `places` are inside the block.
+            // SAFETY: `places` yields only offsets inside the block.
             let at = unsafe { self.at.add(offset) };
             let found = if is_zeroed {
                 // SAFETY: the byte is initialised, and only this block refers to it.
@@ -440,18 +440,18 @@ impl Block {
     }
 
     fn marked(&self, offset: usize) -> u8 {
-        // Marks differ between steps and between pages, so a page that was copied to the wrong place is found.
+        // Marks differ between steps and between pages, so a page that was copied to the wrong place is detected.
         self.marks[(offset + offset / 256 + offset / 4096) % self.marks.len()]
     }
 }
 
-/// Consecutive numbers have marks that differ in nearly every byte.
+/// Returns the marks of block `number`. The marks of consecutive numbers differ in nearly every byte.
 fn marks(number: u64) -> [u8; 8] {
     (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes().map(|byte| byte | 1)
 }
 
-/// The marked bytes of a block, each once: eight at each end, and one in 256. A page has several, so that a block that
-/// overlaps another one probably overwrites one.
+/// Offsets of a block's marked bytes, each once: eight at each end, and one in every 256 bytes. Each page has several, so an overlapping
+/// block probably overwrites one.
 fn places(size_bytes: usize) -> impl Iterator<Item = usize> {
     let head = 0..8.min(size_bytes);
     let tail = size_bytes.saturating_sub(8).max(head.end)..size_bytes;

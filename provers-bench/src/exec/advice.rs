@@ -1,4 +1,4 @@
-//! The advice: the limit of the possible gain, a sentence for each allocator, the one to take, and how to set it up.
+//! The advice: the limit of the possible gain, a sentence for each allocator, the allocator to take, and how to set it up.
 
 use super::preload::{self, Candidate};
 use crate::arms::{BASELINE, OURS};
@@ -118,8 +118,8 @@ struct Comparison<'a> {
     time: Change,
     peak_bytes: u64,
     peak_ratio: Option<f64>,
-    /// Peak RSS. A saving must be shown round by round. For a cost it is enough that the highest peaks differ by more
-    /// than the threshold.
+    /// Peak RSS. A saving counts only if the ratios round by round show it. A cost counts if the highest peaks differ by more than the
+    /// threshold.
     memory: Change,
     /// The resident memory after the last interval, as a share of the baseline's; `None` for whole runs.
     resting_ratio: Option<f64>,
@@ -251,13 +251,13 @@ mod tests {
         assert!(advice.ceiling[0].contains("takes 10.0% of the CPU time, with 10,000 page faults a run."));
     }
 
-    /// An interval below 1 is no reason to deploy another allocator, and readers price time and memory differently. A memory saving is a gain
-    /// of its own if it costs no time. On a busy machine wall time hides a gain that CPU time shows. On a quiet machine wall time
-    /// shows that CPU time does not matter.
+    /// An interval below 1 alone does not justify deploying another allocator, and readers weigh time and memory differently. A memory
+    /// saving is a gain of its own if it costs no time. On a busy machine wall time hides a gain that CPU time shows. On a quiet machine
+    /// wall time shows that CPU time does not matter.
     #[test]
     fn the_verdict_weighs_gains_that_are_shown_against_costs() {
         let noisy = |cpu| [("glibc", 1.0, 1.0, 100, BUSY), ("jemalloc", 1.0, cpu, 100, BUSY)];
-        // Each row has the arms, whether there are lines to paste, and parts of the verdict, its beginning first.
+        // Each row has the arms, whether there are lines to paste, the beginning of the verdict, and other parts of it.
         let cases: [(&[Arm], bool, &[&str]); 11] = [
             (
                 &[GLIBC, quiet("jemalloc", 0.983, 109), quiet("x", 0.99, 100)],
@@ -289,7 +289,7 @@ mod tests {
                 &["Take mimalloc for its memory.", "of the time (no difference shown) and 0.95 of"],
             ),
             (&[GLIBC, quiet("mimalloc", 1.0, 96)], false, &["Stay with glibc"]),
-            // A copy of our library on an older processor would die of an illegal instruction.
+            // A copy of our library on an older processor would crash with an illegal instruction.
             (&[GLIBC, quiet(OURS, 0.8, 100)], true, &["Take zk-alloc.", BUILT_HERE]),
         ];
         for (arms, is_pasted, parts) in cases {
@@ -300,7 +300,7 @@ mod tests {
         }
     }
 
-    /// Between proofs, a service costs its host the memory that stays resident. CPU time comes in ticks of 10 ms, too coarse for short
+    /// Between proofs, a service still occupies the memory that stays resident. CPU time comes in ticks of 10 ms, too coarse for short
     /// intervals.
     #[test]
     fn memory_at_rest_is_a_cost_and_the_cpu_time_of_short_intervals_decides_nothing() {

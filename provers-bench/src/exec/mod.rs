@@ -4,7 +4,7 @@
 //! - `mod`: the options; from a job to its files; which runs count
 //! - `process`: one run: the command's processes, started, watched and waited for, and their output
 //! - `profile`: which functions take page faults and hold memory
-//! - `preload`: the allocators' libraries on this machine, the lines that set one up, and what the program's file shows
+//! - `preload`: the allocators' libraries on this machine, the lines that set one up, and checks of the program's file
 //! - `advice`: which figures count, and the advice
 
 use crate::arms::{BASELINE, Variables};
@@ -194,7 +194,7 @@ impl Runner {
         self.result.stderr.clone_from(&ran.stderr);
     }
 
-    /// The error says why a run does not count, judged by complaints on stderr, by the library's mapping and by the number of intervals.
+    /// Checks complaints on stderr, the library's mapping and the number of intervals. The error says why the run does not count.
     fn check(&self, ran: &Ran, intervals: Option<usize>) -> Result<(), String> {
         let complaint = ran.stderr.iter().find(|line| COMPLAINTS.iter().any(|words| line.contains(words)));
         if let Some(line) = complaint.filter(|_| !self.arm.variables().is_empty()) {
@@ -213,7 +213,7 @@ impl Runner {
         }
     }
 
-    /// Fails an arm whose processes were all too short to see whether they map the library.
+    /// Fails an arm whose processes all ended too early to see whether they mapped the library.
     fn conclude(&mut self) {
         let is_unseen = self.result.identity.as_ref().is_some_and(|identity| identity.confirmed.is_empty());
         let last = self.result.samples.last().filter(|_| is_unseen && self.takes_part());
@@ -367,8 +367,8 @@ impl Session<'_> {
 /// Prefixes of the variables that allocators read.
 const SETTINGS: &[&str] = &["GLIBC_TUNABLES", "MALLOC_", "MIMALLOC_", "TCMALLOC_", "ZK_ALLOC_"];
 
-/// The libraries that every run preloads: those of the environment's `LD_PRELOAD` that are not allocators, in the loader's syntax. Also notes
-/// for the reader on allocators and on settings in the environment.
+/// The libraries that every run preloads: those of the environment's `LD_PRELOAD` that are not allocators, in the loader's syntax. Also
+/// returns notes for the reader on allocators and settings in the environment.
 fn inherited() -> (String, Vec<String>) {
     let preloaded = env::var(PRELOAD).unwrap_or_default();
     // ld.so(8) allows both separators.

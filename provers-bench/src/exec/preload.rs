@@ -22,7 +22,7 @@ fn preload(name: &str) -> Option<Preload> {
     ARMS.iter().find(|arm| arm.name == name)?.preload
 }
 
-/// The variable that names libraries to the loader.
+/// The variable that tells the loader which libraries to preload.
 pub(super) const PRELOAD: &str = "LD_PRELOAD";
 
 /// Selects all allocators on the command line.
@@ -227,7 +227,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// The most interpreters to follow from a script. The kernel's limit is as low.
+/// Maximum number of interpreters to follow from a script. The kernel has a similar limit.
 const MAX_INTERPRETERS: usize = 4;
 
 /// Names of allocation functions that are linked into programs. Rust's mimalloc calls only `mi_malloc_aligned`.

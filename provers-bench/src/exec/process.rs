@@ -37,7 +37,7 @@ const EARLY: Duration = Duration::from_micros(500);
 const STARTING: Duration = Duration::from_millis(50);
 /// After a poll, the watcher pauses for at least this many times the poll's duration, except early. This limits its CPU time.
 const PAUSE_FACTOR: u32 = 50;
-/// Time that processes get to end after the command left them behind.
+/// Time that processes get to end by themselves after the command left them behind.
 const GRACE: Duration = Duration::from_secs(1);
 /// Longest wait for all processes to end, including those that were killed.
 const KILLED: Duration = Duration::from_secs(10);
@@ -152,7 +152,7 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
 
 /// Scans the output while it arrives.
 struct Scanner {
-    /// The lines that end an interval, and who is told about them.
+    /// The lines that end an interval, and the channel to report them on.
     each: Option<(Regex, Sender<Event>)>,
     /// Hash of the whole output, if it is compared with another run's.
     hash: Option<Sha256>,
@@ -192,7 +192,7 @@ type Program = (u32, PathBuf);
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// `None` until its loader has run far enough to tell.
+    /// `None` until its loader has progressed far enough to tell.
     has_library: Option<bool>,
     most_bytes: u64,
     /// Its own CPU time at the last poll. It is read only if the program is known to lack the library.
@@ -268,8 +268,8 @@ impl<'a> Watch<'a> {
         self.seen.iter().rev().map(|(_, bytes)| *bytes).find(|bytes| *bytes > 0).unwrap_or(0)
     }
 
-    /// Polls every process, and records the resident memory of all together. Anonymous memory is summed over all
-    /// processes. File pages are counted only for the process that has the most, because the others share them.
+    /// Polls every process, and records their total resident memory. Anonymous memory is summed over all processes. File pages are counted
+    /// only for the process that has the most, because the others share them.
     fn look(&mut self) {
         let (mut anonymous, mut most_of_files) = (0, 0);
         for pid in descendants() {

@@ -1,5 +1,6 @@
-//! `exec --profile`: which functions of a command take its page faults, and which hold its memory under our library. The page faults are
-//! those of the command as it is, with any allocator: samples of the kernel's software event (perf_event_open(2)), with their call chains.
+//! `exec --profile`: which functions of a command take its page faults, and which hold its memory under our library. The page faults come
+//! from a run of the command as it is, with any allocator. They are samples of the kernel's software event (perf_event_open(2)), with their
+//! call chains.
 
 use super::preload::{self, Candidate, Target};
 use super::process::{self, Ran, Task};
@@ -85,7 +86,7 @@ fn ours(job: &Job, preloaded: &str) -> Result<Candidate, String> {
     }
 }
 
-/// The profile with the highest peak in a folder: one process of a command does most of its work.
+/// The profile with the highest peak in a folder, because one process usually does most of a command's work.
 fn largest(folder: &Path) -> Option<Profile> {
     let paths = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
     let raw = paths.filter(|path| path.extension().is_some_and(|extension| extension == "raw"));
@@ -137,7 +138,7 @@ fn functions(before: &Profile, peak: Option<&Profile>, page_bytes: u64) -> Funct
     FunctionTable { header: "function|page faults|at the peak, under zk-alloc", rows: rows.collect() }
 }
 
-/// A sample stands for this many page faults.
+/// Number of page faults that one sample stands for.
 const PERIOD: u64 = 16;
 /// Time between two readings of the buffers. A buffer has room for the faults of 50 ms or more. The system lets each user lock a buffer of
 /// this size for each processor.
@@ -263,7 +264,7 @@ const FIRST_MARK: u64 = -4095_i64 as u64;
 mod tests {
     use super::*;
 
-    /// The text must be what `zk-alloc-profile` reads. The kernel's marks in a call chain must not become addresses.
+    /// The text must have the format that `zk-alloc-profile` reads. The kernel's marks in a call chain must not become addresses.
     #[test]
     fn the_profile_is_of_the_process_with_most_faults_and_has_its_mappings() {
         let mut sampled = Sampled::default();

@@ -17,7 +17,7 @@ pub(crate) struct Kind {
     pub(crate) reported_bytes: Option<u64>,
     /// Setting of transparent huge pages: `always`, `madvise` or `never`.
     pub(crate) huge_pages: Option<String>,
-    /// What a page fault does if no huge page is free: `always`, `defer`, `defer+madvise`, `madvise` or `never`.
+    /// The behaviour of a page fault if no huge page is free: `always`, `defer`, `defer+madvise`, `madvise` or `never`.
     pub(crate) defrag: Option<String>,
     /// Multi-size huge pages: each size below 2 MiB in KiB, with its setting.
     pub(crate) folios: Vec<(u64, String)>,
@@ -36,7 +36,7 @@ impl Kind {
         }
     }
 
-    /// The multi-size huge pages that are on.
+    /// The multi-size huge pages that are enabled.
     pub(crate) fn folios_on(&self) -> String {
         let on = self.folios.iter().filter(|(_, setting)| setting != "never");
         on.map(|(kib, _)| format!("{kib} KiB")).collect::<Vec<_>>().join(", ")
@@ -122,7 +122,7 @@ pub(crate) fn large_folio_bytes() -> Option<u64> {
 /// limit if that is less. `None` if the kernel does not say.
 pub(crate) fn available_bytes() -> Option<u64> {
     let machine = field_bytes("/proc/meminfo", "MemAvailable:")?;
-    // "max", which is no number, means no limit.
+    // "max", which is not a number, means no limit.
     let room_in =
         |group: &PathBuf| Some(number(group.join("memory.max"))?.saturating_sub(number(group.join("memory.current"))?));
     Some(groups().iter().filter_map(room_in).fold(machine, u64::min))

@@ -1,4 +1,4 @@
-//! The machine and the code of a run, as far as they can change its figures.
+//! The properties of the machine and of the code that can change a run's figures.
 //!
 //! - `mod`: the record of both in a result
 //! - `host`: the kind of host, and the memory that it has
@@ -25,7 +25,7 @@ pub(crate) struct Machine {
     pub(crate) kernel: Option<String>,
     /// Setting of transparent huge pages, for results without a [kind](Self::kind).
     pub(crate) transparent_huge_pages: Option<String>,
-    /// `None` in results from before it was recorded.
+    /// `None` in results that are older than this field.
     pub(crate) kind: Option<Kind>,
     /// The lowest memory limit of this process's control groups.
     pub(crate) limit_bytes: Option<u64>,
@@ -40,7 +40,7 @@ pub(crate) struct Machine {
     pub(crate) started_at: jiff::Timestamp,
     pub(crate) build: BuildInfo,
     pub(crate) git_commit: Option<String>,
-    /// The working tree differs from the commit.
+    /// Whether the working tree differs from the commit.
     pub(crate) git_dirty: Option<bool>,
     /// SHA-256 of the `Cargo.lock` in the working directory or above it.
     pub(crate) lockfile_sha256: Option<String>,

@@ -119,7 +119,7 @@ impl Spent {
         Self::of_family(&stat_of(pid)?, tick_ns())
     }
 
-    /// `fields` are those of `/proc/PID/stat` from the third on (proc_pid_stat(5)).
+    /// Reads `fields`, which are those of `/proc/PID/stat` from the third on (proc_pid_stat(5)).
     fn of_family(fields: &[u64], tick_ns: u64) -> Option<Self> {
         let &[minflt, of_children, majflt, of_children_too, user, sys, user_too, sys_too] =
             fields.get(7..15)?.first_chunk()?;
@@ -171,7 +171,7 @@ pub(crate) fn cpu_ns_of(pid: u32) -> Option<u64> {
     Some(stat_of(pid)?.get(11..13)?.iter().sum::<u64>() * tick_ns())
 }
 
-/// The numbers of `/proc/PID/stat` behind the program's name.
+/// The numbers of `/proc/PID/stat` after the program's name.
 fn stat_of(pid: u32) -> Option<Vec<u64>> {
     Some(fields_of(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?))
 }
@@ -181,7 +181,7 @@ fn tick_ns() -> u64 {
     1_000_000_000 / sysconf(SysconfVar::CLK_TCK).ok().flatten().map_or(100, i64::unsigned_abs)
 }
 
-/// The program's name is in parentheses, and may contain any character.
+/// Parses the fields after the program's name, which is in parentheses and may contain any character.
 fn fields_of(stat: &str) -> Vec<u64> {
     let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
     behind.split_ascii_whitespace().map(|field| field.parse().unwrap_or(0)).collect()

@@ -109,7 +109,7 @@ fn is_target(folder: &Path) -> bool {
 /// Features of this package, and whether this driver was built with them. The arms are built with the same features. A
 /// prover's package forwards the features that it has.
 const FEATURES: [(&str, bool); 2] = [("jemalloc", cfg!(feature = "jemalloc")), ("peers", cfg!(feature = "peers"))];
-/// Features that a package may lack. A driver that has one comes from a package that has it.
+/// Features that a package may lack. If a driver has one, its package has it too.
 const OPTIONAL: [(&str, bool); 2] = [("tune", cfg!(feature = "tune")), ("profile", cfg!(feature = "profile"))];
 
 /// The cargo that runs this process, and the package it runs.

@@ -1,8 +1,8 @@
 //! Runs one workload under all arms in lockstep: rounds in random order, one proof at a time. Every few rounds all arms
 //! restart, so that no arm's figures depend on the luck of one process.
 //!
-//! An arm makes its proofs of two warm rounds one after the other, like a program that proves back to back. With one
-//! proof a turn, every arm would wait longer between its proofs than it proves.
+//! An arm makes its proofs of two warm rounds one after the other, like a program that proves back to back. With one proof a turn, every
+//! arm would idle for longer than it proves.
 
 use crate::machine::host;
 use crate::machine::process::{Resident, byte_seconds, highest, watch_rss};
@@ -24,9 +24,9 @@ const BACK_TO_BACK: u32 = 2;
 /// Pause before a proof that runs alone. By then a host that reclaims free memory has done so, and the proof runs under the
 /// conditions of a command that is started occasionally.
 const ALONE_PAUSE: Duration = Duration::from_secs(12);
-/// A proof that starts this much after its tick is late: the previous one took longer than its slot.
+/// Delay after its tick at which a proof counts as late, because the previous one took longer than its slot.
 const LATE: Duration = Duration::from_millis(100);
-/// The most points in the curve of a turn with proofs at fixed times.
+/// Maximum number of points in the curve of a turn with proofs at fixed times.
 const CURVE_POINTS: usize = 600;
 
 /// An arm of the bench, with its child while one runs.
@@ -339,8 +339,8 @@ impl Runner<'_> {
         reason.map_or(Ok(()), |reason| Err(trial.failed(reason)))
     }
 
-    /// Adds the resident memory over time to the samples of a turn, which are the last `starts.len()`. A sample's slot
-    /// lasts from its start to the start of the next one. The last slot ends at `end`.
+    /// Adds the resident memory over time to the samples of a turn, which are the last `starts.len()` samples. A sample's slot lasts from
+    /// its start to the start of the next one. The last slot ends at `end`.
     fn turn_ended(&mut self, seen: &[(u32, u64)], starts: &[Duration], end: Duration, is_first: bool) {
         let until = |at: Duration| byte_seconds(seen, at).unwrap_or(0);
         let first = self.result.samples.len().saturating_sub(starts.len());

@@ -59,7 +59,7 @@ pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::
     recording.end(interrupt, measured.json, &curves)
 }
 
-/// A run in the making: its folder, its record, and its progress.
+/// A run that is being recorded: its folder, its record, and its progress.
 pub(crate) struct Recording {
     folder: PathBuf,
     pub(crate) run: Run,

@@ -19,7 +19,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long a child may take to exit after its stdin closes.
+/// Longest time that a child may take to exit after its stdin closes.
 const EXIT_PATIENCE: Duration = Duration::from_secs(20);
 /// Number of lines retained from the end of a child's output.
 const LAST_LINES: usize = 20;
@@ -222,8 +222,8 @@ pub(crate) fn how_it_died(status: ExitStatus, when: &str, stderr: Vec<String>) -
 /// Starts a command whose output is read, with `environment` added to the driver's own.
 pub(crate) fn spawn(command: &mut Command, environment: &Variables) -> Result<Child, Failure> {
     command.envs(environment.iter().map(|(name, value)| (name, value))).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // A terminal sends Ctrl-C to the driver's whole process group. In its own group the command does not die of it, so the
-    // driver does not mistake the interrupt for a failure.
+    // A terminal sends Ctrl-C to the driver's whole process group. A command in its own group does not receive it, so the driver does not
+    // mistake the interrupt for a failure.
     let child = command.process_group(0).spawn();
     child.map_err(|error| Failure::Failed(format!("cannot start {}: {error}", command.get_program().display())))
 }

@@ -1,5 +1,5 @@
-//! `profile.json`: where a proof's memory was, by stage and by call site. The profiled process writes it, and the driver
-//! draws its page from it.
+//! `profile.json`: where a proof's memory goes, by stage and by call site. The profiled process writes it, and the driver draws its page
+//! from it.
 
 use regex::{Captures, Regex};
 use serde::{Deserialize, Serialize};
@@ -38,11 +38,11 @@ pub(crate) struct Profile {
     /// Ordered by time.
     #[serde(default)]
     pub(crate) parts: Vec<Parts>,
-    /// The call sites with bytes alive at the peak, the largest first.
+    /// The call sites with live bytes at the peak, the largest first.
     pub(crate) sites: Vec<CallSite>,
 }
 
-/// A span of `tracing` that the proving thread was in.
+/// A `tracing` span of the proving thread.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Stage {
     pub(crate) name: String,
@@ -93,7 +93,7 @@ impl Parts {
 pub(crate) struct CallSite {
     /// Its call chain, from the outermost function to the innermost.
     pub(crate) calls: Vec<String>,
-    /// Its bytes alive at the peak.
+    /// Its live bytes at the peak.
     pub(crate) peak_bytes: u64,
     pub(crate) allocations: u64,
     /// The names of the spans in which it allocated most, from the outermost to the innermost; empty without spans.
@@ -101,7 +101,7 @@ pub(crate) struct CallSite {
     pub(crate) lifetime: Lifetime,
 }
 
-/// When a call site's memory is freed. It counts as alive while at least half of its bytes at the peak are alive.
+/// When a call site's memory is freed. The memory counts as live while at least half of the bytes that were live at the peak are live.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Lifetime {
@@ -109,7 +109,7 @@ pub(crate) enum Lifetime {
     Stage,
     /// After its stage, and before the proof was dropped.
     Proof,
-    /// It is still alive after the proof was dropped.
+    /// It is still live after the proof was dropped.
     Survives,
 }
 
@@ -194,12 +194,12 @@ pub(crate) fn folded_line(line: &str) -> (Vec<String>, u64) {
     (functions.split(';').map(str::to_owned).collect(), figure.parse().unwrap_or(0))
 }
 
-/// Crates of libraries and of the bench, and how functions of the C runtime begin. They do not identify a call site.
+/// Crates of libraries and of the bench, and prefixes of C runtime functions. They do not identify a call site.
 const LIBRARIES: [&str; 9] =
     ["alloc", "core", "std", "rayon", "rayon_core", "hashbrown", "tracing", "tracing_core", "provers_bench"];
 const RUNTIME: [&str; 5] = ["0x", "_start", "__libc_start", "clone3", "start_thread"];
 
-/// The innermost of these functions that is the program's own, or the innermost one if none is.
+/// The innermost of the program's own functions in this chain, or the innermost of all if there is none.
 pub(crate) fn function_of(calls: &[String]) -> &str {
     let is_own = |call: &&String| {
         let path = call.trim_start_matches('<').split_once("::");

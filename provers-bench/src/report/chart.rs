@@ -149,7 +149,7 @@ fn ours_last(series: impl Iterator<Item = Series>) -> Vec<Series> {
     series
 }
 
-/// The space above and right of the curves, and below them for the labels of the ticks.
+/// The space above and right of the curves, and below them for the tick labels.
 const TOP: f64 = 24.0;
 const RIGHT: f64 = 12.0;
 const FOOT: f64 = 22.0;
@@ -185,7 +185,7 @@ pub(super) struct Chart {
     pub(super) spans: Vec<Span>,
 }
 
-/// A scale with its ticks, and values that get a dashed line.
+/// A scale with its ticks, and the values that a dashed line marks.
 #[derive(Clone, Default)]
 pub(super) struct Axis {
     pub(super) scale: Scale,
@@ -343,7 +343,7 @@ impl Chart {
                     || self.y.markers.iter().any(|(at, _)| (y.at(*at) - middle).abs() < 8.0)
             };
             let free: Vec<_> = places.filter(is_free).collect();
-            // A name on a dashed line is better than none.
+            // Accepts a place on a dashed line if no other is free.
             let Some(&((anchor, at, start), middle)) = free.iter().find(|place| !crosses(place)).or(free.first())
             else {
                 continue;

@@ -6,7 +6,7 @@ use crate::results::columns::{self, Medium};
 use crate::results::{ArmResult, Run, WorkloadResult, view};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-/// The page loads and executes nothing, no matter which texts a run contains.
+/// Content security policy: the page loads and executes nothing, no matter which texts a run contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 const STYLE: &str = include_str!("style.css");
 

@@ -131,7 +131,7 @@ pub(super) fn read_file(path: &Path) -> anyhow::Result<Run> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let not_a_run = || format!("{} is not a run's result", path.display());
     let run: Value = serde_json::from_str(&text).with_context(not_a_run)?;
-    // Another schema may parse, and mean something else.
+    // A file of another schema may parse, with another meaning.
     let schema = run["schema"].as_u64().with_context(not_a_run)?;
     if schema != u64::from(SCHEMA) {
         bail!(

@@ -16,9 +16,8 @@ const MAX_SITES: usize = 10;
 const MAX_ROWS: u32 = 8;
 const SIZE: (f64, f64) = (1000.0, 254.0);
 
-/// The page. Equal profiles give equal bytes. `earlier` is an earlier profile to compare with, and `tree` is the tree of
-/// stages as text. `peak` and `fresh` are flame graphs as SVG: bytes alive at the peak of the warm proof, and bytes in fresh
-/// pages of the first proof.
+/// The page. Equal profiles give equal bytes. `earlier` is an earlier profile to compare with, and `tree` is the tree of stages as text.
+/// `peak` and `fresh` are flame graphs as SVG: bytes live at the peak of the warm proof, and bytes in fresh pages of the first proof.
 pub(crate) fn profile_page(
     title: &str,
     profile: &Profile,
@@ -69,7 +68,7 @@ pub(crate) fn profile_picture(profile: &Profile) -> String {
 }
 
 /// The page of a command's page faults: the summary, the table of functions, and flame graphs as SVG. The graphs show faulted bytes, and
-/// the bytes alive at the peak under zk-alloc.
+/// the bytes live at the peak under zk-alloc.
 #[cfg(feature = "profile")]
 pub(crate) fn faults_page(
     title: &str,
@@ -107,7 +106,7 @@ pub(crate) struct FunctionRow<'a> {
     pub(crate) cells: Vec<String>,
 }
 
-/// The columns of text. The others have figures.
+/// The columns with text. The others have figures.
 const WORDS: [&str; 2] = ["stage", "lifetime"];
 
 impl FunctionTable<'_> {
@@ -201,7 +200,7 @@ fn timeline(profile: &Profile) -> Chart {
     chart
 }
 
-/// The parts as stacked areas over time, and as a table of two moments: when the most was live, and the end.
+/// The parts as stacked areas over time, and as a table of two moments: the live peak, and the end.
 fn parts(readings: &[Parts]) -> Markup {
     let (Some(highest), Some(last)) = (readings.iter().max_by_key(|parts| parts.live()), readings.last()) else {
         return html! {};

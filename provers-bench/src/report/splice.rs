@@ -135,7 +135,7 @@ fn block(what: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)> 
     let rows = || sources.iter().map(|(run, name)| Row::of(&saved[*run], name)).collect::<anyhow::Result<Vec<_>>>();
     let text = match (kind, &sources[..]) {
         ("tables", [(run, "")]) => {
-            // Without the run's own heading.
+            // Leaves out the run's own heading.
             let text = text::markdown(&saved[*run]);
             let body = text.split_once("\n\n").map_or(text.as_str(), |(_, body)| body);
             format!("{body}\n{}", text::on(&saved[*run]))
@@ -149,7 +149,7 @@ fn block(what: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)> 
             return Ok(("![Time of a warm proof against peak memory](results.svg)".into(), drawn));
         }
         ("ablation", _) => {
-            // The commands, machines and commits of these runs, each once.
+            // Lists the command, machine and commit of each run once.
             let distinct: BTreeMap<_, _> = runs.iter().map(|run| (&run.run, *run)).collect();
             let lines = distinct.values().map(|run| format!("`{}`: {}\n", text::command(run), text::on(run)));
             format!("{}\n{}", ablation(&runs), lines.collect::<Vec<_>>().join("\n"))
@@ -181,7 +181,7 @@ impl<'a> Row<'a> {
         let peers = workload.arms.iter().filter(|arm| !view::is_ours(arm) && !view::is_baseline(workload, arm));
         let figures = peers.filter_map(|arm| Some((arm.label.as_str(), view::figures(arm)?)));
         let peer = figures.min_by_key(|(_, figures)| figures.warm_wall_ns.unwrap_or(u64::MAX));
-        // A prover with several workloads ran this one alone because `--workloads` names it.
+        // If the command line has `--workloads`, the prover may have other workloads.
         let is_only = run.workloads.len() == 1 && !run.command_line.iter().any(|word| word == "--workloads");
         let name = if is_only { &run.prover } else { &workload.workload };
         Ok(Self { name, workload, before: summary(&workload.baseline)?, ours: summary(OURS)?, peer })
@@ -356,7 +356,7 @@ mod tests {
         assert!(error.to_string().contains("has no"), "{error}");
     }
 
-    /// A page must not show typed figures, or figures of an older run, under the name of a run.
+    /// A page must not show hand-typed figures, or figures of an older run, under the name of a run.
     #[test]
     fn the_documentation_says_what_its_runs_say() {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();

@@ -12,8 +12,8 @@ pub(crate) const MEASURED_SIZES: u32 = 4;
 /// A model is good if it misses no point by more than this share of the point. The order of threads alone changes a live
 /// peak by 0.1%. A model with n in place of n log n misses by 1% if it also has a constant, and by 7% without one.
 const GOOD_MISS: f64 = 0.002;
-/// A model is also good if its miss is at most this many times the best model's. If points scatter (RSS, time), it
-/// is chance which model is the best.
+/// A model is also good if its miss is at most this many times the best model's. If points scatter (RSS, time), chance decides which model
+/// is the best.
 const GOOD_RATIO: f64 = 3.0;
 /// Smallest half width of an interval per doubling, as a share. Predicted live peaks were off by up to 0.5% per doubling.
 const MIN_MISS: f64 = 0.005;
@@ -192,7 +192,7 @@ mod tests {
             |x| 3e4 * x.exp2(),
             |x| 2e3 * x * x.exp2(),
             |x| 1e9 + 3e4 * x.exp2(),
-            // Large tables hide the rows, which are a thousandth of the smallest figure.
+            // Large tables dominate: the rows make up a thousandth of the smallest figure.
             |x| 5e9 + 2.5e3 * x.exp2(),
             |x| 1e8 + 2e3 * x * x.exp2(),
             |x| 3e4 * x.exp2() + 2e3 * x * x.exp2(),

@@ -44,7 +44,7 @@ pub(crate) struct Run {
     pub(crate) predictions: Vec<Prediction>,
     pub(crate) machine: Machine,
     pub(crate) workloads: Vec<WorkloadResult>,
-    /// The user stopped the run, so rounds are missing.
+    /// Whether the user stopped the run, so that rounds are missing.
     pub(crate) interrupted: bool,
     /// Only for runs of a command.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -452,7 +452,8 @@ pub(crate) mod tests {
         ArmResult { outcome, samples, ..ArmResult::new(label, label) }
     }
 
-    /// Reports show the figures that a run stored: of proofs in lockstep, of proofs at fixed times, and of a command's runs.
+    /// Reports show stored figures, so these must follow from the samples: for proofs in lockstep, for proofs at fixed times, and for a
+    /// command's runs.
     #[test]
     fn the_figures_of_saved_runs_follow_from_their_samples() {
         let mut verdicts = BTreeSet::new();

@@ -51,7 +51,7 @@ pub(crate) fn warm(arm: &ArmResult) -> impl Iterator<Item = &Proof> + Clone {
     arm.samples.iter().filter(|proof| proof.is_warm())
 }
 
-/// The time within which this share of the warm proofs was made, a percentile; `None` unless proofs were made at fixed times.
+/// The time within which this share of the warm proofs finished (a percentile); `None` unless proofs were made at fixed times.
 pub(crate) fn latency_ns(workload: &WorkloadResult, arm: &ArmResult, part: f64) -> Option<u64> {
     let mut times: Vec<_> = warm(arm).map(|proof| proof.sample.wall_ns).collect();
     times.sort_unstable();
@@ -70,7 +70,7 @@ pub(crate) fn has_exact_cpu_time(workload: &WorkloadResult, summary: &Summary) -
     workload.timed != Timed::Intervals || summary.warm_cpu_ns.is_some_and(|ns| ns >= MIN_NS)
 }
 
-/// The verdict on CPU time, if wall time shows no difference. A busy machine scatters CPU time less.
+/// The verdict on CPU time, if wall time shows no difference. On a busy machine, CPU time scatters less than wall time.
 fn cpu_verdict(summary: &Summary) -> Option<&'static str> {
     let counts = |ratio: &Ratio| (ratio.median - 1.0).abs() >= MIN_TIME_CHANGE;
     let no_difference = summary.verdict == Some(Verdict::NoDifferenceShown);

@@ -155,7 +155,7 @@ impl Drop for Bench {
     }
 }
 
-/// The items of an array in a result.
+/// The elements of an array in a result.
 pub(crate) fn list(value: &Value) -> &Vec<Value> {
     value.as_array().unwrap_or_else(|| panic!("no list: {value}"))
 }

@@ -1,5 +1,5 @@
-//! The node: peers that send each other messages over loopback TCP, transactions that it holds in memory, a database, and threads
-//! that live for a moment. All of it runs in the background from the start to the drop.
+//! The node: peers that send each other messages over loopback TCP, a mempool of transactions, a database, and short-lived threads. All of
+//! it runs in the background from the start to the drop.
 
 use anyhow::{Context, anyhow, bail, ensure};
 use rand::rngs::SmallRng;
@@ -23,24 +23,24 @@ use tokio::time;
 // The load is fixed, so that every allocator gets the same work: about 20 MB of messages a second, 1,000 threads a minute, and a heap
 // of about 100 MB. It takes a quarter of a core.
 
-/// Each peer sends to each other peer.
+/// Number of peers. Each sends messages to every other peer.
 const PEERS: u32 = 4;
-/// Messages of all peers together.
+/// Messages that all peers send in a second.
 const MESSAGES_PER_SECOND: u32 = 2_000;
 /// Lengths of messages. They are log-uniform: each doubling has the same number of messages.
 const MESSAGE_BYTES: RangeInclusive<f64> = 200.0..=65_536.0;
-/// An answer that comes later counts as lost, and so does a short-lived thread. An answer waits for the database, so a database that stops
-/// fails the node as well.
+/// Deadline for an answer or a short-lived thread; a later one counts as lost. An answer waits for the database, so a database that hangs
+/// also fails the node.
 const WITHIN: Duration = Duration::from_secs(10);
-/// Threads of tokio. The number is fixed, because allocators keep memory for each thread.
+/// Tokio's worker threads. The number is fixed, because allocators keep memory for each thread.
 const TRAFFIC_THREADS: usize = 2;
 /// Lengths of the transactions in a message.
 const TRANSACTION_BYTES: RangeInclusive<usize> = 48..=640;
 /// Memory of the transactions that the node holds.
 const MEMPOOL_BYTES: usize = 64 << 20;
-/// Records that the database holds. A newer one replaces the oldest.
+/// Records that the database holds. A new record replaces the oldest.
 const RECORDS: u64 = 20_000;
-/// Longest record of a message.
+/// Longest record that a message yields.
 const RECORD_BYTES: usize = 512;
 /// Records in a batch, and in the queue to the database. Peers wait while the queue is full.
 const QUEUE: usize = 1024;
@@ -54,16 +54,16 @@ const DURABLE_EVERY: u64 = 10;
 const READS: usize = 100;
 /// Time between the starts of two short-lived threads. Each works for about a millisecond.
 const JOB_EVERY: Duration = Duration::from_millis(60);
-/// Parcels that wait for a job. Each is memory that an earlier thread allocated.
+/// Parcels that wait for a job. An earlier thread allocated each of them.
 const SHELF: usize = 64;
 /// Blocks in a parcel.
 const BLOCKS: usize = 64;
 
-/// A longer message is a corrupt one. Without this limit, it would become a huge request to the allocator.
+/// Longest valid message. Without this limit, a corrupt length would become a huge request to the allocator.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
 /// Longest wait until the mempool is full.
 const WARM_WITHIN: Duration = Duration::from_secs(60);
-/// A node that answers less than this share of its messages did less work than the others.
+/// Smallest share of its messages that a node must answer. Below it, the node did less work than under other allocators.
 const PACE: f64 = 0.8;
 /// Shortest time over which the pace is judged.
 const PACE_OVER: Duration = Duration::from_secs(10);
@@ -73,12 +73,12 @@ pub(crate) struct Node {
     health: Arc<Health>,
     /// When the node became warm, and the number of messages answered until then.
     warm: (Instant, u64),
-    /// Its drop ends all parts: it drops the peers and with them the senders of records, and waits for the database and the last job.
+    /// Dropping it ends all parts: it drops the peers and their senders of records, and waits for the database and the last job.
     _runtime: Runtime,
 }
 
 impl Node {
-    /// Starts all parts, and waits until the node holds as much memory as it will. Each thread calls `on_thread_start` first.
+    /// Starts all parts, and waits until the mempool is full. Each thread calls `on_thread_start` first.
     pub(crate) fn start(on_thread_start: fn()) -> anyhow::Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(TRAFFIC_THREADS)
@@ -121,7 +121,7 @@ fn keeps_pace(messages: u64, time: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The place to which all parts of a node report.
+/// The shared state to which all parts of a node report.
 #[derive(Default)]
 struct Health {
     /// Messages with an answer.
@@ -201,7 +201,7 @@ async fn connect(health: &Arc<Health>, mempool: &Arc<Mutex<Mempool>>, records: S
         let (answerer, _) = listener.accept().await?;
         asker.set_nodelay(true)?;
         answerer.set_nodelay(true)?;
-        // The links take turns. Otherwise all of them would send at the same moment.
+        // Staggers the links, which would otherwise all send at the same moment.
         let ticks = time::interval_at(time::Instant::now() + period * link / links, period);
         watch(health, ask(asker, link, ticks, health.clone()));
         watch(health, answer(answerer, mempool.clone(), records.clone()));
@@ -258,10 +258,10 @@ fn unpack(mut data: &[u8]) -> Vec<Sealed> {
     transactions
 }
 
-/// Transactions that a node holds until chance evicts them, so that old and new ones lie side by side.
+/// Transactions that a node holds. Random eviction leaves old and new ones side by side in memory.
 #[derive(Default)]
 struct Mempool {
-    held: Vec<Sealed>,
+    transactions: Vec<Sealed>,
     bytes: usize,
     /// Whether it has ever evicted a transaction.
     is_full: bool,
@@ -273,12 +273,12 @@ impl Mempool {
     fn add(&mut self, transactions: Vec<Sealed>) -> anyhow::Result<()> {
         let bytes = |transaction: &Sealed| size_of::<Sealed>() + transaction.data.len();
         self.bytes += transactions.iter().map(bytes).sum::<usize>();
-        self.held.extend(transactions);
+        self.transactions.extend(transactions);
         while self.bytes > MEMPOOL_BYTES {
             self.is_full = true;
-            // The checksum of the last one is as good as a random number.
-            let chance = self.held.last().map_or(0, |last| last.checksum as usize);
-            let evicted = self.held.swap_remove(chance % self.held.len());
+            // The checksum of the last transaction serves as a random number.
+            let chance = self.transactions.last().map_or(0, |last| last.checksum as usize);
+            let evicted = self.transactions.swap_remove(chance % self.transactions.len());
             self.bytes -= bytes(&evicted);
             ensure!(evicted.is_intact(), "a transaction changed while the node held it");
         }
@@ -299,7 +299,7 @@ struct Store {
 }
 
 impl Store {
-    /// A new database. Its file has no name, so the system removes it when the process ends.
+    /// Creates a database. Its file has no name, so the kernel removes it when the process ends.
     fn create() -> anyhow::Result<Self> {
         let file = tempfile::tempfile().context("cannot create a file for the database")?;
         let database = redb::Database::builder()
@@ -309,7 +309,7 @@ impl Store {
         Ok(Self { database, written: HashMap::new(), next: 0, commits: 0, rng: SmallRng::seed_from_u64(2) })
     }
 
-    /// Writes records until all of their senders are gone.
+    /// Writes records until all senders are dropped.
     fn serve(mut self, mut records: Receiver<Vec<u8>>) -> anyhow::Result<()> {
         let mut batch = Vec::new();
         while records.blocking_recv_many(&mut batch, QUEUE) > 0 {
@@ -455,7 +455,7 @@ mod tests {
         let mut mempool = Mempool::default();
         let large = |number: u32| vec![Sealed::new(vec![number as u8; MEMPOOL_BYTES / 3])];
         mempool.add(large(0)).unwrap();
-        mempool.held[0].data[9] ^= 1;
+        mempool.transactions[0].data[9] ^= 1;
         let outcome = (0..100).try_for_each(|number| mempool.add(large(number)));
         assert_eq!(outcome.unwrap_err().to_string(), "a transaction changed while the node held it");
         assert!(mempool.bytes <= MEMPOOL_BYTES && mempool.is_full);

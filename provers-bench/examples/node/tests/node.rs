@@ -47,7 +47,7 @@ fn served<const ALL: bool>() -> u64 {
     served
 }
 
-/// The memory of the node must stay out of the arena, or the arm would not show what its name says.
+/// The memory of the node must stay out of the arena, or the arm would not measure what its name says.
 #[test]
 fn the_arena_serves_the_nodes_threads_only_if_they_are_registered() {
     let (pool, all) = (served::<false>(), served::<true>());

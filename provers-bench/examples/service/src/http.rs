@@ -26,7 +26,7 @@ const NO_PATH: &str = "there is no such path; the service has POST /proofs, GET 
 
 type App = State<Arc<Service>>;
 
-/// Serves until SIGTERM or Ctrl-C, and then until the running proofs are finished.
+/// Serves until SIGTERM or Ctrl-C, then finishes the running proofs.
 ///
 /// # Errors
 /// If the port cannot be opened, or if the workers do not fit below the limit.

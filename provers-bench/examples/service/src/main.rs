@@ -1,5 +1,5 @@
-//! A proving service that knows its memory: it makes Plonky3 proofs over HTTP, and starts a proof only if its peak fits
-//! below a limit. README.md says how to run it.
+//! A proving service with a memory limit: it makes Plonky3 proofs over HTTP, and starts a proof only if its peak fits
+//! below the limit. README.md says how to run it.
 //!
 //! ```text
 //! http      requests and answers, /memory, /metrics, the shutdown
@@ -55,7 +55,7 @@ struct Options {
 const MIB: usize = 1 << 20;
 
 impl Options {
-    /// By default, a sixteenth is left out: the kernel charges page tables and sockets to the container, too.
+    /// By default, leaves out a sixteenth, because the kernel also charges page tables and sockets to the container.
     fn limit_bytes(&self) -> usize {
         let group = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
         let default = || group.or_else(|| kib_field("/proc/meminfo", "MemTotal:")).unwrap_or(usize::MAX) / 16 * 15;

@@ -1,4 +1,4 @@
-//! Proofs of Plonky3: Keccak-f permutations over KoalaBear, with FRI. Your own prover goes here.
+//! Plonky3 proofs: Keccak-f permutations over KoalaBear, with FRI. Your own prover goes here.
 
 use std::time::Instant;
 
@@ -29,7 +29,7 @@ type Pcs = TwoAdicFriPcs<KoalaBear, Radix2DitParallel<KoalaBear>, Mmcs, Challeng
 type Config = StarkConfig<Pcs, Challenge, DuplexChallenger<KoalaBear, Perm, 16, 8>>;
 
 const LOG_BLOWUP: usize = 1;
-/// For tests: the environment variable with a seed. For that seed, the prover panics while its trace is alive.
+/// An environment variable for tests: the seed for which the prover panics while its trace is live.
 const PANIC_SEED: &str = "PROVING_SERVICE_PANIC_SEED";
 
 /// A request for a proof.
@@ -44,7 +44,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// From one permutation of 24 rows up to proofs that take some 12 GB.
+    /// Valid sizes: from one permutation of 24 rows to proofs that take about 12 GB.
     pub const LOG_ROWS: std::ops::RangeInclusive<u32> = 5..=20;
     /// The size of the proof that the service makes when it starts. Choose a size that takes a fraction of a second and fits any limit.
     pub const FIRST_LOG_ROWS: u32 = 10;
@@ -59,10 +59,10 @@ pub struct Made {
     /// Keccak-256 of the serialised proof. The same request gives the same proof.
     digest: String,
     proved_ms: u64,
-    /// The most bytes that were live in the arena at once, without those that were live before. If other proofs ran in
-    /// the same process, it counts theirs as well.
+    /// Peak live bytes in the arena, less the bytes that were live before the proof. Includes the memory of other proofs that ran meanwhile
+    /// in the same process.
     pub peak_bytes: usize,
-    /// Bytes that the arena handed out from resident memory, and those that took page faults.
+    /// Bytes that the arena handed out from resident memory, and bytes that took page faults.
     reused_bytes: u64,
     fresh_bytes: u64,
     /// Whether no other proof ran in the same process, so that `peak_bytes` is this proof's own.
@@ -87,8 +87,7 @@ impl Prover {
         Self(Config::new(Pcs::new(Radix2DitParallel::default(), mmcs, fri), DuplexChallenger::new(perm)))
     }
 
-    /// Makes a proof, verifies and serialises it, all in one phase. So its memory comes from the arena, and the report
-    /// includes all of it.
+    /// Makes, verifies and serialises a proof in one phase, so all of its memory comes from the arena and is in the report.
     ///
     /// # Errors
     /// If the framework returns an error, or if the proof does not verify.

@@ -21,8 +21,8 @@ pub struct MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// The bytes that all running proofs together may reserve. Fragmentation may push the arena above its live size, by
-    /// 1/8 of it or by min(6 MiB, half of it), as docs/operating.md says. So a part of the memory is left out.
+    /// The bytes that all running proofs may reserve in total. Fragmentation may push the arena above its live size, by 1/8 of it or by
+    /// min(6 MiB, half of it), as docs/operating.md says. The result leaves out a margin for that.
     pub fn for_proofs_bytes(&self) -> usize {
         let arena = self.limit_bytes.saturating_sub(self.outside_bytes);
         let live = (arena / 9 * 8).min(arena.saturating_sub(6 * MIB).max(arena / 3 * 2));
@@ -40,7 +40,7 @@ pub struct Proof {
     pub log_rows: u32,
     /// When it began to wait or to run.
     pub since: Instant,
-    /// The bytes that it may take; 0 while it waits.
+    /// The bytes reserved for it; 0 while it waits.
     pub reserved_bytes: usize,
     /// Whether no other proof ran since it started.
     is_alone: bool,
@@ -77,7 +77,7 @@ impl Queue {
         Ok(id)
     }
 
-    /// Starts the waiting proof with this ID if it is the first in the queue. Otherwise it still waits.
+    /// Starts the waiting proof with this ID if it is the first in the queue. Otherwise the proof keeps waiting.
     pub fn start(&mut self, id: u64, log_rows: u32) -> Result<bool, Failure> {
         self.fit(log_rows)?;
         let is_first = self.waiting.front().is_some_and(|first| first.id == id);
@@ -89,8 +89,8 @@ impl Queue {
         Ok(true)
     }
 
-    /// Removes a proof that waits or runs, and learns its peak. `PhaseReport::peak_live_bytes` counts the whole process, so the queue learns
-    /// only from a proof that no other proof overlapped. Returns whether this was such a proof.
+    /// Removes a proof that waits or runs, and records its peak. `PhaseReport::peak_live_bytes` counts the whole process, so the queue
+    /// records it only if no other proof overlapped. Returns whether that was so.
     pub fn leave(&mut self, id: u64, peak_bytes: Option<usize>) -> bool {
         self.waiting.retain(|proof| proof.id != id);
         let Some(index) = self.running.iter().position(|proof| proof.id == id) else { return false };
@@ -128,8 +128,8 @@ impl Queue {
             return Err(Failure::unavailable(text));
         }
         let known = self.peaks.get(&log_rows).map(|&bytes| (bytes, "the peak of earlier proofs"));
-        // The peak of the next smaller known size, doubled for each doubling of the rows. This doubles its fixed memory as well, so it is
-        // too high rather than too low.
+        // The peak of the next smaller known size, doubled for each doubling of the rows. This also doubles the fixed part of the memory,
+        // so the estimate errs on the high side.
         let estimate = || {
             let (smaller, bytes) = self.peaks.range(..log_rows).next_back()?;
             Some((bytes.saturating_mul(1 << (log_rows - smaller)), "estimated from smaller proofs"))
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(started(&mut queue), [4]);
     }
 
-    /// tests/service.rs has full queues, proofs that leave them, and a service that stops.
+    /// tests/service.rs covers full queues, cancelled proofs and the shutdown.
     #[test]
     fn a_proof_that_never_fits_is_refused_and_the_next_one_starts() {
         let mut queue = queue(&[14, 10]);

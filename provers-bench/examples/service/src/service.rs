@@ -57,37 +57,37 @@ impl Service {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a proof when its turn comes. Dropping the future cancels the proof: it leaves the queue, or its worker is killed.
-    /// A proof that runs in this process is finished and thrown away.
+    /// Makes a proof when its turn comes. Dropping the future cancels the proof: it leaves the queue, or its worker is killed. A proof that
+    /// runs in this process is finished and discarded.
     pub async fn prove(self: &Arc<Self>, request: Request) -> Result<Made, Failure> {
         let mut outcome = Outcome("rejected");
         let log_rows = request.log_rows;
-        let turn = Turn { id: self.queue().join(log_rows)?, service: Arc::clone(self) };
+        let ticket = Ticket { id: self.queue().join(log_rows)?, service: Arc::clone(self) };
         outcome.0 = "cancelled";
         loop {
             let changed = self.changed.notified();
-            if self.queue().start(turn.id, log_rows).inspect_err(|_| outcome.0 = "rejected")? {
+            if self.queue().start(ticket.id, log_rows).inspect_err(|_| outcome.0 = "rejected")? {
                 break;
             }
             changed.await;
         }
         // Another proof is now the first in the queue.
         self.changed.notify_waiters();
-        let made = self.make(turn, request).await;
+        let made = self.make(ticket, request).await;
         outcome.0 = if made.is_ok() { "done" } else { "failed" };
         made
     }
 
-    async fn make(&self, turn: Turn, request: Request) -> Result<Made, Failure> {
+    async fn make(&self, ticket: Ticket, request: Request) -> Result<Made, Failure> {
         if let Some(budget_mib) = self.options.isolate {
             return make_in_worker(&self.options, budget_mib, &request).await;
         }
         let prover = Arc::clone(&self.prover);
-        // The thread opens a phase: only it and rayon's workers allocate in the arena. It keeps the turn until the
-        // proof is made, even if the client goes away.
+        // The thread opens a phase: only it and rayon's workers allocate in the arena. It keeps the ticket until the proof is made, even if
+        // the client goes away.
         let made = spawn_blocking(move || {
             let mut made = prover.make(&request)?;
-            made.is_alone = turn.end(Some(made.peak_bytes));
+            made.is_alone = ticket.end(Some(made.peak_bytes));
             anyhow::Ok(made)
         });
         // The outer error is a panic.
@@ -147,12 +147,12 @@ impl Service {
 }
 
 /// A proof's place in the queue: first it waits, then it runs. Dropping this ends the proof.
-struct Turn {
+struct Ticket {
     service: Arc<Service>,
     id: u64,
 }
 
-impl Turn {
+impl Ticket {
     /// Ends the proof. Returns whether no other proof overlapped it.
     fn end(&self, peak_bytes: Option<usize>) -> bool {
         let mut queue = self.service.queue();
@@ -160,7 +160,7 @@ impl Turn {
         let is_idle = queue.running.is_empty();
         if let Some(memory) = &mut queue.memory {
             let stats = zk_alloc::stats();
-            // RSS does not include parts of the arena that were not touched yet, so this is a lower bound.
+            // RSS lacks pages of the arena that nothing has touched yet, so this is a lower bound.
             memory.outside_bytes = memory.outside_bytes.max(rss_bytes().saturating_sub(stats.resident_bytes));
             if is_idle {
                 memory.base_bytes = stats.live_bytes;
@@ -171,13 +171,13 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for Ticket {
     fn drop(&mut self) {
         self.end(None);
     }
 }
 
-/// Counts a request by its outcome, when it is dropped: the client may go away at any time.
+/// Counts a request by its outcome on drop, because the client may go away at any time.
 struct Outcome(&'static str);
 
 impl Drop for Outcome {
@@ -202,7 +202,7 @@ pub fn work(budget_bytes: usize) -> anyhow::Result<()> {
 async fn make_in_worker(options: &Options, budget_mib: usize, request: &Request) -> Result<Made, Failure> {
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
     command.args(["--worker", "--isolate", &budget_mib.to_string()]);
-    // So that a failed allocation prints one line, without a backtrace.
+    // Makes a failed allocation print one line without a backtrace.
     command.env("RUST_BACKTRACE", "0");
     if std::env::var_os("RAYON_NUM_THREADS").is_none() {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).div_ceil(options.proofs.into());

@@ -1,4 +1,5 @@
-//! The real binary on its own port, in one process and with workers: real proofs over HTTP. `cargo make soak` runs the ignored tests.
+//! Runs the real binary on its own port, in one process and with workers, and requests real proofs over HTTP. `cargo make soak` runs the
+//! ignored tests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -118,7 +119,7 @@ impl Server {
         }
     }
 
-    /// Sends two requests: the proof of the first runs, and that of the second waits.
+    /// Sends two requests: the first proof runs, and the second waits.
     fn one_runs_and_one_waits(&self) -> [TcpStream; 2] {
         let running = self.ask(11, 1);
         self.until("service_running_proofs", 1.0);
@@ -165,7 +166,7 @@ fn errors_for_bad_requests_say_what_is_allowed() {
     server.get("/proof").expect(404, "GET /memory");
 }
 
-/// A client that goes away must not keep its place. Without workers, its running proof is finished and thrown away.
+/// A client that goes away must not keep its place in the queue. Without workers, its running proof is finished and discarded.
 #[test]
 fn a_full_queue_refuses_and_clients_that_go_away_cancel_their_proofs() {
     let server = Server::start("--proofs 1 --queue 1");
@@ -184,8 +185,8 @@ fn a_full_queue_refuses_and_clients_that_go_away_cancel_their_proofs() {
     assert_eq!(server.proofs("done"), 1.0);
 }
 
-/// A service that starts a proof that can't fit is killed, with all running proofs. This one learns that a proof fits only alone, and
-/// must not start two at once, although two slots are free.
+/// If a service starts a proof that can't fit, the kernel kills it with all running proofs. Here the service learns that a proof fits only
+/// alone. It must not start two at once, although two slots are free.
 #[test]
 fn a_proof_waits_until_its_peak_fits_and_one_that_never_fits_is_refused() {
     let server = Server::start("--proofs 2 --memory-limit 96");
@@ -220,8 +221,8 @@ fn a_worker_over_its_budget_fails_alone_at_any_point_of_the_proof() {
     assert!(statuses.contains(&200) && statuses.contains(&507), "{statuses:?}");
 }
 
-/// A worker may panic, lose its client, or be killed by the kernel or by an operator. The worker of a client that went
-/// away is killed, so that its memory and its processor are free at once.
+/// A worker may panic, lose its client, or be killed by the kernel or by an operator. The worker of a client that went away is killed, so
+/// that its memory and CPU are free at once.
 #[test]
 fn a_worker_that_is_lost_costs_only_its_proof() {
     let server = Server::start("--proofs 1 --isolate 2048");
@@ -295,7 +296,8 @@ fn act(server: &Server, digests: &Digests, rng: &mut SmallRng) -> bool {
     true
 }
 
-/// Proofs, cancellations, panics and invalid requests for some minutes, in one process and in workers whose budgets the kernel enforces.
+/// Sends a random mix of proofs, cancellations, panics and invalid requests for some minutes, in one process and in workers whose budgets
+/// the kernel enforces.
 #[test]
 #[ignore = "takes minutes"]
 fn the_service_survives_random_load() {

@@ -107,12 +107,12 @@ impl Inputs {
         format!("'{}'", from_here(self.path("verify")).to_string_lossy().replace('\'', r"'\''"))
     }
 
-    /// Each option with the path of its file.
+    /// Each option, followed by the path of its file.
     fn options(&self, options: &[(&str, &str)]) -> Vec<OsString> {
         options.iter().flat_map(|(option, file)| [option.into(), from_here(self.path(file)).into()]).collect()
     }
 
-    /// A link to `bb`. `exec` calls a command by its file's name, so each size has a row of its own.
+    /// The path of a link to `bb`. `exec` names a row after the command's file, so each size gets its own row.
     fn program(&self) -> PathBuf {
         self.path(&format!("bb-{}", self.size))
     }
@@ -122,7 +122,8 @@ impl Inputs {
     }
 }
 
-/// The path relative to the current folder, if it lies below. Tables show the command, and absolute paths differ between machines.
+/// The path relative to the current folder, if it lies below that folder. Tables show the command, and absolute paths differ between
+/// machines.
 fn from_here(path: PathBuf) -> PathBuf {
     let here = env::current_dir().unwrap_or_default();
     path.strip_prefix(here).map(Path::to_owned).unwrap_or(path)

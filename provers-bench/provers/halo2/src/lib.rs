@@ -1,5 +1,5 @@
-//! Axiom's Halo2 as a prover of prove-bench, with KZG over BN256 and SHPLONK.
-//! The statement: the prover knows two vectors of bytes with this inner product.
+//! Axiom's Halo2 as a prover of prove-bench, with KZG over BN256 and SHPLONK. The statement: the prover knows two vectors of bytes with a
+//! given inner product.
 
 use anyhow::Context;
 use halo2_axiom::circuit::{Layouter, SimpleFloorPlanner, Value};

@@ -1,4 +1,4 @@
-//! Two workloads in place of Jolt, which is not on crates.io: so neither is a Jolt proof.
+//! Two workloads that stand in for Jolt, which is not on crates.io. Neither makes a Jolt proof.
 //!
 //! The first workload is Dory, Jolt's commitment scheme, because its commitments and openings take most of a Jolt proof.
 //! The second is Spartan from `nova-snark`, a complete sumcheck-based SNARK on Jolt's curve.
@@ -32,8 +32,7 @@ pub static PROVERS: &[Prover] = &[Prover::new(
 /// A multilinear polynomial of `2^log_rows` coefficients over BN254. It is committed to, and opened at a point drawn
 /// from the commitment.
 ///
-/// The coefficients have the full size of field elements. Most of Jolt's own coefficients are small, and so faster to
-/// commit to.
+/// The coefficients have the full size of field elements. Most of Jolt's own coefficients are small, and therefore faster to commit to.
 pub struct Dory {
     prover: ProverSetup<BN254>,
     verifier: VerifierSetup<BN254>,
@@ -41,7 +40,7 @@ pub struct Dory {
 }
 
 impl Dory {
-    /// The matrix is square, or has twice as many columns as rows.
+    /// Base-2 logarithms of the rows and columns of the coefficients' matrix. The matrix is square, or has twice as many columns as rows.
     fn log_rows_and_columns(&self) -> (usize, usize) {
         (self.log_rows / 2, self.log_rows.div_ceil(2))
     }

@@ -62,7 +62,7 @@ const CHUNK: usize = 8;
 /// Cycles that the program takes to write and hash a chunk.
 const CHUNK_CYCLES: usize = 97;
 
-/// Cycles of the rest of the program.
+/// Cycles that the program takes outside its chunks.
 const OTHER_CYCLES: usize = 60;
 
 /// The program's input, and its required output.

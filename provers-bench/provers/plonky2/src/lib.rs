@@ -25,7 +25,7 @@ pub static PROVERS: &[Prover] = &[Prover::new(
 
 /// Squarings in a row of arithmetic gates.
 const IN_A_ROW: usize = 20;
-/// Upper bound of the rows that the builder adds for constants, public inputs and their hash.
+/// Upper bound on the rows that the builder adds for constants, public inputs and their hash.
 const ROWS_OF_THE_BUILDER: usize = 16;
 
 /// Repeated squaring of `x`: a chain of arithmetic gates, 20 squarings to a row, that fills `2^log_rows` rows.

@@ -34,12 +34,12 @@ const LOG_BLOWUP: usize = 1;
 /// A multilinear polynomial of `log_rows` variables, committed to and opened at one point drawn from its commitment.
 ///
 /// Its `2^log_rows` evaluations are random. Each round has a proof of work of up to 16 bits, as in the example. The
-/// prover's threads search for it without allocating, and the time that it takes is random. Up to `2^14` evaluations
-/// the search takes most of the time. With at most 16 bits of work, the extension field suffices for at most 21
-/// variables.
+/// prover's threads search for it without allocating, and the time that it takes is random. For up to `2^14`
+/// evaluations, the search takes most of the time. With at most 16 bits of work, the extension field suffices for at
+/// most 21 variables.
 pub struct Whir {
     pcs: Pcs,
-    /// The openings of the protocol: one polynomial, once.
+    /// The openings of the protocol: one polynomial at one point.
     protocol: OpeningProtocol,
     /// The transcript from which prover and verifier start.
     challenger: Challenger,

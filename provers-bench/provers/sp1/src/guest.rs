@@ -39,7 +39,7 @@ pub(crate) enum Operand {
 }
 
 /// An operation, two registers and the last operand. The first register is the target, or holds the value to store. The second is the left
-/// operand, or the base of the address. A branch compares both, and its value is in bytes.
+/// operand, or the base of the address. A branch compares the two registers, and its last operand is an offset in bytes.
 pub(crate) type Instruction = (Op, u8, u8, Operand);
 
 /// A round of the loop.
@@ -54,7 +54,7 @@ pub(crate) const ROUND: [Instruction; 11] = [
     (Store, WORD, OFFSET, Value(TABLE)),
     (Add, SUM, SUM, Register(WORD)),
     (Add, LEFT, LEFT, Value(-1)),
-    // Back to the first instruction of the round.
+    // Jumps back to the first instruction of the round.
     (BranchUnlessEqual, LEFT, ZERO, Value(-40)),
 ];
 

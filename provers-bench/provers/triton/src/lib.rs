@@ -50,7 +50,7 @@ const CHUNK: u64 = 5;
 /// Rows that a chunk adds to the longest tables: the processor table and the op-stack table.
 const CHUNK_ROWS: u64 = 26;
 
-/// Rows that the rest of the program takes in these tables.
+/// Rows that the program adds to these tables outside its chunks.
 const OTHER_ROWS: u64 = 9;
 
 /// The two numbers before the sequence in memory, and the length of that sequence.

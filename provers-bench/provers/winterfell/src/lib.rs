@@ -1,5 +1,5 @@
-//! Winterfell as a prover of prove-bench: the AIR of its crate documentation with several columns, and the prover of its
-//! documentation with default components.
+//! Winterfell as a prover of prove-bench: the AIR of its crate documentation, with several columns, and the documentation's prover with
+//! default components.
 
 use provers_bench::{Prover, Workload, WorkloadSpec};
 use winterfell::crypto::{DefaultRandomCoin, MerkleTree, hashers::Blake3_256};
@@ -85,7 +85,7 @@ impl ToElements<BaseElement> for Ends {
     }
 }
 
-/// The computation.
+/// The AIR of the computation.
 pub struct WorkAir {
     context: AirContext<BaseElement>,
     ends: Ends,
