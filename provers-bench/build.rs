@@ -44,7 +44,7 @@ fn main() {
     println!("cargo::rustc-check-cfg=cfg(without_prover)\ncargo::rustc-cfg=without_prover");
 }
 
-/// Every Rust source and manifest under `path`.
+/// Collects every Rust source and manifest under `path`.
 fn collect(path: &Path, into: &mut Vec<PathBuf>) {
     let name = path.file_name().unwrap_or_default();
     if path.is_dir() && name != "target" {

@@ -407,8 +407,8 @@ impl TimeRatio {
         Self { median, low: median, high: median }
     }
 
-    /// How far `now` must lie above `then` to count as different. A difference of medians has its own interval, combined from the two
-    /// medians' intervals (Zou and Donner, "Construction of confidence limits about effect measures", Statistics in Medicine 27, 2008).
+    /// Returns how far `now` must lie above `then` to count as different. A difference of medians has its own interval, combined from the
+    /// two medians' intervals (Zou and Donner, "Construction of confidence limits about effect measures", Statistics in Medicine 27, 2008).
     fn noise(then: Self, now: Self) -> f64 {
         (then.high - then.median).hypot(now.median - now.low)
     }
@@ -485,7 +485,7 @@ const HEADER: &str = "\
 
 ";
 
-/// A baseline that cannot be used, in one line.
+/// The one-line error for a baseline that cannot be used.
 fn unusable(path: &Path, reason: &str) -> UsageError {
     UsageError(format!("the baseline {} {reason}", path.display()))
 }

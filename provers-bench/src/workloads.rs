@@ -195,7 +195,7 @@ impl ConcurrentProofs {
         Ok(Self { proofs, pools, place })
     }
 
-    /// Whether there is one proof, on the global pool.
+    /// Returns whether there is one proof, on the global pool.
     pub(crate) fn is_one(&self) -> bool {
         self.proofs == 1 && self.pools.is_empty()
     }

@@ -73,7 +73,7 @@ fn every_arm_proves_and_the_files_hold_every_sample() {
     }
 }
 
-/// The CSV is written during the run, and the JSON after it. They must agree.
+/// Compares the CSV, which is written during the run, with the JSON, which is written after it.
 fn same_samples<'a>(arm: &Value, rows: impl Iterator<Item = &'a Value>) {
     let (samples, rows) = (list(&arm["samples"]), rows.collect::<Vec<_>>());
     assert_eq!(samples.len(), rows.len());

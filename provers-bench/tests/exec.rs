@@ -26,7 +26,7 @@ fn outcome<'a>(result: &'a Value, label: &str) -> &'a str {
     arm(result, label)["outcome"]["outcome"].as_str().unwrap()
 }
 
-/// The result of a command that glibc runs well.
+/// Runs a command under glibc, which must succeed, and returns the result.
 #[track_caller]
 fn under_glibc(name: &str, command: &[&str]) -> Value {
     let bench = Bench::new(name);
@@ -135,8 +135,7 @@ fn a_setuid_program_is_not_run() {
     assert!(bench.has_no_folder() && outcome.err.contains("is setuid"), "{outcome:?}");
 }
 
-/// An arm fails if the loader refuses its library, or if a wrapper removes it from the environment. It would measure
-/// nothing.
+/// An arm fails if the loader refuses its library, or if a wrapper removes it from the environment, because it would measure nothing.
 #[test]
 fn a_library_that_is_not_mapped_fails_its_arm() {
     let bench = Bench::new("exec-refused");

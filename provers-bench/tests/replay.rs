@@ -23,7 +23,7 @@ struct Trace {
 }
 
 impl Trace {
-    /// `name` distinguishes the tests of one process.
+    /// An empty trace. `name` distinguishes the tests of one process.
     fn new(name: &str) -> Self {
         let header = r#"{"version":1,"title":"by hand","min_bytes":64,"lost":0}"#;
         Self { bench: Bench::new(name), bytes: format!("{header}\n").into_bytes(), proof: 1 << 30 }

@@ -269,13 +269,13 @@ struct Run {
 }
 
 impl Run {
-    /// A prover's bench. It always includes an arm with jemalloc, except for a profile.
+    /// A run of a prover's bench. It always includes an arm with jemalloc, except for a profile.
     fn of_prover(package: &Package, arguments: Vec<OsString>) -> Self {
         let is_profile = word(&arguments, 0) == "profile";
         Self::of(package, !is_profile, is_profile, arguments)
     }
 
-    /// A bench that starts no arm needs none of the bench's allocators.
+    /// A run with the features that it needs. A run that starts no arm needs none of the bench's allocators.
     fn of(package: &Package, has_arms: bool, is_profile: bool, arguments: Vec<OsString>) -> Self {
         // The arms that set constants of zk-alloc, and the sets of such arms.
         let is_tuned = |name: &str| ["ablation", "constants"].contains(&name) || name.starts_with("zk-alloc:");
@@ -300,7 +300,7 @@ impl Run {
         ExitCode::from(self.build().err().unwrap_or_else(|| code(Err(self.driver().exec()))))
     }
 
-    /// The error is cargo's exit code.
+    /// Builds the driver. The error is cargo's exit code.
     fn build(&self) -> Result<(), u8> {
         let Package { word, minutes, .. } = &self.package;
         let with = if word.is_empty() { String::new() } else { format!(" with {word}") };

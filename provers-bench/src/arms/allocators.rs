@@ -140,7 +140,7 @@ pub mod glibc {
             version.to_string_lossy().into_owned()
         }
 
-        /// glibc does not report its tunables and silently rejects bad values. So this tests its behaviour instead.
+        /// Tests glibc's behaviour, because glibc does not report its tunables and silently rejects bad values.
         pub(super) fn setting(name: &str) -> Option<String> {
             match name {
                 "retains 256 MiB" => Some(retention().into()),
@@ -149,8 +149,8 @@ pub mod glibc {
             }
         }
 
-        /// Whether glibc advises the kernel to use huge pages (`hg` in smaps) for any part of a large block, which is never touched. A
-        /// block on the heap may begin in older heap memory, for which glibc gave no advice.
+        /// Returns whether glibc advises the kernel to use huge pages (`hg` in smaps) for any part of a large block, which is never
+        /// touched. A block on the heap may begin in older heap memory, for which glibc gave no advice.
         fn asks_for_huge_pages() -> bool {
             // SAFETY: the block is freed once, and nobody reads it.
             let at = std::hint::black_box(unsafe { libc::malloc(PROBE_BYTES) });

@@ -102,7 +102,7 @@ impl Arm {
         options.chain(owned(self.confirms)).collect()
     }
 
-    /// Why a proof with this sample did not measure what the arm's name says; `None` if it did.
+    /// Returns why a proof with this sample did not measure what the arm's name says; `None` if it did.
     pub(crate) fn objection(&self, sample: &Sample) -> Option<String> {
         self.holds.iter().find_map(|(figure, otherwise)| {
             match sample.counters.get(*figure).or_else(|| sample.gauges.get(*figure)) {

@@ -22,7 +22,7 @@ use zk_alloc::profile::{self, Site, Snapshot, Source};
 use zk_alloc_profile::{Profile as NamedProfile, Value};
 use zk_alloc_tracing::Recorder;
 
-/// The most call sites that `profile.json` lists.
+/// Maximum number of call sites in `profile.json`.
 const MAX_SITES: usize = 100;
 
 /// Makes a proof. With a folder, writes its profile if it is one of the first two.
@@ -237,7 +237,7 @@ impl Stages {
 }
 
 impl Record {
-    /// Whether the spans of the calling thread count. Only those of the first thread that enters a span do.
+    /// Returns whether the spans of the calling thread count. Only those of the first thread that enters a span do.
     fn is_main(&mut self) -> bool {
         let this = thread::current().id();
         *self.thread.get_or_insert(this) == this

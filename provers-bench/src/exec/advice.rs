@@ -126,7 +126,7 @@ struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    /// `None` if there are too few rounds for an interval.
+    /// Compares an arm with the baseline; `None` if there are too few rounds for an interval.
     fn of((base, of_base): (&ArmResult, &Summary), arm: &'a ArmResult, (seed, exact_cpu): (u64, bool)) -> Option<Self> {
         let figures = view::figures(arm)?;
         let resting_ratio = figures.resting_rss_bytes.zip(of_base.resting_rss_bytes);

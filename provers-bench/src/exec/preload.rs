@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// How `exec` starts the arm `name`.
+/// The settings with which `exec` starts the arm `name`.
 fn preload(name: &str) -> Option<Preload> {
     ARMS.iter().find(|arm| arm.name == name)?.preload
 }
@@ -301,7 +301,7 @@ fn privileges(program: &Path) -> Option<String> {
     (gains_user || gains_group).then(|| format!("{} is {kind}: the loader ignores LD_PRELOAD", program.display()))
 }
 
-/// Whether a program has no loader; `None` if it is not a readable 64-bit ELF program.
+/// Returns whether a program has no loader; `None` if it is not a readable 64-bit ELF program.
 pub(super) fn is_static(program: &Path) -> Option<bool> {
     // Reads only the headers.
     Some(loader(&ReadCache::new(fs::File::open(program).ok()?)).ok()?.is_none())
@@ -315,7 +315,7 @@ fn loader<'data>(program: impl ReadRef<'data>) -> object::Result<Option<&'data [
     Ok(headers.find_map(|header| header.interpreter(endian, program).ok().flatten()))
 }
 
-/// Whether a library defines a `malloc` for programs to call.
+/// Returns whether a library defines a `malloc` for programs to call.
 pub(super) fn is_allocator(library: &Path) -> bool {
     let Ok(bytes) = fs::read(library) else { return false };
     let Ok(elf) = ElfFile64::<Endianness>::parse(&*bytes) else { return false };

@@ -335,7 +335,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Whether programs were seen, and each is known to have the library or to lack it.
+    /// Returns whether programs were seen, and each is known to have the library or to lack it.
     fn is_settled(&self) -> bool {
         !self.programs.is_empty() && self.programs.values().all(|seen| seen.has_library.is_some())
     }
@@ -357,8 +357,8 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Whether a process with these `maps` has `library` mapped; `None` if it is too early to tell. The loader maps
-/// preloaded libraries before the program's own dependencies, which include the C library.
+/// Returns whether a process with these `maps` has `library` mapped; `None` if it is too early to tell. The loader maps preloaded libraries
+/// before the program's own dependencies, which include the C library.
 fn told_by(maps: &str, library: Option<&Path>) -> Option<bool> {
     let paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
     if library.is_some_and(|library| paths.clone().any(|path| Path::new(path) == library)) {

@@ -26,7 +26,7 @@ const PAGE: &str = "profile.html";
 const FAULTS: &str = "page-faults.raw";
 /// The folder in which our library leaves the profile of each process.
 const OURS_FOLDER: &str = "under-zk-alloc";
-/// The most rows of the table.
+/// Maximum number of rows in the table.
 const MAX_FUNCTIONS: usize = 10;
 
 /// Runs the command twice, and returns the text for stdout.

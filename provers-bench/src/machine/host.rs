@@ -100,7 +100,7 @@ pub(super) fn cpu_limit() -> Option<f64> {
     limits.min_by(f64::total_cmp)
 }
 
-/// How often a request on this machine waited while the kernel moved pages to make a larger one; 0 if the kernel does not say.
+/// Returns how often a request on this machine waited while the kernel moved pages to make a larger one; 0 if the kernel does not say.
 pub(crate) fn compaction_stalls() -> u64 {
     let counters = fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let stalls = counters.lines().find_map(|line| line.strip_prefix("compact_stall ")?.parse().ok());

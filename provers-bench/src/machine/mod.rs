@@ -102,7 +102,7 @@ pub(crate) struct BuildInfo {
 }
 
 impl BuildInfo {
-    /// How the running binary was built.
+    /// The build of the running binary.
     pub(crate) fn current() -> Self {
         let features = [
             ("avx2", cfg!(target_feature = "avx2")),

@@ -120,7 +120,7 @@ struct Cargo {
 }
 
 impl Cargo {
-    /// `cargo run` sets all three variables; `cargo-make` and a shell don't.
+    /// Finds the cargo that runs this process. `cargo run` sets all three variables; `cargo-make` and a shell don't.
     fn that_runs_us() -> Option<Self> {
         Some(Self {
             program: env::var_os("CARGO")?,

@@ -135,7 +135,7 @@ impl<'a> Lockstep<'a> {
         Ok(ended)
     }
 
-    /// One proof of every arm for each of these rounds. Round 0 starts the arms' processes.
+    /// Makes one proof of every arm for each of these rounds. Round 0 starts the arms' processes.
     fn rounds(&mut self, arms: &mut Arms<'_, 'a>, process: u32, rounds: Range<u32>) -> anyhow::Result<()> {
         let (size, schedule) = (self.size(), arms.schedule);
         let name = |round| name_of(&size, schedule, process, round);
@@ -167,8 +167,8 @@ impl<'a> Lockstep<'a> {
         Ok(time)
     }
 
-    /// One turn of every arm, with proofs at fixed times, as a node or a service makes them. Each arm is alone on the machine,
-    /// makes one proof at each tick, and idles in between. Returns the reason if the run ends here.
+    /// Runs one turn of every arm, with proofs at fixed times, as a node or a service makes them. Each arm is alone on the machine, makes
+    /// one proof at each tick, and idles in between. Returns the reason if the run ends here.
     fn all_slots_of(&mut self, arms: &mut Arms<'_, 'a>, process: u32, slots: Slots) -> anyhow::Result<Option<Ended>> {
         // All arms prove the same inputs.
         let inputs: Vec<u64> = (0..slots.proofs).map(|_| arms.randomness.random()).collect();
@@ -186,7 +186,7 @@ impl<'a> Lockstep<'a> {
         Ok(ended)
     }
 
-    /// The turn of one arm, after a pause and in a process of its own. The error says why the arm drops out.
+    /// Runs the turn of one arm, after a pause and in a process of its own. The error says why the arm drops out.
     fn slots_of(
         &self,
         arms: &mut Arms<'_, 'a>,
@@ -233,7 +233,7 @@ impl<'a> Lockstep<'a> {
         runner.end_child(first)
     }
 
-    /// One pass over all arms. Each arm makes one first proof, after a pause and alone on the machine.
+    /// Runs one pass over all arms. Each arm makes one first proof, after a pause and alone on the machine.
     fn alone(&mut self, arms: &mut Arms<'_, 'a>, pass: u32) -> anyhow::Result<()> {
         self.stack_bytes = arms.randomness.random();
         let what = format!("{}, alone (pass {} of {})", self.size(), pass + 1, self.plan.args.alone);
@@ -373,7 +373,7 @@ impl Runner<'_> {
         Ok(time)
     }
 
-    /// Why a proof does not count; `None` if it counts.
+    /// Returns why a proof does not count; `None` if it counts.
     fn objection(&self, sample: &Sample, refusal: Option<String>) -> Option<String> {
         let Proving { contestant, made, .. } = &self.arm;
         match refusal {
@@ -391,8 +391,8 @@ impl Runner<'_> {
     }
 }
 
-/// Why one more arm does not fit in the `available` memory; `None` if it fits, or if the kernel does not report it. The children of all
-/// arms stay alive at the same time. The arm is assumed to need as much as the largest one so far, `peak_rss_bytes`. While the baseline
+/// Returns why one more arm does not fit in the `available` memory; `None` if it fits, or if the kernel does not report it. The children of
+/// all arms stay alive at the same time. The arm is assumed to need as much as the largest one so far, `peak_rss_bytes`. While the baseline
 /// still waits, the arm must leave room for it, because ratios need the baseline.
 fn shortage(available: Option<u64>, peak_rss_bytes: u64, baseline_waits: bool) -> Option<String> {
     let (available, needed) = (available?, peak_rss_bytes * (1 + u64::from(baseline_waits)));

@@ -273,7 +273,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Whether the user asked to stop.
+    /// Returns whether the user asked to stop.
     pub(crate) fn is_raised(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }

@@ -58,7 +58,7 @@ pub(crate) struct ArmRunner<A> {
 }
 
 impl<A> ArmRunner<A> {
-    /// Whether the arm still takes part. If it does, its next process may not have started yet.
+    /// Returns whether the arm still takes part. If it does, its next process may not have started yet.
     pub(crate) fn takes_part(&self) -> bool {
         self.result.outcome == Outcome::Finished
     }
@@ -141,7 +141,7 @@ impl<'a, A> Rounds<'a, A> {
         Ok(ended)
     }
 
-    /// Why the rounds end after `done` processes; `None` if they go on.
+    /// Returns why the rounds end after `done` processes; `None` if they go on.
     fn ends_after(&self, done: u32) -> Option<Ended> {
         let Schedule { processes, precision, .. } = self.schedule;
         let widest = || {
@@ -277,7 +277,7 @@ impl Schedule {
         u64::from(self.rounds) + u64::from(self.is_cold_first) * u64::from(self.processes)
     }
 
-    /// Whether the deadline has passed.
+    /// Returns whether the deadline has passed.
     pub(crate) fn is_out_of_time(&self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }

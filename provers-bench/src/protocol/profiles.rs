@@ -82,7 +82,7 @@ impl Parts {
         self.bytes.iter().sum()
     }
 
-    /// Live blocks and page runs.
+    /// Bytes in live blocks and page runs.
     pub(crate) fn live(&self) -> u64 {
         self.bytes[0] + self.bytes[1]
     }
@@ -114,7 +114,7 @@ pub(crate) enum Lifetime {
 }
 
 impl Lifetime {
-    /// In words.
+    /// The lifetime in words.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Stage => "dies in its stage",

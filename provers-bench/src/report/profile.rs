@@ -115,7 +115,7 @@ impl FunctionTable<'_> {
         drawn(self.header, self.rows.iter().map(cells), Style::Terminal)
     }
 
-    /// On a page, a function unfolds into its call chain.
+    /// Draws the table for a page, on which a function unfolds into its call chain.
     fn markup(&self) -> Markup {
         let names: Vec<_> = self.header.split('|').collect();
         let chain = |row: &FunctionRow<'_>| row.calls.iter().rev().map(String::as_str).collect::<Vec<_>>().join("\n");

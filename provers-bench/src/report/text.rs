@@ -107,7 +107,7 @@ fn verdict(run: &Run, workload: &WorkloadResult) -> Option<String> {
     (!ratios.is_empty()).then(|| format!("{}: time {}.", ours.label, ratios.join("; ")))
 }
 
-/// Why there were more or fewer rounds than requested.
+/// Returns why there were more or fewer rounds than requested.
 fn ended(workload: &WorkloadResult) -> Option<String> {
     let intervals = workload.arms.iter().filter_map(|arm| arm.summary.as_ref()?.wall_ratio?.interval);
     let widest = intervals.map(|interval| interval.high - interval.low).reduce(f64::max);

@@ -163,7 +163,7 @@ impl Model {
         of_terms.map(|(factor, term)| factor * term(log_rows)).sum()
     }
 
-    /// How far the model lies above a point, as a share of it.
+    /// Returns how far the model lies above a point, as a share of it.
     fn miss(&self, &(log_rows, figure): &(f64, f64)) -> f64 {
         self.at(log_rows) / figure - 1.0
     }

@@ -182,12 +182,12 @@ impl Run {
         }
     }
 
-    /// Whether a command was measured instead of a prover.
+    /// Returns whether a command was measured instead of a prover.
     pub(crate) fn is_of_command(&self) -> bool {
         self.workloads.iter().any(|workload| workload.timed.is_of_command())
     }
 
-    /// Whether any arm failed that is not known to fail.
+    /// Returns whether any arm failed that is not known to fail.
     pub(crate) fn any_failed(&self) -> bool {
         let mut arms = self.workloads.iter().flat_map(|workload| &workload.arms);
         arms.any(|arm| matches!(arm.outcome, Outcome::Failed { .. }) && arm.known_to_fail.is_none())
@@ -273,12 +273,12 @@ impl Timed {
         format!("{} {}", if self == Self::Intervals { "an" } else { "a" }, self.noun())
     }
 
-    /// Whether the samples come from a command and not from a prover.
+    /// Returns whether the samples come from a command and not from a prover.
     pub(crate) fn is_of_command(self) -> bool {
         matches!(self, Self::Runs | Self::Intervals)
     }
 
-    /// Whether the process continues after a sample, so that resting memory can be measured.
+    /// Returns whether the process continues after a sample, so that resting memory can be measured.
     pub(crate) fn rests(self) -> bool {
         self != Self::Runs
     }
@@ -315,7 +315,7 @@ pub(crate) struct AloneProof {
 }
 
 impl Proof {
-    /// Whether it is the first proof of its process.
+    /// Returns whether it is the first proof of its process.
     pub(crate) fn is_cold(&self) -> bool {
         self.round == 0
     }

@@ -19,12 +19,12 @@ pub(crate) fn name(run: &Run, workload: &WorkloadResult) -> String {
     }
 }
 
-/// Whether our arena serves this arm.
+/// Returns whether our arena serves this arm.
 pub(crate) fn is_ours(arm: &ArmResult) -> bool {
     arms::named(&arm.arm).is_some_and(|arm| arm.is_ours)
 }
 
-/// Whether this arm is the baseline of the workload.
+/// Returns whether this arm is the baseline of the workload.
 pub(crate) fn is_baseline(workload: &WorkloadResult, arm: &ArmResult) -> bool {
     arm.label == workload.baseline
 }
@@ -63,7 +63,7 @@ pub(crate) fn latency_ns(workload: &WorkloadResult, arm: &ArmResult, part: f64) 
 /// moves a program's time by a percent or more. A new allocator also has to be deployed and tested.
 pub(crate) const MIN_TIME_CHANGE: f64 = 0.02;
 
-/// Whether CPU time is exact enough to be compared. The kernel counts the CPU time of intervals in clock ticks of 10 ms.
+/// Returns whether CPU time is exact enough to be compared. The kernel counts the CPU time of intervals in clock ticks of 10 ms.
 pub(crate) fn has_exact_cpu_time(workload: &WorkloadResult, summary: &Summary) -> bool {
     /// A clock tick is 2% of this time.
     const MIN_NS: u64 = 500_000_000;

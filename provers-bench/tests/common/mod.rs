@@ -47,7 +47,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// `name` distinguishes the tests of one process.
+    /// Creates the folder. `name` distinguishes the tests of one process.
     pub(crate) fn new(name: &str) -> Self {
         let files = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
         fs::create_dir_all(&files).expect("a folder for a test");
@@ -130,12 +130,12 @@ impl Bench {
         folder
     }
 
-    /// Whether no run created a folder.
+    /// Returns whether no run created a folder.
     pub(crate) fn has_no_folder(&self) -> bool {
         fs::read_dir(&self.out).map_or(true, |mut folders| folders.next().is_none())
     }
 
-    /// `result.json`.
+    /// The content of `result.json`.
     pub(crate) fn result(&self) -> Value {
         let text = fs::read(self.folder().join("result.json")).expect("a result.json");
         serde_json::from_slice(&text).expect("result.json is JSON")

@@ -8,7 +8,7 @@ use node::Node;
 use plonky3::Poseidon2;
 use provers_bench::{Prover, Workload, WorkloadSpec};
 
-/// The same node twice, shared by the driver and every arm.
+/// Two variants of the node, shared by the driver and every arm.
 pub static PROVERS: &[Prover] = &[
     Prover::new(
         "node",

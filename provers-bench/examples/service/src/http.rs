@@ -36,7 +36,7 @@ pub async fn serve(options: Options) -> anyhow::Result<()> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, options.port));
     let listener = TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
     let service = Service::new(options)?;
-    // For people, and for programs that requested port 0.
+    // Prints the address for users, and for programs that requested port 0.
     writeln!(std::io::stdout(), "listening on http://{}", listener.local_addr()?).context("printing the address")?;
 
     let metrics = |State(service): App| async move {
@@ -59,7 +59,7 @@ pub async fn serve(options: Options) -> anyhow::Result<()> {
     axum::serve(listener, router).with_graceful_shutdown(stopped).await.context("serving")
 }
 
-/// hyper drops this future if the client goes away, which cancels the proof.
+/// Makes the proof that a request asks for. hyper drops this future if the client goes away, which cancels the proof.
 async fn prove(State(service): App, body: Bytes) -> Result<Json<Made>, Failure> {
     let request: Request = serde_json::from_slice(&body).map_err(|error| {
         let status = if error.is_data() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::BAD_REQUEST };

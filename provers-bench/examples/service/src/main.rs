@@ -55,7 +55,8 @@ struct Options {
 const MIB: usize = 1 << 20;
 
 impl Options {
-    /// By default, leaves out a sixteenth, because the kernel also charges page tables and sockets to the container.
+    /// The limit in bytes. The default leaves out a sixteenth, because the kernel also charges page tables and sockets
+    /// to the container.
     fn limit_bytes(&self) -> usize {
         let group = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
         let default = || group.or_else(|| kib_field("/proc/meminfo", "MemTotal:")).unwrap_or(usize::MAX) / 16 * 15;

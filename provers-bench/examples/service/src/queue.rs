@@ -64,7 +64,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Joins the queue, and returns the proof's number.
+    /// Adds a proof to the queue, and returns its ID.
     pub fn join(&mut self, log_rows: u32) -> Result<u64, Failure> {
         self.fit(log_rows)?;
         let waiting = self.waiting.len();
@@ -90,7 +90,7 @@ impl Queue {
     }
 
     /// Removes a proof that waits or runs, and records its peak. `PhaseReport::peak_live_bytes` counts the whole process, so the queue
-    /// records it only if no other proof overlapped. Returns whether that was so.
+    /// records the peak only if no other proof overlapped. Returns whether none did.
     pub fn leave(&mut self, id: u64, peak_bytes: Option<usize>) -> bool {
         self.waiting.retain(|proof| proof.id != id);
         let Some(index) = self.running.iter().position(|proof| proof.id == id) else { return false };
@@ -162,7 +162,7 @@ mod tests {
 
     const MEMORY: MemoryLimit = MemoryLimit { limit_bytes: 1000 * MIB, outside_bytes: 50 * MIB, base_bytes: 50 * MIB };
 
-    /// 2^10 rows need 97.5 MiB and 2^13 need 780. Other sizes are unknown.
+    /// A queue in which 2^10 rows need 97.5 MiB and 2^13 need 780. Other sizes are unknown.
     fn queue(sizes: &[u32]) -> Queue {
         let mut queue = Queue { slots: 3, places: 10, memory: Some(MEMORY), ..Queue::default() };
         sizes.iter().for_each(|&log_rows| _ = queue.join(log_rows).unwrap());

@@ -105,7 +105,7 @@ impl Server {
         value.unwrap_or_else(|| panic!("no {name} in\n{text}"))
     }
 
-    /// How many requests had this outcome.
+    /// The number of requests with this outcome.
     fn proofs(&self, outcome: &str) -> f64 {
         self.metric(&format!("service_proofs_total{{outcome=\"{outcome}\"}}"))
     }

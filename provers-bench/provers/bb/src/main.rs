@@ -73,7 +73,7 @@ struct Job {
 }
 
 impl Job {
-    /// `None` means that the command line asks for help.
+    /// Parses the command line. `None` means that it asks for help.
     fn parse(mut arguments: Arguments) -> anyhow::Result<Option<Self>> {
         let is_profile = match arguments.subcommand()?.as_deref() {
             Some("bb") => false,

@@ -34,7 +34,7 @@ const ROWS_OF_THE_BUILDER: usize = 16;
 pub struct Squaring(Squarings);
 
 impl Squaring {
-    /// The proof shows that squaring the first public input gives the second; this function computes it again.
+    /// Repeats the squaring of the first public input natively, and checks that it gives the second, as the proof says.
     fn check_square(&self, proof: &Proof) -> anyhow::Result<()> {
         let first = proof.public_inputs.first().context("a proof without public inputs")?;
         let (expected, found) = (self.0.public_inputs(first.to_canonical_u64()), &proof.public_inputs);

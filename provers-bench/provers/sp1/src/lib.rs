@@ -40,7 +40,8 @@ pub struct Run {
     instructions: usize,
 }
 
-/// SP1's defaults depend on the machine's memory and on the environment. These are its defaults for 32 GiB and less.
+/// SP1's defaults for machines with 32 GiB or less. They are fixed here, because SP1 derives them from the machine's
+/// memory and the environment.
 fn options() -> SP1CoreOpts {
     SP1CoreOpts {
         shard_size: 1 << 19,
