@@ -58,7 +58,7 @@ impl Place {
         builder().spawn_handler(self.spawn()).build().context("cannot start a pool for a proof")
     }
 
-    /// Starts the threads of a pool, whose stacks begin here.
+    /// Starts the threads of a pool, whose stacks begin at this offset.
     fn spawn(self) -> impl Fn(ThreadBuilder) -> io::Result<()> {
         move |worker| thread::Builder::new().spawn(move || self.begin(|| worker.run())).map(drop)
     }

@@ -205,7 +205,7 @@ impl Row<'_> {
         let (label, arm) = (&self.contestant.label, self.contestant.arm);
         let known = arm.known_to_fail.map_or_else(String::new, |why| format!(" (known to fail: {why})"));
         let failed = self.failure.iter().map(|reason| format!("\n{label}: FAILED: {reason}{known}"));
-        // Settings that the arm brings itself are not reported.
+        // Leaves out settings that the arm itself defines.
         let is_own = |setting: &str| arm.environment.iter().any(|(name, value)| setting == format!("{name}={value}"));
         let found = self.settings.iter().filter(|setting| !is_own(setting));
         failed.chain(found.map(|setting| format!("\n{label}: {setting} was set"))).collect()

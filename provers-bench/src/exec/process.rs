@@ -42,7 +42,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Longest wait for all processes to end, including those that were killed.
 const KILLED: Duration = Duration::from_secs(10);
 
-/// A run to make.
+/// The parameters of a run.
 #[derive(Default)]
 pub(super) struct Task<'a> {
     pub(super) command: &'a [OsString],

@@ -214,7 +214,7 @@ impl<'a> Lockstep<'a> {
             starts.push(start);
             let round = if number == 0 { 0 } else { self.warm_rounds + number };
             let trial = Trial { round, input, ..first };
-            // The memory is added when the turn has ended.
+            // `turn_ended` adds the memory when the turn is over.
             let proved = runner.ask(trial, limit)?;
             runner.add(trial, proved, None)?;
             arms.slowest = arms.slowest.max(begun.elapsed() - start);

@@ -17,8 +17,8 @@ const GOOD_MISS: f64 = 0.002;
 const GOOD_RATIO: f64 = 3.0;
 /// Smallest half width of an interval per doubling, as a share. Predicted live peaks were off by up to 0.5% per doubling.
 const MIN_MISS: f64 = 0.005;
-/// Memory of the container above the upper end of the peak RSS, as a share of that end: for page tables, the kernel's
-/// buffers, and the files that the prover reads.
+/// Margin of the container's memory above the upper end of the peak RSS, as a share of that end: for page tables, the kernel's buffers, and
+/// the files that the prover reads.
 const MARGIN: f64 = 0.1;
 
 /// The terms of a model, over the binary logarithm of the rows.

@@ -50,7 +50,7 @@ impl Request {
     pub const FIRST_LOG_ROWS: u32 = 10;
 }
 
-/// A proof that was made and verified: its figures.
+/// The figures of a proof that was made and verified.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Made {
     log_rows: u32,

@@ -60,7 +60,7 @@ pub struct Fibonacci {
 }
 
 impl Fibonacci {
-    /// As many numbers as fit into `rows`.
+    /// A sequence of as many numbers as fit into `rows` rows.
     fn new(seed: u64, rows: u64) -> Self {
         let first = [seed & u64::from(u32::MAX), seed >> 32].map(|half| bfe!(half));
         Self { first, numbers: (rows - OTHER_ROWS) / CHUNK_ROWS * CHUNK }
