@@ -59,7 +59,7 @@ pub struct Made {
     /// Keccak-256 of the serialised proof. The same request gives the same proof.
     digest: String,
     proved_ms: u64,
-    /// Peak live bytes in the arena, less the bytes that were live before the proof. Includes the memory of other proofs that ran meanwhile
+    /// Peak live bytes in the arena, less the bytes that were live before the proof. Includes the memory of other proofs that overlapped it
     /// in the same process.
     pub peak_bytes: usize,
     /// Bytes that the arena handed out from resident memory, and bytes that took page faults.
