@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes the tables of docs/experiments/ablation.md: what each mechanism of the allocator brings, on the workloads that it was tuned on and
+# Writes the tables of docs/experiments/ablation.md: what each mechanism of the allocator contributes, on the workloads that it was tuned on and
 # on others. `constants` as the first argument measures each constant at half and at twice its value instead; all arms together then take
 # up to 40 GB. All runs take hours on 2 cores. RUNS selects some of them by the names below; the default is all. SUFFIX separates the runs of
 # another machine: SUFFIX=-16 fills the tables of 16 cores.
@@ -35,7 +35,7 @@ else
 fi
 measure miden miden --log-rows 12
 
-# The tables are written at the end, so that all runs are of the same clean commit.
+# Writes the tables at the end, so that all runs measure the same clean commit.
 for name in "${measured[@]}"; do
     cargo prove-bench report "$runs/$name"/* --splice "$arms-$name"
 done

@@ -57,7 +57,7 @@ def first_touch(length, advice):
 
 
 def first_touches(advice):
-    """Measures the first touch three times, in microseconds for each 4 KiB. Before each time, memory is free long enough to be reported."""
+    """Measures the first touch three times, in microseconds for each 4 KiB. Before each measurement, memory is free long enough to be reported."""
     costs = []
     for _ in range(3):
         time.sleep(4)
@@ -97,7 +97,7 @@ def keep(length):
 
 
 def keeper():
-    """The process that keeps the memory; None if there is none."""
+    """Returns the process that keeps the memory, or None."""
     try:
         pid = int((STATE / "pid").read_text())
         return pid if "hosts.py" in Path(f"/proc/{pid}/cmdline").read_text() else None
@@ -169,7 +169,7 @@ def run(command, is_kept):
 
 
 def is_change(word):
-    """Whether a word of the command line requests a kind of host."""
+    """Returns whether a word of the command line selects a kind of host."""
     return word in ("keeps", "reports") or word.startswith("thp=")
 
 

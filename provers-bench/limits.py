@@ -19,20 +19,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ARMS = "glibc,jemalloc,jemalloc-tuned,mimalloc,mimalloc-tuned,tcmalloc,snmalloc,zk-alloc"
-# The driver is in the control group too, so the group's limit is higher by its memory.
+# The driver runs in the control group too, so the group's limit includes its memory.
 DRIVER_BYTES = 12 << 20
 GROUP = [2.0, 1.3, 1.1, 1.0, 0.9]
 DATA = [2.0, 1.3, 1.1]
 
 
 def driver():
-    """The path of the driver that the build makes."""
+    """Returns the path of the driver that cargo builds."""
     metadata = subprocess.check_output(["cargo", "metadata", "--no-deps", "--format-version", "1"], cwd=ROOT)
     return Path(json.loads(metadata)["target_directory"]) / "provers/plonky3/release/bench-plonky3"
 
 
 def run(program, arm, options, enter=None):
-    """The result of one arm alone, as prove-bench writes it; None if the driver itself was killed."""
+    """Runs one arm alone. Returns the result that prove-bench writes, or None if the driver itself was killed."""
     with tempfile.TemporaryDirectory() as out:
         command = [program, "plonky3", "--workloads", "poseidon2", "--log-rows", str(options.log_rows), "--allocators", arm]
         command += ["--rounds", str(options.rounds), "--processes", "1", "--json", "--out", out]
@@ -44,7 +44,7 @@ def run(program, arm, options, enter=None):
 
 
 def cell(arm):
-    """A cell of the table."""
+    """Formats a cell of the table."""
     if arm is None:
         return "the driver was killed, too"
     if arm["outcome"]["outcome"] == "finished":

@@ -43,7 +43,7 @@ fi
 # The processes of all arms are alive at once, and each takes 3 GB, so fewer arms fit.
 measure big17 plonky3 --workloads poseidon2,keccak --log-rows 17 --rounds 6 --processes 4 --allocators glibc,jemalloc-tuned,mimalloc-tuned,zk-alloc
 
-# The tables are written at the end, so that all runs are of the same clean commit.
+# Writes the tables at the end, so that all runs measure the same clean commit.
 for name in "${measured[@]}"; do
     cargo prove-bench report "$runs/$name"/* --splice "$name"
 done

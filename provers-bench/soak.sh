@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the performance gate on Plonky3's provers: unchanged code must pass every time, and code that was made worse must fail.
-# usage: provers-bench/soak.sh [RUNS [OPTIONS OF prove-bench check]]; run it on a machine that does nothing else
+# Tests the performance gate on Plonky3's provers: unchanged code must pass every time, and deliberately worsened code must fail.
+# usage: provers-bench/soak.sh [RUNS [OPTIONS OF prove-bench check]]; run it on an idle machine
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,7 +8,7 @@ runs=${1:-20}
 shift || true
 
 target=$(cargo metadata --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
-# Builds everything once. The later checks start the driver without cargo, and such a driver builds nothing.
+# Builds everything once: the later checks start the driver without cargo, and then it builds nothing.
 cargo prove-bench check plonky3 --rounds 1 --workloads poseidon2 >/dev/null || true
 log=$target/prove-bench/soak.log
 mkdir -p "$(dirname "$log")"
@@ -18,7 +18,7 @@ mkdir -p "$(dirname "$log")"
 check() {
     local code=0
     "$target/provers/plonky3/release/bench-plonky3" check --baseline provers-bench/provers/plonky3/baseline.toml "$@" >>"$log" 2>&1 || code=$?
-    # These codes are no verdict of the gate: wrong usage, an unusable baseline, or Ctrl-C.
+    # These codes are not a verdict of the gate: wrong usage, an unusable baseline, or Ctrl-C.
     if ((code >= 2)); then
         tail -n 3 "$log" >&2
         exit "$code"

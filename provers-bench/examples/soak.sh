@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 minutes=${1:-10}
 SOAK_MINUTES=$(awk -v minutes="$minutes" 'BEGIN { print minutes / 3 }')
 export SOAK_MINUTES
-# At least three proofs of the node.
+# Long enough for three proofs of the node.
 seconds=$(awk -v minutes="$minutes" 'BEGIN { seconds = int(minutes * 20); print seconds < 12 ? 12 : seconds }')
 
 service=(--quiet --release --manifest-path provers-bench/examples/service/Cargo.toml --target-dir target/provers/service)

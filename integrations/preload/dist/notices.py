@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 PACKAGE = "zk-alloc-preload"
-# Crates of the standard library's folder: those of the Rust project itself, and those that nothing here links.
+# Crates in the standard library's folder that need no notice of their own: those of the Rust project itself, and those that nothing here links.
 OF_RUST = {
     "alloc", "compiler_builtins", "core", "panic_abort", "panic_unwind", "proc_macro", "profiler_builtins",
     "rustc_std_workspace_alloc", "rustc_std_workspace_core", "rustc_std_workspace_std", "std", "std_detect", "sysroot",
@@ -32,7 +32,7 @@ def said(*command):
 
 
 def mit_in(folder, name):
-    """The text of the MIT licence in a crate's folder."""
+    """Returns the text of the MIT licence in a crate's folder."""
     for file in ("LICENSE-MIT", "LICENSE-MIT.md", "LICENSE-MIT.txt"):
         if (folder / file).is_file():
             return (folder / file).read_text()
@@ -40,11 +40,11 @@ def mit_in(folder, name):
 
 
 def crates(target):
-    """Name, licence and notice of each crate that cargo links."""
+    """Returns name, licence and notice of each crate that cargo links."""
     tree = said("cargo", "tree", "--locked", "--package", PACKAGE, "--edges=normal", "--target", target, "--prefix=none",
                 "--format={p}|{l}")
     home = pathlib.Path(os.environ.get("CARGO_HOME") or pathlib.Path.home() / ".cargo")
-    # cargo marks a crate that it printed before with (*), and those of this repository with their path.
+    # cargo marks a crate that it has printed already with (*), and prints the path of crates of this repository.
     for package, licence in sorted({tuple(line.removesuffix(" (*)").split("|")) for line in tree.split("\n") if line}):
         if "(/" in package:
             continue
@@ -58,7 +58,7 @@ def crates(target):
 
 
 def of_standard_library(target):
-    """Name, licence and notice of each crate of other authors in Rust's standard library."""
+    """Returns name, licence and notice of each crate of other authors in Rust's standard library."""
     sysroot = pathlib.Path(said("rustc", "--print", "sysroot").strip())
     found = {file.name[3:].split("-")[0] for file in (sysroot / "lib/rustlib" / target / "lib").glob("*.rlib")}
     pages = [(sysroot / "share/doc/rust" / page).read_text() for page in ("COPYRIGHT-library.html", "COPYRIGHT.html")]
@@ -75,7 +75,7 @@ def of_standard_library(target):
 
 
 def notices_of(name, page):
-    """Licence and files of each version of a crate on a page, newest first."""
+    """Returns licence and files of each version of a crate on a page, newest first."""
     for section in sorted(re.findall(rf"<h3>\S* {name}-[0-9].*?(?=<h3>|\Z)", page, re.DOTALL), reverse=True):
         licence = re.search(r"<b>License:</b>\s*(.*?)\s*</p>", section, re.DOTALL)
         files = re.findall(r"<summary><code>(.*?)</code></summary>\s*<pre>\n?(.*?)</pre>", section, re.DOTALL)
@@ -83,7 +83,7 @@ def notices_of(name, page):
 
 
 def head_of(source):
-    """The comment at the beginning of a C file, without its marks."""
+    """Returns the comment at the beginning of a C file, without its delimiters."""
     comment = re.match(r"/\*(.*?)\*/", source.read_text(), re.DOTALL)
     if comment is None:
         fail(f"{source} does not begin with its licence")

@@ -15,7 +15,7 @@ import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-# The oldest C library that the wheel installs with, as pip names it (PEP 600).
+# The oldest glibc on which pip installs the wheel, as pip names it (PEP 600).
 PLATFORM = "manylinux_2_28"
 
 METADATA = """\
@@ -44,7 +44,7 @@ Tag: {tag}
 
 
 def contents(version, tag, built, maintainer, homepage):
-    """The files of the wheel, by name."""
+    """Returns the files of the wheel, by name."""
     info = f"zk_alloc-{version}.dist-info"
     files = {f"zk_alloc/{file.name}": file.read_bytes() for file in sorted((HERE / "zk_alloc").glob("*.py"))}
     files["zk_alloc/lib/libzk_alloc.so"] = (built / "libzk_alloc.so").read_bytes()
@@ -55,7 +55,7 @@ def contents(version, tag, built, maintainer, homepage):
     files[f"{info}/WHEEL"] = WHEEL.format(tag=tag).encode()
     for licence in (ROOT / "LICENSE-APACHE", ROOT / "LICENSE-MIT", built / "THIRD-PARTY.md"):
         files[f"{info}/licenses/{licence.name}"] = licence.read_bytes()
-    # The record names every file with its hash and length, and itself without them.
+    # The record lists every file with its hash and length, and itself without them.
     record = f"{info}/RECORD"
     files[record] = "".join(f"{name},{digest(data)},{len(data)}\n" for name, data in files.items()).encode()
     files[record] += f"{record},,\n".encode()
@@ -73,9 +73,9 @@ def main(version, arch, built, into, maintainer, homepage):
     with zipfile.ZipFile(path, "w") as wheel:
         for name, data in contents(version, tag, pathlib.Path(built), maintainer, homepage).items():
             entry = zipfile.ZipInfo(name, when)
-            entry.create_system = 3  # Unix, whose permissions follow
+            entry.create_system = 3  # Unix: the permissions below are Unix permissions
             entry.external_attr = (0o100755 if name.endswith(".so") else 0o100644) << 16
-            # Not compressed, because the output of zlib for the same bytes depends on its version.
+            # Not compressed, because zlib's output for the same bytes depends on its version.
             wheel.writestr(entry, data, zipfile.ZIP_STORED)
 
 

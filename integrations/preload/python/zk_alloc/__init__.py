@@ -8,10 +8,10 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def library():
-    """The path of libzk_alloc.so, for LD_PRELOAD."""
+    """Returns the path of libzk_alloc.so, for LD_PRELOAD."""
     return os.path.join(_FOLDER, "lib", "libzk_alloc.so")
 
 
 def include():
-    """The folder of zk_alloc.h, for a C compiler's -I."""
+    """Returns the folder of zk_alloc.h, for a C compiler's -I."""
     return os.path.join(_FOLDER, "include")

@@ -30,13 +30,13 @@ def fail(code, message):
 
 
 def preloaded(library, others):
-    """The value of LD_PRELOAD: the library, then what was there. The loader separates names by spaces and colons."""
+    """Returns the new LD_PRELOAD: this library, then the previous value. The loader separates names by spaces and colons."""
     kept = [name for name in others.replace(":", " ").split() if name != library]
     return ":".join([library, *kept])
 
 
 def environment(library):
-    """The environment of the program: that of this process, with LD_PRELOAD."""
+    """Returns the environment of the program: that of this process, with LD_PRELOAD."""
     variables = dict(os.environ)
     variables["LD_PRELOAD"] = preloaded(library, variables.get("LD_PRELOAD", ""))
     # In the C locale, Python sets LC_CTYPE in its own environment. The program must not see this.
@@ -56,7 +56,7 @@ def run(command):
     if any(letter in library for letter in " :\t\n"):
         fail(FAILED, f"the loader splits LD_PRELOAD at spaces and colons, and the library's path has one: {library}. "
                      f"Install the wheel into a folder without such characters in its path. {command[0]} was not started")
-    # Python ignores these signals, and a program would inherit that.
+    # Python ignores these signals, and the program would inherit that.
     for name in ("SIGPIPE", "SIGXFSZ"):
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
