@@ -2,8 +2,8 @@
 //!
 //! A fork copies the page tables of all resident memory, and each page is then copied when one of the two processes writes to it. For free
 //! memory, this work is wasted. So before a fork, the forking thread claims the longest free runs and has the kernel withhold them from the
-//! child (`MADV_WIPEONFORK`). It must own them: if another thread got such a run during the fork, the run would read as zeroes in the child.
-//! After the fork, both processes free the runs. The runs have no memory in the child, which takes them off its account.
+//! child (`MADV_WIPEONFORK`). It must own them: if another thread got such a run during the fork, the run would read as zeroes in the
+//! child. After the fork, both processes free the runs. In the child, the runs have no memory, so the child stops accounting for them.
 //!
 //! The kernel splits a mapping around each withheld run, so the number of runs is bounded. After the fork, the kernel merges the parts in the
 //! parent.
@@ -22,7 +22,7 @@ use crate::arena::{self, Arena, front};
 use crate::os::{self, Errno, Signals};
 use crate::{pinned, tuning};
 
-/// The most runs that are withheld at once. Each adds up to two mappings during the fork.
+/// The maximum number of runs that are withheld at once. Each adds up to two mappings during the fork.
 const RUNS: usize = 256;
 
 /// A run that is withheld.
@@ -31,7 +31,7 @@ struct Withheld {
     bytes: AtomicUsize,
 }
 
-/// The runs that are claimed; the first [`COUNT`] are valid. A child may inherit the runs of a thread that exists only in its parent.
+/// The claimed runs; the first [`COUNT`] are valid. A child may inherit the runs of a thread that exists only in its parent.
 static WITHHELD: [Withheld; RUNS] = [const { Withheld { at: AtomicUsize::new(0), bytes: AtomicUsize::new(0) } }; RUNS];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The generation of the process in which a thread is forking; 0 if none is. That thread owns the statics above.
@@ -42,7 +42,7 @@ static THREAD: AtomicUsize = AtomicUsize::new(0);
 /// Whether the system can't withhold memory (before Linux 4.14, and in some sandboxes).
 static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// The signals that the forking thread had blocked before.
+/// The signals that the forking thread had blocked before the fork.
 struct SignalsBefore(UnsafeCell<MaybeUninit<Signals>>);
 
 // SAFETY: only the thread in `THREAD` accesses it.
@@ -50,8 +50,8 @@ unsafe impl Sync for SignalsBefore {}
 
 static SIGNALS: SignalsBefore = SignalsBefore(UnsafeCell::new(MaybeUninit::uninit()));
 
-// Makes the key for exiting threads before the program makes its own keys, because the C library has few keys that need no allocation. Also has
-// fork(3) call the functions below.
+// Creates the thread-exit key before the program creates its own keys, because the C library has few keys that need no allocation. Also
+// registers the functions below with fork(3).
 // SAFETY: the loader calls the functions in this section before `main`, with the C ABI. It may pass arguments, which a function without
 // parameters ignores.
 #[used]
@@ -64,7 +64,7 @@ extern "C" fn register() {
     os::at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-/// Called before a fork, by the thread that forks.
+/// Runs before a fork, on the thread that forks.
 extern "C" fn before_fork() {
     let Some(arena) = arena::get() else { return };
     if accounts::free_bytes() < tuning::fork_min_bytes() || os::is_in_sandbox() || IS_REFUSED.load(Ordering::Relaxed) {
@@ -77,7 +77,7 @@ extern "C" fn before_fork() {
     if before == own || FORKING.compare_exchange(before, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return signals.restore();
     }
-    // A thread of the parent made this process by the raw system call, while another thread of the parent was forking.
+    // In this case, a thread of the parent created this process by the raw system call, while another thread of the parent was forking.
     if before != 0 {
         give_all_back(arena, true);
     }
@@ -87,21 +87,21 @@ extern "C" fn before_fork() {
     withhold_free_runs(arena);
 }
 
-/// Called in the parent after a fork, even if the fork failed, by the thread that forked.
+/// Runs in the parent after a fork, even a failed one, on the thread that forked.
 extern "C" fn after_fork_in_parent() {
     let Some(arena) = arena::get() else { return };
-    // The generation is compared too. In a child made by the raw system call, a new thread may have the id of a thread of the parent.
+    // The generation is compared too: in a child created by the raw system call, a new thread may have the id of a thread of the parent.
     let is_own = THREAD.load(Ordering::Relaxed) == os::thread_id();
     if is_own && FORKING.load(Ordering::Relaxed) == os::process_generation() {
         end_fork(arena, false);
     }
 }
 
-/// Called in the child after a fork.
+/// Runs in the child after a fork.
 extern "C" fn after_fork_in_child() {
     let Some(arena) = arena::get() else { return };
     pinned::after_fork_in_child(arena);
-    // The child has one thread. The withheld runs may be those of a thread that exists only in the parent.
+    // The child has one thread. The runs may have been withheld by a thread that exists only in the parent.
     if FORKING.load(Ordering::Relaxed) != 0 {
         end_fork(arena, true);
     }
@@ -148,7 +148,7 @@ fn withhold_free_runs(arena: &Arena) {
     }
 }
 
-/// The length in bytes from which on there are at most [`RUNS`] free runs.
+/// Returns a length in bytes that at most [`RUNS`] free runs reach.
 fn min_withheld_bytes(arena: &Arena) -> usize {
     let mut runs_by_length = [0usize; usize::BITS as usize];
     for zone in arena.region.zones() {
@@ -180,7 +180,7 @@ fn give_all_back(arena: &Arena, is_in_child: bool) {
     }
 }
 
-/// Notes a run that this thread has claimed; `false` if there is no room for it.
+/// Adds a run that this thread has claimed to the list. Returns `false` if the list is full.
 fn note(at: NonNull<u8>, bytes: usize) -> bool {
     let count = COUNT.load(Ordering::Relaxed);
     let Some(withheld) = WITHHELD.get(count) else { return false };

@@ -1,7 +1,7 @@
 //! The arena: one region per process, created on first use and shared by every [`ZkAllocator`](crate::ZkAllocator).
 //!
-//! Layers are folders, from the top down: `front` has a cache for each thread, `heap` cuts slabs into blocks of the size classes, `pages`
-//! hands out page runs from zones, and `purge` decides how much free memory stays resident. All of them use `os`.
+//! Layers are folders, from the top down: `front` holds the thread caches, `heap` cuts slabs into blocks of the size classes, `pages` hands
+//! out page runs from zones, and `purge` decides how much free memory stays resident. All of them use `os`.
 #![allow(unsafe_code, reason = "publishes the one arena, hands out its memory, copies it and frees it")]
 
 /// Tests of the lock-free parts.
@@ -99,7 +99,7 @@ const OPENING: u8 = 1;
 const FAILED: u8 = 2;
 /// The arena exists.
 const OPEN: u8 = 3;
-/// The arena has got a request that was not postponed (see [`open_to_serve`]).
+/// The arena has received a request that was not postponed (see [`open_to_serve`]).
 const SERVING: u8 = 4;
 
 static GLOBAL: Global = Global {
@@ -110,7 +110,7 @@ static GLOBAL: Global = Global {
 };
 
 impl Global {
-    /// The arena. No thread writes it again.
+    /// Returns the arena, which no thread writes again.
     ///
     /// # Safety
     /// The arena was written before, and the caller has seen a Release store that came after that write.
@@ -121,23 +121,23 @@ impl Global {
     }
 }
 
-/// The arena, if it is open.
+/// Returns the arena, if it is open.
 #[inline]
 pub(crate) fn get() -> Option<&'static Arena> {
     // SAFETY: `OPEN` was stored with Release after the arena had been written. A thread that saw `OPEN` stored `SERVING`, also with Release.
     (GLOBAL.state.load(Ordering::Acquire) >= OPEN).then(|| unsafe { GLOBAL.opened() })
 }
 
-/// The arena. The first call after [`config::init_settings`] opens it. No call waits: while one thread opens the arena, all other calls return
-/// `None`, even on that thread. The backing allocator then serves their requests.
+/// Returns the arena, which the first call after [`config::init_settings`] opens. No call waits: while one thread opens the arena, all
+/// other calls return `None`, even on that thread. The backing allocator then serves their requests.
 #[inline]
 pub(crate) fn open() -> Option<&'static Arena> {
     get().or_else(open_now)
 }
 
-/// As [`open`], for a request to an allocator with these settings. `first` runs once in the process, for the first request that is not postponed
-/// ([`tuning::max_postponed`]). Its argument says whether that request may come from a signal handler, which may have interrupted any code,
-/// including the backing allocator.
+/// Like [`open`], for a request to an allocator with these settings. `first` runs once in the process, for the first request that is not
+/// postponed ([`tuning::max_postponed`]). Its argument says whether that request may come from a signal handler, which may have interrupted
+/// any code, including the backing allocator.
 #[inline]
 pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce(bool)) -> Option<&'static Arena> {
     if GLOBAL.state.load(Ordering::Acquire) == SERVING {
@@ -168,7 +168,7 @@ fn serve_first(settings: &Settings, first: impl FnOnce(bool)) -> Option<&'static
 
 #[cold]
 fn open_now() -> Option<&'static Arena> {
-    // The first allocator brings the program's settings. Until then, no request needs the arena.
+    // The first allocator that is used sets the program's settings. Until then, no request needs the arena.
     let program = config::program().filter(|_| !config::is_off())?;
     GLOBAL.state.compare_exchange(NONE, OPENING, Ordering::Relaxed, Ordering::Relaxed).ok()?;
     let place = GLOBAL.arena.get().cast::<Arena>();
@@ -193,13 +193,13 @@ fn open_now() -> Option<&'static Arena> {
     }
 }
 
-/// The arena and `at`, if `at` lies in memory that the arena has committed.
+/// Returns the arena and `at`, if `at` lies in memory that the arena has committed.
 #[inline]
 pub(crate) fn of(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
     near(at).filter(|&(arena, at)| arena.zone_at(at).owns(at))
 }
 
-/// The arena and `at`, if `at` lies in the region. Other mappings may lie there too; [`of`] excludes them.
+/// Returns the arena and `at`, if `at` lies in the region. Other mappings may lie there too; [`of`] excludes them.
 #[inline(always)]
 pub(crate) fn near(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
     // Acquire: a thread that sees the length also sees the base and the arena, which were written before.
@@ -214,7 +214,7 @@ pub(crate) fn near(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
     }
 }
 
-/// An exiting thread returns the blocks in its cache to their slabs, and its run to the zone.
+/// Returns the blocks in an exiting thread's cache to their slabs, and its cached runs to their zone.
 ///
 /// # Safety
 /// `cache` is the address that was registered with the thread's cache.
@@ -242,7 +242,7 @@ impl Arena {
         // Without a reference to it, the linker may drop `BEFORE_MAIN`.
         #[cfg(unix)]
         black_box(&fork::BEFORE_MAIN);
-        // Called now, while the process has memory and no filter of system calls.
+        // Called now, while the process still has memory and no system call filter.
         os::process_generation();
         // SAFETY: upheld by the caller.
         let config = unsafe {
@@ -272,7 +272,7 @@ impl Arena {
         Ok(())
     }
 
-    /// The zone that holds an address of the region.
+    /// Returns the zone that holds an address of the region.
     #[inline(always)]
     fn zone_at(&self, at: NonNull<u8>) -> &Zone {
         self.region.zone(self.region.zone_of(at))
@@ -282,7 +282,7 @@ impl Arena {
         self.region.zone(layout::SLABS)
     }
 
-    /// The zone of huge runs. One of the runs may be the [pinned range](crate::pinned).
+    /// Returns the zone of huge runs. One of its runs may be the [pinned range](crate::pinned).
     pub(crate) fn huge_zone(&self) -> &Zone {
         self.region.zone(RunKind::Huge)
     }
@@ -290,7 +290,7 @@ impl Arena {
     /// Allocates memory for a request of at least one byte.
     ///
     /// # Errors
-    /// What happens to the request: the zones have no memory for it, or it would exceed the cap.
+    /// If the zones have no memory for the request, or it would exceed the cap, [`Unserved`] says what happens to it.
     #[inline(always)]
     pub(crate) fn alloc(&self, size: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Unserved> {
         self.try_alloc(size, align, contents, Limit::Peak).or_else(|shortage| {
@@ -342,7 +342,7 @@ impl Arena {
             Some(Err(Shortage::Full)) | None => {}
         }
         static WARNED: AtomicBool = AtomicBool::new(false);
-        // A request larger than the whole region is no sign of a shortage.
+        // A request larger than the whole region does not indicate a shortage.
         if size <= self.region.len() && !WARNED.swap(true, Ordering::Relaxed) {
             let foreign_bytes: usize = self.region.zones().iter().map(Zone::foreign_bytes).sum();
             os::warn(format_args!(
@@ -360,7 +360,7 @@ impl Arena {
             Path::Block(class) => {
                 let at = self.size_classes.alloc(self.slab_zone(), class, limit)?;
                 if contents == Contents::Zeroed {
-                    // SAFETY: `size` bytes that were just handed to us.
+                    // SAFETY: the block was just allocated, and is at least `size` bytes long.
                     unsafe { at.write_bytes(0, size) };
                 }
                 Ok(at)
@@ -380,7 +380,7 @@ impl Arena {
     /// memory, or if the cache does not take the block.
     ///
     /// # Safety
-    /// As for [`dealloc`](Self::dealloc).
+    /// Same as for [`dealloc`](Self::dealloc).
     #[inline(always)]
     pub(crate) unsafe fn put_cached(&self, at: NonNull<u8>, size: usize, align: usize) -> bool {
         // A block that was never resized has the class of its layout. The processor knows that class before the load of the table's entry
@@ -394,7 +394,7 @@ impl Arena {
     /// Frees memory.
     ///
     /// # Safety
-    /// `at` came from [`alloc`](Self::alloc) and is `size` bytes long by now; nobody uses it any more.
+    /// `at` came from [`alloc`](Self::alloc) and is now `size` bytes long; nobody uses it any more.
     #[inline(always)]
     pub(crate) unsafe fn dealloc(&self, at: NonNull<u8>, size: usize) {
         match self.size_classes.class_at(at) {
@@ -413,7 +413,7 @@ impl Arena {
 
     // The length of an allocation, and how it changes.
 
-    /// The bytes of the memory at `at`, which serves a request for `size` bytes.
+    /// Returns the length in bytes of the memory at `at`, which serves a request for `size` bytes.
     pub(crate) fn length(&self, at: NonNull<u8>, size: usize) -> usize {
         let run_bytes = || self.zone_at(at).run_bytes(size);
         self.size_classes.class_at(at).map_or_else(run_bytes, Class::block_bytes)
@@ -426,8 +426,7 @@ impl Arena {
     /// - memory of the pinned range shrinks to less than half, or below what that range serves.
     ///
     /// # Safety
-    /// `at` came from [`alloc`](Self::alloc), with this `align`, and is `old_size` bytes long by now; nobody uses its bytes beyond
-    /// `new_size`.
+    /// `at` came from [`alloc`](Self::alloc), with this `align`, and is now `old_size` bytes long; nobody uses its bytes beyond `new_size`.
     pub(crate) unsafe fn resize(&self, at: NonNull<u8>, old_size: usize, new_size: usize, align: usize) -> bool {
         if let Some(class) = self.size_classes.class_at(at) {
             // A request for half of a block or less gets a smaller block.
@@ -446,10 +445,10 @@ impl Arena {
         (belongs || may_stay) && unsafe { self.region.zone(runs).resize(at, old_size, new_size) }
     }
 
-    /// Shrinks an allocation in place, even if its new length belongs elsewhere: there was no memory elsewhere.
+    /// Shrinks an allocation in place, although its new length belongs elsewhere, because there was no memory elsewhere.
     ///
     /// # Safety
-    /// As for [`resize`](Self::resize); `new_size` is less than `old_size`.
+    /// Same as for [`resize`](Self::resize); `new_size` is less than `old_size`.
     pub(crate) unsafe fn shrink_in_place(&self, at: NonNull<u8>, old_size: usize, new_size: usize) {
         if gate::is_pinned(at.as_ptr()) {
             // SAFETY: upheld by the caller; only `pinned` hands out memory in the pinned range.
@@ -462,13 +461,13 @@ impl Arena {
 
     /// Moves a large run to a place with room for its new length. Returns `None`, and leaves the run as it is, if that fails.
     ///
-    /// The kernel moves the pages to the new place. If that place is fully resident, the contents are copied instead. A move would lose the
-    /// pages of the new place, and leave as many missing at the old one. A copy costs less than the faults for them.
+    /// The kernel moves the pages to the new place. If that place is fully resident, this function copies the contents instead. A move
+    /// would discard the pages of the new place, and leave the old place without pages. A copy costs less than faulting them in again.
     ///
-    /// If the run gets a new place, `before_release` runs before the old one is free.
+    /// If the run gets a new place, `before_release` runs before the old place is freed.
     ///
     /// # Safety
-    /// As for [`resize`](Self::resize); once an address is returned, nobody uses the old one.
+    /// Same as for [`resize`](Self::resize); once an address is returned, nobody uses the old one.
     pub(crate) unsafe fn grow_elsewhere(
         &self,
         at: NonNull<u8>,
@@ -532,16 +531,16 @@ impl Arena {
         Some(to)
     }
 
-    /// Copies the first `bytes` of the arena's allocation at `from`. Between runs of [`tuning::sparse_copy_min_bytes`] or more, leaves out pages
-    /// that were never touched if there are many. Then the copy takes no more memory than the source.
+    /// Copies the first `bytes` of the arena's allocation at `from`. Between runs of [`tuning::sparse_copy_min_bytes`] or more, skips pages
+    /// that were never touched, if there are many, so that the copy takes no more memory than the source.
     ///
     /// # Safety
     /// Both allocations are at least `bytes` long, belong to the caller alone, and do not overlap.
     pub(crate) unsafe fn copy(&self, from: NonNull<u8>, to: *mut u8, bytes: usize) {
         let is_sparse = || {
-            // The kernel counts whole pages, and the last one may hold more than the allocation: so `in_memory` may exceed `bytes`.
+            // The kernel counts whole pages, and the last one may extend beyond the allocation, so `in_memory` may exceed `bytes`.
             let missing = |in_memory: usize| bytes.saturating_sub(in_memory) >= bytes / tuning::sparse_copy_part();
-            // SAFETY: asks about memory of the caller, and changes nothing.
+            // SAFETY: only queries memory that belongs to the caller, and changes nothing.
             unsafe { os::count_resident(from.as_ptr(), bytes) }.is_some_and(missing)
         };
         // SAFETY: upheld by the caller. Runs begin with a page, and the arena's memory is private and anonymous.
@@ -562,7 +561,8 @@ impl Arena {
 
     // Prefaulting free memory before a request needs it.
 
-    /// Accounts for free memory for a request of `bytes`, and prefaults it on several threads. Returns how many bytes were accounted.
+    /// Accounts for enough free memory to serve a request of `bytes`, and prefaults it on several threads. Returns how many bytes were
+    /// accounted.
     pub(crate) fn populate(&self, bytes: usize) -> usize {
         let (runs, run_use) = match layout::path(bytes, 1) {
             Path::Block(_) => (layout::SLABS, RunUse::Slab),
@@ -573,7 +573,7 @@ impl Arena {
 
     // Sums over all zones, slabs and thread caches.
 
-    /// Bytes requested since the process started.
+    /// Returns the bytes requested since the process started.
     pub(crate) fn served_bytes(&self) -> u64 {
         let sums = sums();
         let by_threads = sums.blocks.bytes + sums.runs.bytes;
@@ -586,10 +586,10 @@ impl Arena {
     }
 }
 
-/// Memory for callers that do not pass its length when they free it, such as `malloc`'s.
+/// Allocation for callers that do not pass the length when they free memory, such as callers of `malloc`.
 #[cfg(feature = "c-api")]
 impl Arena {
-    /// As [`alloc`](Self::alloc), for a caller that frees the memory without its size.
+    /// Like [`alloc`](Self::alloc), for a caller that frees the memory without its size.
     #[inline(always)]
     pub(crate) fn alloc_measured(
         &self,
@@ -606,10 +606,11 @@ impl Arena {
         Ok(at)
     }
 
-    /// The length in bytes of the allocation at `at`, an address of the region. The memory came from [`alloc_measured`](Self::alloc_measured).
+    /// Returns the length in bytes of the allocation at `at`, an address of the region. The memory came from
+    /// [`alloc_measured`](Self::alloc_measured).
     ///
     /// # Errors
-    /// What is wrong, if no allocation begins there.
+    /// [`NotFreeable`] says what is wrong, if no allocation begins there.
     #[inline(always)]
     pub(crate) fn measure(&self, at: NonNull<u8>) -> Result<usize, NotFreeable> {
         match self.size_classes.class_at(at) {
@@ -618,21 +619,21 @@ impl Arena {
         }
     }
 
-    /// Frees a block into this thread's cache. Returns `false`, and does nothing, if `at` is no block, if the block seems to be freed already,
-    /// or if the cache does not take it.
+    /// Frees a block into this thread's cache. Returns `false`, and does nothing, if `at` is not a block, if the block seems to be freed
+    /// already, or if the cache does not take it.
     ///
     /// # Safety
-    /// As for [`dealloc_measured`](Self::dealloc_measured).
+    /// Same as for [`dealloc_measured`](Self::dealloc_measured).
     #[inline(always)]
     pub(crate) unsafe fn put_cached_measured(&self, at: NonNull<u8>) -> bool {
         // SAFETY: upheld by the caller.
         self.size_classes.class_at(at).is_some_and(|class| unsafe { self.size_classes.put_checked(class, at) })
     }
 
-    /// As [`dealloc`](Self::dealloc), for memory from [`alloc_measured`](Self::alloc_measured).
+    /// Like [`dealloc`](Self::dealloc), for memory from [`alloc_measured`](Self::alloc_measured).
     ///
     /// # Errors
-    /// What is wrong, if no allocation begins at `at`. Then nothing is freed.
+    /// [`NotFreeable`] says what is wrong, if no allocation begins at `at`. Then nothing is freed.
     ///
     /// # Safety
     /// `at` lies in the region. If an allocation begins there, it belongs to the caller, and nobody uses it any more.
@@ -646,15 +647,15 @@ impl Arena {
         }
         let zone = self.zone_at(at);
         let bytes = Lengths::take(zone, at).ok_or(NotFreeable::NoRun)?;
-        // SAFETY: upheld by the caller; memory with a noted length is a run of its own.
+        // SAFETY: upheld by the caller; memory with a recorded length is a run of its own.
         unsafe { zone.release(at, bytes) };
         Ok(())
     }
 
-    /// Notes the new length of a run that was resized.
+    /// Records the new length of a run that was resized.
     ///
     /// # Safety
-    /// The memory at `at` belongs to the caller, and is `size` bytes long by now.
+    /// The memory at `at` belongs to the caller, and is now `size` bytes long.
     pub(crate) unsafe fn measured_anew(&self, at: NonNull<u8>, size: usize) {
         if self.size_classes.class_at(at).is_none() {
             // The run's entry has been usable since the run was allocated.
@@ -663,7 +664,7 @@ impl Arena {
     }
 }
 
-/// Bytes of runs and blocks in thread caches.
+/// Returns the bytes of runs and blocks in thread caches.
 pub(crate) fn cached_bytes() -> usize {
     cached_run_bytes() + get().map_or(0, |arena| arena.size_classes.cached_bytes())
 }
@@ -741,11 +742,11 @@ impl Region {
             let claims = take_words(blocks);
             // SAFETY: the range is `ZONES` spans long.
             let zone_base = unsafe { base.add(index * span) };
-            // SAFETY: the caller's place.
+            // SAFETY: a field of `place`, which the caller keeps valid for writes.
             let zones = unsafe { (&raw mut (*place).zones).cast::<Zone>() };
-            // SAFETY: a span of the range for each zone; the bitmaps are clear and describe a span.
+            // SAFETY: each zone gets its own span of the range. The bitmaps are clear and cover that span.
             match unsafe { Zone::new(zone_base, *spec, bits, block_bits, claims) } {
-                // SAFETY: within the caller's place.
+                // SAFETY: `zones` has `ZONES` elements, and `index` is below that.
                 Ok(zone) => unsafe { zones.add(index).write(zone) },
                 Err(refused) => {
                     // SAFETY: written in earlier iterations, and known only to this thread.
@@ -767,12 +768,12 @@ impl Region {
         self.range.start()
     }
 
-    /// Bytes of address space.
+    /// Returns the region's bytes of address space.
     pub(crate) fn len(&self) -> usize {
         ZONES << self.span_shift
     }
 
-    /// The zone of the runs of this kind.
+    /// Returns the zone of the runs of this kind.
     pub(crate) fn zone(&self, runs: RunKind) -> &Zone {
         &self.zones[runs as usize]
     }
@@ -781,7 +782,7 @@ impl Region {
         &self.zones
     }
 
-    /// The zone that holds an address of the region, by the kind of its runs.
+    /// Returns the kind of the runs in the zone that holds an address of the region.
     #[inline(always)]
     pub(crate) fn zone_of(&self, at: NonNull<u8>) -> RunKind {
         let index = (at.addr().get() - self.base().addr().get()) >> self.span_shift;
@@ -791,5 +792,5 @@ impl Region {
 
 // Copies of allocations that grow or shrink.
 
-/// How densely copied runs were used.
+/// How densely the copied runs were used.
 static COPIES: Density = Density::new();

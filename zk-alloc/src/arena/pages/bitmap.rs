@@ -1,8 +1,8 @@
 //! A bitmap whose runs of bits are claimed and released without a lock. Also sets of hints, which tell a search where to look in a bitmap.
 //!
 //! Turning a bit from 0 to 1 takes ownership of it, and only the owner turns it back. That is the whole protocol. It holds no matter which
-//! thread is interrupted, overtaken or cut off by a fork, and at which instruction. Such a thread may leave bits set. That wastes memory, but
-//! never hands it out twice.
+//! thread is interrupted, overtaken or cut off by a fork, and at which instruction. A thread that is cut off may leave bits set, which
+//! wastes memory but never hands it out twice.
 #![allow(unsafe_code, reason = "lays atomics over zeroed memory")]
 
 use crate::os::{self, AllZero, Errno, Mapping};
@@ -25,19 +25,20 @@ impl<'a> Bitmap<'a> {
         self.words.len() * WORD_BITS
     }
 
-    /// Words that hold `bits` bits.
+    /// Returns how many words hold `bits` bits.
     pub(crate) const fn words_for(bits: usize) -> usize {
         bits.div_ceil(WORD_BITS)
     }
 
-    /// Claims exactly `[start, start + n)`, or nothing. On failure, returns a bit that was already set, or the bitmap's length if the range ends
-    /// behind it.
+    /// Claims exactly `[start, start + n)`, or nothing. On failure, returns a bit that was already set, or the bitmap's length if the range
+    /// extends beyond it.
     pub(crate) fn try_claim(self, start: usize, n: usize) -> Result<(), usize> {
         if start + n > self.len() {
             return Err(self.len());
         }
         for (word, mask) in masks(start, n) {
-            // Acquire pairs with the Release of `release`: the last owner's use of the memory has ended. `release` says why this is SeqCst.
+            // SeqCst includes Acquire, which pairs with the Release of `release`: the last owner's use of the memory has ended. `release`
+            // says why SeqCst is needed.
             let before = self.words[word].fetch_or(mask, Ordering::SeqCst);
             let taken = before & mask;
             if taken != 0 {
@@ -54,8 +55,8 @@ impl<'a> Bitmap<'a> {
     /// Frees `[start, start + n)`, which the caller owns.
     pub(crate) fn release(self, start: usize, n: usize) {
         for (word, mask) in masks(start, n) {
-            // SeqCst, which includes Release. One thread frees a run, then finds its hint set. Another thread clears that hint, then finds
-            // nothing free. The two must not miss each other (see `Runs`).
+            // SeqCst includes Release. It also orders two threads: one frees a run, then checks whether its hint is set; the other clears
+            // that hint, then checks whether anything is free. At least one of them must see the other's change (see `Runs`).
             let before = self.words[word].fetch_and(!mask, Ordering::SeqCst);
             debug_assert_eq!(before & mask, mask, "released a bit that nobody owned");
         }
@@ -65,7 +66,7 @@ impl<'a> Bitmap<'a> {
     pub(crate) fn set(self, start: usize, n: usize) -> usize {
         let mut turned = 0;
         for (word, mask) in masks(start, n) {
-            // Most often all bits are set already. A load keeps the cache line shared.
+            // Usually all bits are set already. A load keeps the cache line shared.
             if self.words[word].load(Ordering::Relaxed) & mask != mask {
                 let before = self.words[word].fetch_or(mask, Ordering::Relaxed);
                 turned += (mask & !before).count_ones() as usize;
@@ -81,7 +82,7 @@ impl<'a> Bitmap<'a> {
             .sum()
     }
 
-    /// The runs of set bits within `[start, start + n)`, as `(start, length)`, in ascending order.
+    /// Returns the runs of set bits within `[start, start + n)`, as `(start, length)`, in ascending order.
     pub(crate) fn set_runs(self, start: usize, n: usize) -> impl Iterator<Item = (usize, usize)> + use<'a> {
         let end = start + n;
         let mut at = start;
@@ -99,14 +100,14 @@ impl<'a> Bitmap<'a> {
         word.is_some_and(|word| word.load(Ordering::Relaxed) >> (index % WORD_BITS) & 1 == 1)
     }
 
-    /// How many of the bits in `[start, start + n)` are set.
+    /// Counts the set bits in `[start, start + n)`.
     pub(crate) fn count(self, start: usize, n: usize) -> usize {
         masks(start, n)
             .map(|(word, mask)| (self.words[word].load(Ordering::Relaxed) & mask).count_ones() as usize)
             .sum()
     }
 
-    /// The lowest run of `n` clear bits that starts at an index `i`, not below `from`, with `(i + skew) % align == 0`. `align` is a
+    /// Finds the lowest run of `n` clear bits that starts at an index `i`, not below `from`, with `(i + skew) % align == 0`. `align` is a
     /// power of two. For models that do not index free runs.
     #[cfg(loom)]
     pub(crate) fn find_clear_run(self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
@@ -124,8 +125,8 @@ impl<'a> Bitmap<'a> {
         }
     }
 
-    /// The lowest run of `n` clear bits at or above `at` that begins at a multiple of `align`, in the first `max_words` words from there.
-    /// `align` is a power of two, at least `n` and at most the bits of a word. All aligned places of a word are checked together.
+    /// Finds the lowest run of `n` clear bits at or above `at` that begins at a multiple of `align`, in the first `max_words` words from
+    /// there. `align` is a power of two, at least `n` and at most the bits of a word. Checks all aligned places of a word together.
     pub(crate) fn next_aligned(self, at: usize, n: usize, align: usize, max_words: usize) -> Option<usize> {
         let places = u64::MAX / low_bits(align);
         let mut below = low_bits(at % WORD_BITS);
@@ -146,7 +147,7 @@ impl<'a> Bitmap<'a> {
         })
     }
 
-    /// The lowest clear bit in `[at, end)`.
+    /// Returns the lowest clear bit in `[at, end)`.
     pub(crate) fn next_clear_within(self, at: usize, end: usize) -> Option<usize> {
         masks(at, end.saturating_sub(at)).find_map(|(word, mask)| {
             let clear = !self.words[word].load(Ordering::SeqCst) & mask;
@@ -154,20 +155,20 @@ impl<'a> Bitmap<'a> {
         })
     }
 
-    /// The start of the clear bits right below `at`, or `lowest` if they begin further below.
+    /// Returns the start of the clear bits right below `at`, or `lowest` if they begin further below.
     pub(crate) fn end_of_set(self, lowest: usize, at: usize) -> usize {
         self.last_set(lowest, at - lowest).map_or(lowest, |set| set + 1)
     }
 
-    /// The bits of a word at which a run of clear bits begins: behind a set bit, or at the start of the bitmap.
+    /// Returns the bits of a word at which a run of clear bits begins: after a set bit, or at the start of the bitmap.
     pub(crate) fn begins_of_clear(self, word: usize) -> u64 {
         let bits = self.words[word].load(Ordering::SeqCst);
         let before = if word == 0 { 1 } else { self.words[word - 1].load(Ordering::SeqCst) >> (WORD_BITS - 1) };
         !bits & (bits << 1 | before)
     }
 
-    /// The highest run of bits in `[from, end)` that are set here and clear in `taken`, as `(start, length)`. Of a longer run, only the
-    /// highest `max` bits.
+    /// Finds the highest run of bits in `[from, end)` that are set here and clear in `taken`, as `(start, length)`. Returns only the
+    /// highest `max` bits of a longer run.
     pub(crate) fn last_run_without(self, taken: Self, from: usize, end: usize, max: usize) -> Option<(usize, usize)> {
         let left = |word: usize| {
             #[cfg(all(test, not(loom)))]
@@ -193,7 +194,7 @@ impl<'a> Bitmap<'a> {
         Some((end - run, run))
     }
 
-    /// The lowest set bit in `[at, end)`.
+    /// Returns the lowest set bit in `[at, end)`.
     pub(crate) fn next_set(self, at: usize, end: usize) -> Option<usize> {
         masks(at, end.saturating_sub(at)).find_map(|(word, mask)| {
             let set = self.words[word].load(Ordering::SeqCst) & mask;
@@ -201,7 +202,7 @@ impl<'a> Bitmap<'a> {
         })
     }
 
-    /// The highest set bit in `[start, start + n)`. The search for a run continues behind it, so that each word is read about once.
+    /// Returns the highest set bit in `[start, start + n)`. The search for a run continues above it, so that each word is read about once.
     fn last_set(self, start: usize, n: usize) -> Option<usize> {
         masks(start, n).rev().find_map(|(word, mask)| {
             let set = self.words[word].load(Ordering::SeqCst) & mask;
@@ -210,7 +211,7 @@ impl<'a> Bitmap<'a> {
     }
 }
 
-/// The words that `[start, start + n)` touches, each with a mask of its bits in that range.
+/// Returns the words that `[start, start + n)` touches, each with a mask of its bits in that range.
 pub(crate) fn masks(start: usize, n: usize) -> impl DoubleEndedIterator<Item = (usize, u64)> {
     let end = start + n;
     let words = if n == 0 { 0..0 } else { start / WORD_BITS..(end - 1) / WORD_BITS + 1 };
@@ -223,12 +224,12 @@ pub(crate) fn masks(start: usize, n: usize) -> impl DoubleEndedIterator<Item = (
     })
 }
 
-/// A word with its lowest `n` bits set; `n` is at most 64.
+/// Returns a word with its lowest `n` bits set; `n` is at most 64.
 pub(crate) const fn low_bits(n: usize) -> u64 {
     if n == WORD_BITS { u64::MAX } else { (1 << n) - 1 }
 }
 
-/// The numbers of the set bits of a word, in ascending order.
+/// Iterates over the indices of a word's set bits, in ascending order.
 pub(crate) fn each_bit(word: u64) -> impl Iterator<Item = usize> {
     let mut left = word;
     std::iter::from_fn(move || {
@@ -242,7 +243,7 @@ const fn highest(bits: u64) -> usize {
     WORD_BITS - 1 - bits.leading_zeros() as usize
 }
 
-/// The words of bitmaps and hint sets that a thread read or wrote, for the tests of the cost of a search.
+/// Counts the words of bitmaps and hint sets that a thread reads or writes, for the tests of the cost of a search.
 #[cfg(all(test, not(loom)))]
 pub(crate) mod steps {
     use std::cell::Cell;
@@ -255,17 +256,17 @@ pub(crate) mod steps {
         STEPS.set(STEPS.get() + 1);
     }
 
-    /// The steps since the last call.
+    /// Returns the steps since the last call.
     pub(crate) fn take() -> usize {
         STEPS.take()
     }
 }
 
-// Hints: a set of indices at which a search should look. A few loads find the lowest index, however large the set is.
+// Hints: a set of indices at which a search should look. A few loads find the lowest index, no matter how large the set is.
 //
-// A hint says that something *may* be there, and a thread that follows it has to check. A superfluous hint only costs a check. Memory without a
-// hint is not found before the hint is set again. So a thread that clears a hint checks the place once more afterwards. A thread that frees
-// memory at the place sets the hint afterwards. Whichever of the two is last, the hint is set in the end.
+// A hint says that something *may* be there, and a thread that follows it has to check. A superfluous hint only costs a check. No search
+// finds memory without a hint until the hint is set again. So a thread that clears a hint checks the place once more afterwards. A thread
+// that frees memory at the place sets the hint afterwards. Whichever thread comes last, the hint is set in the end.
 
 /// The number of levels. In each level above the lowest, a bit is set for each word of the level below that is not zero. With three levels, one
 /// word at the top covers a quarter of a million indices.
@@ -296,13 +297,13 @@ const fn levels_for(len: usize) -> Levels {
     begins
 }
 
-/// Words of all levels for `len` indices.
+/// Returns how many words all levels take for `len` indices.
 pub(crate) const fn words_for(len: usize) -> usize {
     levels_for(len)[LEVELS]
 }
 
 impl HintSet {
-    /// An empty set of indices below `len`, in [`words_for`] zeroed words.
+    /// Creates an empty set of indices below `len`, in [`words_for`] zeroed words.
     pub(crate) const fn new(words: &'static [AtomicU64], len: usize) -> Self {
         Self { words, levels: levels_for(len), number: 0, sets: 1 }
     }
@@ -325,7 +326,7 @@ impl HintSet {
 
     /// Sets bit `index` of level `depth`, and its bits in the levels above.
     fn set_from(self, depth: usize, mut index: usize) {
-        // All levels, even if the lowest has the bit: the thread that set it may not have reached the levels above yet.
+        // Visits all levels, even if the lowest already has the bit: the thread that set it may not have reached the levels above yet.
         for depth in depth..LEVELS {
             let (word, mask) = (self.word(depth, index / WORD_BITS), 1 << (index % WORD_BITS));
             // The bit is nearly always set already. A load keeps the cache line shared.
@@ -357,7 +358,7 @@ impl HintSet {
         (0..self.words_at(LEVELS - 1)).all(|word| self.word(LEVELS - 1, word).load(Ordering::SeqCst) == 0)
     }
 
-    /// The lowest index at or above `from`.
+    /// Finds the lowest index at or above `from`.
     pub(crate) fn first(self, from: usize) -> Option<usize> {
         let mut at = from;
         for depth in 0..LEVELS {
@@ -367,14 +368,14 @@ impl HintSet {
             // The rest of the word has no index. The search goes up the levels until another word has a bit, and then down again.
             at = at / WORD_BITS + 1;
         }
-        // The highest level has no summary.
+        // No level summarises the highest one, so the search reads its words one by one.
         (at..self.words_at(LEVELS - 1)).find_map(|word| {
             let found = self.first_at(LEVELS - 1, word * WORD_BITS)?;
             self.descend(LEVELS - 1, found)
         })
     }
 
-    /// The lowest set bit at or above `from`, within the word of `from`.
+    /// Finds the lowest set bit at or above `from`, within the word of `from`.
     fn first_at(self, depth: usize, from: usize) -> Option<usize> {
         let (word, bit) = (from / WORD_BITS, from % WORD_BITS);
         if word >= self.words_at(depth) {
@@ -384,7 +385,7 @@ impl HintSet {
         (bits != 0).then(|| word * WORD_BITS + bits.trailing_zeros() as usize)
     }
 
-    /// The lowest index under bit `index` of level `depth`. If another thread removed it, the next one.
+    /// Finds the lowest index under bit `index` of level `depth`, or the next higher one if another thread removed it.
     fn descend(self, depth: usize, mut index: usize) -> Option<usize> {
         for below in (0..depth).rev() {
             let Some(found) = self.first_at(below, index * WORD_BITS) else {
@@ -403,7 +404,7 @@ pub(crate) struct HintSets<const SETS: usize> {
 }
 
 impl<const SETS: usize> HintSets<SETS> {
-    /// Sets of indices below `len`.
+    /// Creates empty sets of indices below `len`.
     ///
     /// # Errors
     /// The system's error, if it grants no memory.
@@ -419,7 +420,7 @@ impl<const SETS: usize> HintSets<SETS> {
 
 // Tables of atomics for metadata. They are all zeroes at first, and are faulted in as they are touched.
 
-// SAFETY: an integer that is only changed atomically.
+// SAFETY: all-zero bytes are a valid integer, and all changes to it are atomic.
 unsafe impl AllZero for AtomicU8 {}
 // SAFETY: as above.
 unsafe impl AllZero for AtomicU64 {}
@@ -435,7 +436,7 @@ pub(crate) struct Table<T: AllZero + Default> {
 }
 
 impl<T: AllZero + Default> Table<T> {
-    /// A table of `len` zeroes.
+    /// Creates a table of `len` zeroes.
     ///
     /// # Errors
     /// The system's error, if it grants no memory.
@@ -443,7 +444,7 @@ impl<T: AllZero + Default> Table<T> {
         Self::over(len, os::map_zeroed)
     }
 
-    /// As [`new`](Self::new), but only reserves address space: [`commit`](Self::commit) makes entries usable.
+    /// Like [`new`](Self::new), but only reserves address space: [`commit`](Self::commit) makes entries usable.
     ///
     /// # Errors
     /// The system's error, if it grants no address space.
@@ -484,7 +485,7 @@ impl<T: AllZero + Default> Table<T> {
         Ok(())
     }
 
-    /// All entries. Of a [reserved](Self::reserve) table, only those that were committed may be touched.
+    /// Returns all entries. In a [reserved](Self::reserve) table, only committed entries may be touched.
     #[inline(always)]
     pub(crate) fn all(&self) -> &'static [T] {
         self.entries

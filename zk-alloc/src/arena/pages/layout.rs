@@ -1,5 +1,5 @@
-//! The layout of the arena: which part serves a request, and the parameters of the zones. This is arithmetic only: a different answer changes
-//! speed and memory use, never safety.
+//! The layout of the arena: which part serves a request, and the parameters of the zones. This file is arithmetic only: a different answer
+//! would change speed and memory use, never safety.
 //!
 //! There are several zones because a proof's huge buffer leaves a huge gap behind. A small allocation in that gap may outlive the proof. The
 //! next huge run then goes elsewhere, and the process pays for both (docs/design.md).
@@ -34,7 +34,7 @@ pub(crate) const SLABS: RunKind = RunKind::Mid;
 /// The kind of the runs that thread caches keep. A cached huge run would be lost to the other threads.
 pub(crate) const CACHED: RunKind = RunKind::Mid;
 
-/// The path of a request that the arena serves.
+/// Returns the path of a request that the arena serves.
 #[inline(always)]
 pub(crate) fn path(size: usize, align: usize) -> Path {
     if size <= classes::MAX_BYTES && align <= classes::MAX_ALIGN {
@@ -44,17 +44,17 @@ pub(crate) fn path(size: usize, align: usize) -> Path {
     }
 }
 
-/// The kind of the run that serves a request.
+/// Returns the kind of the run that serves a request.
 pub(crate) fn run_kind(size: usize) -> RunKind {
     if size >= tuning::huge_run_bytes() { RunKind::Huge } else { RunKind::Mid }
 }
 
-/// The shortest run that may stay in a zone when it shrinks, in bytes.
+/// Returns the length in bytes of the shortest run that may stay in a zone when it shrinks.
 pub(crate) fn min_bytes(runs: RunKind) -> usize {
     if runs == RunKind::Huge { tuning::crosses_min_bytes() } else { classes::MAX_BYTES / 2 }
 }
 
-/// Whether a run of this many bytes is long.
+/// Whether a run of this many bytes counts as long.
 #[inline(always)]
 pub(crate) fn is_long_run(bytes: usize) -> bool {
     bytes >= tuning::long_run_bytes()
@@ -86,27 +86,27 @@ impl HugeAdvice {
 /// The parameters of a zone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ZoneSpec {
-    /// A power of two, at most a huge page, and at least a page of the running kernel. A page is the unit of a zone's bitmaps. It is small
-    /// compared to the zone's smallest run, so that little is wasted and the account is exact. It is so large that the bits of the longest runs
-    /// fill only a few hundred words.
+    /// The length of a page: a power of two, at least the running kernel's page, and at most a huge page. A page is the unit of a zone's
+    /// bitmaps. It is small compared to the zone's smallest run, so that little is wasted and accounting is exact. It is large enough that
+    /// the bits of the longest runs fill only a few hundred words.
     pub(crate) page_bytes: usize,
     pub(crate) huge: HugeAdvice,
-    /// The [small-object region](crate::arena::pages::layout) during the first phase, in bytes.
+    /// The length of the [small-object region](crate::arena::pages::layout) during the first phase, in bytes.
     pub(crate) small_region_bytes: usize,
-    /// The bytes at the zone's start that stay in small pages where the rest has huge ones. So small processes do not pay for whole huge
-    /// pages.
+    /// The bytes at the zone's start that stay in small pages although the rest of the zone uses huge pages. So small processes do not pay
+    /// for whole huge pages.
     pub(crate) small_pages_bytes: usize,
     /// From this many bytes on, dirty memory is zeroed by purging it. The kernel then clears each page on the thread that touches it, instead of
     /// this thread clearing all of them.
     pub(crate) lazy_zero_bytes: usize,
-    /// A run that moves to grow begins at a multiple of this many times its length. Then it can grow further in place. 1 leaves no addresses for
-    /// that.
+    /// A run that moves to grow begins at a multiple of this many times its length. Then it can grow further in place. A value of 1 leaves
+    /// no addresses for that.
     pub(crate) growth_room: usize,
     /// Whether thread caches keep its runs. Only one zone has this, so that the zone of a cached run is known.
     pub(crate) is_cached: bool,
 }
 
-/// The parameters of the zones, in the order of [`RunKind`].
+/// Returns the parameters of the zones, in the order of [`RunKind`].
 pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 2] {
     let huge = HugeAdvice::of(config.huge_pages);
     // In small pages, a fault for each page costs more than clearing the pages here.
@@ -131,8 +131,8 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 2] {
 }
 
 impl ZoneSpec {
-    /// The alignment of a run: at least the requested one. A run that fills a huge page is aligned to one if the arena asks for huge pages. In
-    /// small pages, that would only leave gaps.
+    /// Returns the alignment of a run: at least the requested one. A run that fills a huge page is aligned to one if the arena asks for
+    /// huge pages. In small pages, that would only leave gaps.
     pub(crate) fn run_align(&self, size: usize, align: usize) -> usize {
         if self.huge == HugeAdvice::Ask && size >= HUGE_PAGE_BYTES { align.max(HUGE_PAGE_BYTES) } else { align }
     }
@@ -148,7 +148,7 @@ pub(crate) enum RunUse {
     Slab,
     /// A page run shorter than [`tuning::long_run_bytes`].
     ShortRun,
-    /// A page run of that length or more.
+    /// A page run of [`tuning::long_run_bytes`] or more.
     LongRun,
 }
 
@@ -161,21 +161,21 @@ impl RunUse {
 /// Slabs lie within this many bytes of their zone's start, so that their tables stay small.
 pub(crate) const SLAB_SPAN_BYTES: usize = 64 << 30;
 
-/// The part of a zone that long runs leave to slabs and short runs, however many long runs there are: the last quarter of the range of slabs.
-/// The zone is `zone_bytes` long; `first_bytes` is its small-object region, or 0 if it has no slabs.
+/// Returns the part of a zone that long runs always leave to slabs and short runs: the last quarter of the range of slabs. The zone is
+/// `zone_bytes` long; `first_bytes` is the length of its small-object region, or 0 if it has no slabs.
 pub(crate) fn kept_from_long_runs(first_bytes: usize, zone_bytes: usize) -> Range<usize> {
     let end = zone_bytes.min(SLAB_SPAN_BYTES);
     if first_bytes == 0 { end..end } else { end / 4 * 3..end }
 }
 
-/// The small-object region during the first phase, in bytes.
+/// Returns the length of the small-object region during the first phase, in bytes.
 pub(crate) fn first_bytes(threads: usize) -> usize {
     (tuning::small_region_bytes() * threads).min(tuning::max_small_region_bytes())
 }
 
-/// The length of the small-object region, from which a run of this use keeps out, in bytes; 0 if the run may lie there. The region has
-/// `first_bytes` until the first phase has shown the peak, and never grows. If it grew with the peak, it would take over memory of long runs
-/// that lay there before.
+/// Returns the length in bytes of the small-object region that a run of this use must stay out of, or 0 if the run may lie there. The
+/// region is `first_bytes` long until the first phase has shown the peak, and never grows. If it grew with the peak, it would take over
+/// memory of long runs that already lay there.
 pub(crate) fn kept_from(run_use: RunUse, first_bytes: usize) -> usize {
     if run_use == RunUse::LongRun { after(accounts::former_peak_live_bytes(), first_bytes) } else { 0 }
 }

@@ -1,5 +1,5 @@
-//! The lengths of page runs, for C, whose `free` does not pass them. The table of size classes has the length of a block already, so small
-//! requests pay nothing.
+//! The lengths of page runs, for C, whose `free` does not pass them. The table of size classes already gives the length of a block, so
+//! small requests pay nothing.
 //!
 //! The entry of a run is at its first page, and belongs to the owner of the run. An entry is 0 where no run begins. So the arena detects an
 //! address that is freed twice or was never handed out.
@@ -11,7 +11,7 @@ use crate::arena::pages::bitmap::Table;
 use crate::arena::pages::zone::Zone;
 use crate::os::Errno;
 
-/// Entries are made usable for this many pages at once.
+/// The number of pages whose entries are made usable at once.
 const COMMIT_PAGES: usize = 16 << 10;
 
 /// The lengths of one zone's runs, in pages.
@@ -22,7 +22,7 @@ pub(crate) struct Lengths {
 }
 
 impl Lengths {
-    /// The table of a zone of `pages` pages, which has no runs yet.
+    /// Creates the table of a zone of `pages` pages, which has no runs yet.
     ///
     /// # Errors
     /// The system's error, if it grants no address space for the table.
@@ -30,7 +30,7 @@ impl Lengths {
         Ok(Self { pages: Table::reserve(pages)?, committed: AtomicUsize::new(0) })
     }
 
-    /// Notes the length of a run that the caller owns; `false` if the system has no memory for the entry.
+    /// Records the length of a run that the caller owns. Returns `false` if the system has no memory for the entry.
     #[inline]
     pub(crate) fn set(zone: &Zone, at: NonNull<u8>, bytes: usize) -> bool {
         let (lengths, place) = (&zone.lengths, zone.index(at));
@@ -42,14 +42,14 @@ impl Lengths {
         true
     }
 
-    /// The length in bytes of the run at an address; `None` if no run begins there.
+    /// Returns the length in bytes of the run at an address, or `None` if no run begins there.
     #[inline]
     pub(crate) fn get(zone: &Zone, at: NonNull<u8>) -> Option<usize> {
         let entry = Self::entry(zone, at)?;
         Some(entry.load(Ordering::Relaxed) as usize * zone.page_bytes()).filter(|&bytes| bytes > 0)
     }
 
-    /// As [`get`](Self::get), for a caller that is about to free the run. Clears the entry.
+    /// Like [`get`](Self::get), for a caller that is about to free the run. Clears the entry.
     #[inline]
     pub(crate) fn take(zone: &Zone, at: NonNull<u8>) -> Option<usize> {
         let entry = Self::entry(zone, at)?;
@@ -58,7 +58,7 @@ impl Lengths {
         Some(pages * zone.page_bytes()).filter(|&bytes| bytes > 0)
     }
 
-    /// The entry of the run at an address; `None` if no run can begin there.
+    /// Returns the entry of the run at an address, or `None` if no run can begin there.
     #[inline]
     fn entry(zone: &Zone, at: NonNull<u8>) -> Option<&'static AtomicU32> {
         let (lengths, place) = (&zone.lengths, zone.index(at));

@@ -4,21 +4,21 @@
 //! A *dirty* page may hold something other than zeroes. A prefaulted block is resident and clean. Lazily purged memory (`MADV_FREE`) is resident
 //! and dirty.
 //!
-//! Only the owner of a page changes these two bits of it, so they are exact. A thread owns a page by the page's bit in the zone's bitmap of used
-//! pages.
+//! Only the owner of a page changes these two bits of it, so they are exact. A thread owns a page by having set the page's bit in the
+//! zone's bitmap of used pages.
 //!
 //! # Which blocks are mapped
-//! A block is the place of a huge page. A block is *ready* once it was mapped for the zone, and stays ready. The arena hands out, advises on and
-//! purges memory only in ready blocks.
+//! A block is an aligned range that one huge page can back. It is *ready* once it was mapped for the zone, and stays ready. The arena hands
+//! out, advises on and purges memory only in ready blocks.
 //!
-//! The kernel refuses to map what is mapped already. A thread must not mistake another thread's mapping for a foreign one. So it claims a block
-//! before it maps it: only one thread changes the block's word from 0. That thread has the block to itself. If the kernel then finds something
-//! mapped there, that mapping is foreign, and the block is never ready.
+//! The kernel refuses to map addresses that are mapped already. A thread must not mistake another thread's mapping for a foreign one. So a
+//! thread claims a block before it maps the block: only one thread changes the block's word from 0, and only that thread maps it. If the
+//! kernel then finds something mapped there, that mapping is foreign, and the block is never ready.
 //!
-//! No thread waits for a claimant, which may be the very thread that a signal handler interrupted. A thread that finds a block claimed takes
-//! memory elsewhere. A claim holds the [generation](crate::os::process_generation) of its process. So a forked child recognises the claims of
-//! threads that exist only in its parent, and claims these blocks itself. A mapping that the parent's thread had made there counts as foreign in
-//! the child: no memory is lost, only addresses.
+//! No thread waits for a claiming thread, because that may be the very thread that a signal handler interrupted. A thread that finds a
+//! block claimed takes memory elsewhere. A claim holds the [generation](crate::os::process_generation) of its process. So a forked child
+//! recognises the claims of threads that exist only in its parent, and claims these blocks itself. A mapping that the parent's thread had
+//! made there counts as foreign in the child, which loses addresses but no memory.
 #![allow(unsafe_code, reason = "prefaults memory, clears it and purges it, advises the kernel")]
 
 use std::ops::Range;
@@ -32,7 +32,7 @@ use crate::os::{self, Errno, HUGE_PAGE_BYTES, NotMoved, OCCUPIED};
 use crate::sync::{AtomicU64, Ordering};
 use crate::tuning;
 
-/// When the kernel takes the memory that [`Residency::purge`] purges.
+/// When the kernel takes back the memory that [`Residency::purge`] purges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purge {
     /// At once. From now on, the memory reads as zeroes.
@@ -41,8 +41,8 @@ pub(crate) enum Purge {
     Lazily,
 }
 
-/// The work that a purge may still do. A request purges in proportion to its own size, however much free memory there is. Later requests purge
-/// the rest.
+/// The work that a purge may still do. A request purges in proportion to its own size, no matter how much free memory there is. Later
+/// requests purge the rest.
 pub(crate) struct Allowance {
     pub(crate) bytes: usize,
     /// Ranges of pages to purge. Each takes at most three system calls.
@@ -52,12 +52,12 @@ pub(crate) struct Allowance {
 }
 
 impl Allowance {
-    /// For a caller that is no request: as much work as it takes to purge `bytes`.
+    /// Allows as much work as it takes to purge `bytes`. For callers other than requests.
     pub(crate) fn unlimited(bytes: usize) -> Self {
         Self { bytes, ranges: usize::MAX, words: usize::MAX }
     }
 
-    /// The work that a request of `request_bytes` may do. It purges at most `bytes`.
+    /// Returns the work that a request of `request_bytes` may do. The request purges at most `bytes`.
     pub(crate) fn of_request(request_bytes: usize, bytes: usize) -> Self {
         let most_bytes = tuning::request_purge_bytes().max(request_bytes.saturating_add(tuning::purge_ahead_bytes()));
         Self {
@@ -80,7 +80,7 @@ impl Allowance {
     }
 }
 
-/// A call of the kernel on a range of memory.
+/// A system call on a range of memory.
 type Call = unsafe fn(*mut u8, usize) -> Result<(), Errno>;
 
 /// Which pages are resident, and which are dirty.
@@ -91,13 +91,13 @@ pub(crate) struct Residency {
     pub(crate) resident: Bitmap<'static>,
     dirty: Bitmap<'static>,
     lazy_zero_bytes: usize,
-    /// How densely zeroed memory was used so far.
+    /// How densely zeroed memory has been used so far.
     zeroed: Density,
     pub(crate) counters: ZoneCounters,
 }
 
 impl Residency {
-    /// A zone without resident pages.
+    /// Creates the state of a zone without resident pages.
     pub(crate) fn new(base: NonNull<u8>, spec: &ZoneSpec, resident: Bitmap<'static>, dirty: Bitmap<'static>) -> Self {
         Self {
             base,
@@ -120,26 +120,26 @@ impl Residency {
     }
 
     pub(crate) fn address(&self, page: usize) -> NonNull<u8> {
-        // SAFETY: a page of the zone: the offset stays inside the reservation.
+        // SAFETY: `page` is a page of the zone, so the offset stays inside the reservation.
         unsafe { self.base.add(self.bytes(page)) }
     }
 
-    /// How many of the pages `[start, start + len)` are resident.
+    /// Counts the resident pages in `[start, start + len)`.
     pub(crate) fn resident(&self, start: usize, len: usize) -> usize {
         self.resident.count(start, len)
     }
 
-    /// The bytes of the pages `[0, len)` that are resident and clean.
+    /// Returns the bytes of the pages in `[0, len)` that are resident and clean.
     pub(crate) fn clean_bytes(&self, len: usize) -> usize {
         let clean = |(start, len)| len - self.dirty.count(start, len);
         self.bytes(self.resident.set_runs(0, len).map(clean).sum())
     }
 
-    /// How many bytes of these pages are in memory; `None` if the kernel does not tell. They may be fewer than are accounted, because accounted
-    /// memory may never have been touched.
+    /// Returns how many bytes of these pages are in memory, or `None` if the kernel does not say. This may be less than the accounted
+    /// bytes, because accounted memory may never have been touched.
     pub(crate) fn bytes_in_memory(&self, start: usize, len: usize) -> Option<usize> {
         self.counters.system_call();
-        // SAFETY: asks about pages of the zone, and changes nothing.
+        // SAFETY: only queries pages of the zone, and changes nothing.
         unsafe { os::count_resident(self.address(start).as_ptr(), self.bytes(len)) }
     }
 
@@ -156,23 +156,24 @@ impl Residency {
         Some(fresh)
     }
 
-    /// Notes that the caller's pages will be written to.
+    /// Marks the caller's pages as dirty, because they will be written to.
     pub(crate) fn mark_dirty(&self, start: usize, len: usize) {
         self.dirty.set(start, len);
     }
 
-    /// Notes that the memory of the caller's pages is elsewhere now.
+    /// Records that the memory of the caller's pages was moved elsewhere.
     pub(crate) fn moved_away(&self, start: usize, len: usize) {
         accounts::unaccount(self.forget(start, len));
     }
 
-    /// Notes that the caller's pages have no memory any more. Returns the bytes that were accounted for them.
+    /// Records that the caller's pages have no memory any more. Returns the bytes that were accounted for them.
     fn forget(&self, start: usize, len: usize) -> usize {
         self.dirty.clear(start, len);
         self.bytes(self.resident.clear(start, len))
     }
 
-    /// Returns which of the caller's pages are resident, as bits from the lowest on. From now on, the caller accounts for these pages.
+    /// Returns which of the caller's pages are resident, as a bit mask (lowest page first). From now on, the caller accounts for these
+    /// pages.
     pub(crate) fn hand_over(&self, start: usize, len: usize) -> u64 {
         let resident = |&index: &usize| self.resident.has(start + index);
         let bits = (0..len).filter(resident).fold(0, |bits, index| bits | 1 << index);
@@ -188,19 +189,19 @@ impl Residency {
         }
     }
 
-    /// Has the kernel prefault those of some pages that are not in memory. Contents stay as they are, so the pages may have any owner.
+    /// Has the kernel prefault those of `pages` that are not in memory. Contents stay as they are, so any thread may own the pages.
     pub(crate) fn prefault(&self, pages: Range<usize>) {
         // SAFETY: committed pages of this zone.
         let _ = unsafe { self.call(pages, "prefault", os::prefault) };
     }
 
-    /// Has the kernel do something with pages. Counts the call, and a refusal to do `what`.
+    /// Makes a system call on pages, and counts it. If the kernel refuses, counts that too; the warning names `what`.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     ///
     /// # Safety
-    /// As for `call`, with these pages.
+    /// Same as for `call`, with these pages.
     pub(crate) unsafe fn call(&self, pages: Range<usize>, what: &str, call: Call) -> Result<(), Errno> {
         let (at, bytes) = (self.address(pages.start), self.bytes(pages.len()));
         self.counters.system_call();
@@ -231,7 +232,7 @@ impl Residency {
     /// See [`os::renew`]. Pages that are lost are no longer accounted.
     ///
     /// # Safety
-    /// As for [`purge`](Self::purge).
+    /// Same as for [`purge`](Self::purge).
     pub(crate) unsafe fn renew(&self, start: usize, len: usize) -> Result<(), NotMoved> {
         let bytes = self.bytes(len);
         self.counters.system_call();
@@ -243,10 +244,10 @@ impl Residency {
         renewed.inspect_err(|refused| self.counters.refused(refused.errno, "map fresh memory", bytes))
     }
 
-    /// As [`purge`](Self::purge), but leaves the pages accounted; `false` if the kernel refuses.
+    /// Like [`purge`](Self::purge), but leaves the pages accounted. Returns `false` if the kernel refuses.
     ///
     /// # Safety
-    /// As for [`purge`](Self::purge).
+    /// Same as for [`purge`](Self::purge).
     pub(crate) unsafe fn advise_gone(&self, start: usize, len: usize, how: Purge) -> bool {
         let purge: Call = match how {
             Purge::Now => os::discard,
@@ -272,8 +273,9 @@ impl Residency {
         }
     }
 
-    /// Whether dirty pages are zeroed by purging them. [`ZoneSpec::lazy_zero_bytes`] or more always are. Memory that was zeroed and then hardly
-    /// touched (a table with few entries) is purged when it is zeroed again. Memory that was fully used is cleared by this thread.
+    /// Whether to zero dirty pages by purging them. Pages of [`ZoneSpec::lazy_zero_bytes`] or more are always purged. Fewer pages are
+    /// purged if they were hardly touched since they were last zeroed (a table with few entries). If they were fully used, this thread
+    /// clears them.
     fn is_zeroed_by_a_purge(&self, start: usize, len: usize) -> bool {
         let bytes = self.bytes(len);
         let is_sparse = || {
@@ -287,9 +289,9 @@ impl Residency {
 
 /// Where a zone has huge pages, and where the kernel may make more.
 ///
-/// Where the arena asks for huge pages, khugepaged also makes them by itself. By the kernel's defaults, it collapses each block (the place
-/// of a huge page) of which any page is in memory. Then purged memory of the block is in memory again, although the arena does not account
-/// for it. Minutes later, the process is as large as before the purge.
+/// Where the arena asks for huge pages, khugepaged also creates them by itself. By default, it collapses each block of which any page is in
+/// memory. Then purged memory of the block is in memory again, although the arena does not account for it. Minutes later, the process is as
+/// large as before the purge.
 ///
 /// So the arena forbids a huge page in a block before it purges a part of the block. It allows a huge page there again when the zone accounts
 /// for the whole block, as runs or as free memory. Pages of slabs do not count, because the zone does not account for them.
@@ -318,7 +320,7 @@ impl HugePages {
         match self.advice {
             HugeAdvice::Ask => {
                 let border = residency.pages(self.small_pages_bytes).clamp(committed.start, committed.end);
-                // A host may make huge pages unasked, and the arena would not account for them.
+                // A host may create huge pages without being asked, and the arena would not account for them.
                 advise(residency, committed.start..border, os::forbid_huge);
                 advise(residency, border..committed.end, os::advise_huge);
             }
@@ -349,7 +351,7 @@ impl HugePages {
         self.forbidden_blocks.load(Ordering::Relaxed) > 0
     }
 
-    /// Forbids huge pages in the blocks that `pages` covers only in part. The caller owns these pages, and is about to purge them.
+    /// Forbids huge pages in the blocks that `pages` only partly covers. The caller owns these pages, and is about to purge them.
     pub(crate) fn forbid_around(&self, residency: &Residency, pages: Range<usize>) {
         if self.advice != HugeAdvice::Ask {
             return;
@@ -363,7 +365,7 @@ impl HugePages {
             if is_needed && self.forbidden_blocks.load(Ordering::Relaxed) < tuning::max_forbidden() {
                 let all = index * block..(index + 1) * block;
                 // The bit is set after the call. `allow` skips a block whose bit is clear, so it does not allow this one at the same time.
-                // The counter grows before the bit is set. So a child that is forked in between counts one too many, and its counter never
+                // The counter grows before the bit is set. So the counter of a child that is forked in between is one too high, and never
                 // drops below zero.
                 if advise(residency, all, os::forbid_huge) {
                     self.forbidden_blocks.fetch_add(1, Ordering::Relaxed);
@@ -394,37 +396,37 @@ impl HugePages {
     /// Allows huge pages again (`MADV_HUGEPAGE`) in blocks whose pages are all accounted as resident.
     fn allow_accounted(&self, residency: &Residency, index: usize, len: usize) {
         let block = residency.pages(HUGE_PAGE_BYTES);
-        // The bit is cleared after the call. A thread that wants to forbid the block in between finds the bit set, and does nothing: the
+        // The bit is cleared after the call. A thread that wants to forbid the block in between finds the bit set, and does nothing, so the
         // block may become huge this once.
         if advise(residency, index * block..(index + len) * block, os::advise_huge) {
             self.forbidden_blocks.fetch_sub(self.forbidden.clear(index, len), Ordering::Relaxed);
         }
     }
 
-    /// Gives the same advice to all of a run whose pages will move, so that the kernel merges its mappings. This applies to the part of the run
-    /// in which the arena asks for huge pages. Before Linux 6.17, the kernel moves only one mapping at a time. Later kernels move several, but a
-    /// forbidden part would stay forbidden at its new place.
+    /// Gives the same advice to a whole run whose pages will move, so that the kernel merges its mappings. This applies to the part of the
+    /// run in which the arena asks for huge pages. Before Linux 6.17, the kernel moves only one mapping at a time. Later kernels move
+    /// several, but a forbidden part would stay forbidden at its new place.
     pub(crate) fn make_one_mapping(&self, residency: &Residency, pages: Range<usize>) {
         let block = residency.pages(HUGE_PAGE_BYTES);
         let (first, end) = (pages.start / block, pages.end.div_ceil(block));
         if self.is_any_forbidden() && self.forbidden.count(first, end - first) > 0 {
             let border = residency.pages(self.small_pages_bytes);
-            // Only blocks that the run fills in part are forbidden by now, and a part of a block can't become huge.
+            // Huge pages are now forbidden only in blocks that the run partly covers, and a part of a block can't become huge.
             advise(residency, border.max(pages.start)..pages.end, os::advise_huge);
         }
     }
 }
 
-/// Gives the kernel advice on pages; `false` if it refuses.
+/// Gives the kernel advice on pages. Returns `false` if the kernel refuses.
 fn advise(residency: &Residency, pages: Range<usize>, advise: Call) -> bool {
-    // SAFETY: committed memory of the zone, which commits whole blocks; its contents stay.
+    // SAFETY: committed memory of the zone, which commits whole blocks. Advice does not change its contents.
     pages.is_empty() || unsafe { residency.call(pages, "advise on huge pages for", advise) }.is_ok()
 }
 
 // How densely memory is used.
 
-/// Decides how often to check whether memory of one length was densely used: each time while it is sparse, and ever more rarely once it was
-/// dense. Threads that race here check once too often, or once too rarely.
+/// Decides how often to check whether memory of one length was densely used: each time while it is sparse, and less and less often once it
+/// was dense. Threads that race here may check once too often, or skip a check.
 struct DensityPredictor {
     /// How many requests are assumed to be dense before the next check.
     left: AtomicU16,
@@ -432,10 +434,10 @@ struct DensityPredictor {
     granted: AtomicU16,
 }
 
-/// How many lengths are distinguished, by their binary logarithm.
+/// How many classes of lengths are distinguished, by binary logarithm.
 const KINDS: usize = 48;
 
-/// How densely memory of each length was used so far. The last buffers of a length tell what to expect of the next.
+/// How densely memory of each length has been used so far. The last buffers of a length predict the next one.
 pub(crate) struct Density([DensityPredictor; KINDS]);
 
 impl Density {
@@ -467,9 +469,9 @@ pub(crate) struct Mapped {
     ready: Bitmap<'static>,
     /// For each block: 0, the generation of the process whose thread claimed it last, or [`NEVER`].
     claims: &'static [AtomicU64],
-    /// Blocks from here on are not ready.
+    /// The end of the ready blocks: no block at or above this index is ready.
     end: AtomicUsize,
-    /// How many blocks the last pass passed over. `passed_until` is where they end.
+    /// How many blocks the last pass passed over. They end at `passed_until`.
     passed: AtomicUsize,
     passed_until: AtomicUsize,
     /// The number of all blocks that were passed over.
@@ -479,21 +481,21 @@ pub(crate) struct Mapped {
 /// The claim of a block that is foreign, or was passed over. Such a block is never ready.
 const NEVER: u64 = u64::MAX;
 
-/// A search behind an obstacle ends after this many blocks.
+/// The number of blocks after which a search behind an obstacle ends.
 const MAX_PROBES: usize = 64;
 
 /// Why blocks are not ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
-    /// Another thread is mapping one of them, or one is foreign. Blocks from `behind` on may be free. In this call, the blocks in `passed` were
-    /// found to be foreign, or passed over.
+    /// Another thread is mapping one of them, or one is foreign. Blocks from `behind` on may be free. This call found the blocks in
+    /// `passed` to be foreign, or passed over them.
     Taken { behind: usize, passed: Range<usize> },
     /// The kernel refuses memory.
     Refused,
 }
 
 impl Mapped {
-    /// No block is ready. `ready` and `claims` are clear, and have room for all blocks.
+    /// Creates the state in which no block is ready. `ready` and `claims` are clear, and have room for all blocks.
     pub(crate) const fn new(ready: Bitmap<'static>, claims: &'static [AtomicU64]) -> Self {
         Self {
             ready,
@@ -505,12 +507,12 @@ impl Mapped {
         }
     }
 
-    /// Blocks from here on are not ready. Those before may be.
+    /// Returns the end of the ready blocks. No block at or above it is ready, and blocks below it may be.
     pub(crate) fn end(&self) -> usize {
         self.end.load(atomic::Ordering::Acquire)
     }
 
-    /// How many blocks are foreign, or were passed over with them.
+    /// Counts the blocks that are foreign, or were passed over along with foreign ones.
     pub(crate) fn foreign(&self) -> usize {
         self.foreign.load(atomic::Ordering::Relaxed)
     }
@@ -520,7 +522,7 @@ impl Mapped {
         self.ready.has(block)
     }
 
-    /// The ready blocks, as runs: `(start, length)`.
+    /// Returns the ready blocks, as runs: `(start, length)`.
     pub(crate) fn ready(&self) -> impl Iterator<Item = (usize, usize)> {
         self.ready.set_runs(0, self.end())
     }
@@ -530,8 +532,8 @@ impl Mapped {
         self.claims[block].load(Ordering::SeqCst) == NEVER
     }
 
-    /// Makes blocks ready, and perhaps some behind them, up to a multiple of `step`. `map` maps blocks. Its error is [`OCCUPIED`] if something
-    /// is mapped there already.
+    /// Makes the `wanted` blocks ready, and perhaps some after them, up to a multiple of `step`. `map` maps blocks, and returns
+    /// [`OCCUPIED`] if something is mapped there already.
     ///
     /// # Errors
     /// See [`Obstacle`]. Some of the blocks may be ready then.
@@ -598,8 +600,8 @@ impl Mapped {
             let claim = &self.claims[block];
             let found = claim.load(Ordering::SeqCst);
             let is_free = found == 0 || (found != generation && found != NEVER);
-            // Readiness is checked after the claim was read. A ready block keeps its claim, so an ancestor's claim does not tell whether the
-            // block is ready. Of the threads that see the same claim, one replaces it.
+            // Readiness is checked after the claim was read. A ready block keeps its claim, so an ancestor's claim does not show whether
+            // the block is ready. Of the threads that see the same claim, only one replaces it.
             is_free
                 && !self.is_ready_by_now(block)
                 && claim.compare_exchange(found, generation, Ordering::SeqCst, Ordering::SeqCst).is_ok()
@@ -624,7 +626,7 @@ impl Mapped {
         self.ready.next_clear_within(block, block + 1).is_none()
     }
 
-    /// The first block behind a claimed one that is ready or not claimed. If the search finds none, the block at which it ended.
+    /// Returns the first block above a claimed one that is ready or not claimed, or the block at which the search ended.
     fn behind(&self, taken: usize, generation: u64) -> usize {
         let end = self.claims.len().min(taken + MAX_PROBES);
         let is_taken = |&block: &usize| {
@@ -636,7 +638,7 @@ impl Mapped {
 
     /// Finds the first foreign block among blocks that the caller claimed. Makes the blocks before it ready, and passes over it.
     fn pass_first(&self, blocks: Range<usize>, map: impl Fn(Range<usize>) -> Result<(), Errno>) -> Obstacle {
-        // `from..until` is claimed, and holds a foreign block.
+        // `from..until` is claimed, and contains a foreign block.
         let Range { start: mut from, end: mut until } = blocks;
         while until - from > 1 {
             let middle = from + (until - from) / 2;
@@ -659,9 +661,9 @@ impl Mapped {
         Obstacle::Taken { behind: passed.end, passed }
     }
 
-    /// Passes over a foreign block that the caller claimed. If it lies where the last pass ended, passes over twice as many blocks as then, but
-    /// at most half of the remaining ones. So a mapping of any length takes a few calls, and wastes at most as many addresses behind it as it is
-    /// long.
+    /// Passes over a foreign block that the caller claimed. If the block lies where the last pass ended, passes over twice as many blocks
+    /// as last time, but at most half of the remaining ones. So a foreign mapping of any length takes only a few calls, and wastes at most
+    /// its own length of addresses behind it.
     fn pass(&self, block: usize) -> Range<usize> {
         let continues = self.passed_until.load(atomic::Ordering::Relaxed) == block;
         let len = if continues { 2 * self.passed.load(atomic::Ordering::Relaxed) } else { 1 };
@@ -740,7 +742,7 @@ mod tests {
         assert!(map[3200..3500].iter().chain(&map[3501..4090]).all(|&owner| owner == OURS));
     }
 
-    /// Each request pays for a few calls, however long the foreign mapping is.
+    /// Each request pays for a few calls, no matter how long the foreign mapping is.
     #[test]
     fn a_long_foreign_mapping_is_passed_in_a_few_calls() {
         let (mapped, kernel) = (mapped(1 << 16), Kernel::new(1 << 16, &[5..6, 6..20_000]));

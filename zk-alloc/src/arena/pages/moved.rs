@@ -14,29 +14,30 @@ use crate::{os, tuning};
 /// The number of edges of moved mappings in all zones. It may be below zero for an instant, because threads change edges before they count them.
 static EDGES: AtomicIsize = AtomicIsize::new(0);
 
-/// Whether there may be more moved mappings.
+/// Whether the limit on mappings allows more moves.
 pub(crate) fn may_move() -> bool {
     EDGES.load(Ordering::Relaxed) < max_edges()
 }
 
-/// The number of edges at which moves stop. Each edge adds a mapping.
+/// Returns the number of edges at which moves stop. Each edge adds a mapping.
 fn max_edges() -> isize {
     (os::max_mappings() / tuning::moved_part()) as isize
 }
 
-/// Which pages of a zone lie in moved mappings, and where those mappings begin and end. Moves add such mappings (see [`may_move`]). When moved
-/// pages are purged or move on, a fresh mapping replaces theirs ([`Moved::renewed`]). The owner of pages changes their bits. If the owners of
-/// neighbouring pages do so at once, the bit of the edge between them may be wrong for a while. Then the count is off by one mapping.
+/// Which pages of a zone lie in moved mappings, and where those mappings begin and end. Moves add such mappings (see [`may_move`]). When
+/// moved pages are purged or move on, a fresh mapping replaces theirs ([`Moved::renewed`]). The owner of pages changes their bits. If the
+/// owners of neighbouring pages do so at the same time, the bit of the edge between them may be wrong for a while. Then the count is off by
+/// one mapping.
 pub(crate) struct Moved {
     /// The pages that lie in moved mappings.
     pub(crate) pages: Bitmap<'static>,
-    /// The pages at which such a mapping begins, or behind which one ended.
+    /// The pages at which such a mapping begins, or directly above one that ends.
     pub(crate) edges: Bitmap<'static>,
 }
 
 impl Moved {
-    /// Notes that pages were moved to the caller's run. `inner` are the edges between the mappings that they came from, counted from the start
-    /// of the run.
+    /// Records that pages were moved to the caller's run. `inner` are the edges between the mappings that they came from, counted from the
+    /// start of the run.
     pub(crate) fn moved_here(&self, start: usize, n: usize, inner: impl Iterator<Item = usize>) {
         self.pages.set(start, n);
         let gone = self.edges.clear(start, n);
@@ -45,7 +46,7 @@ impl Moved {
         count(new, gone);
     }
 
-    /// The edges inside of a run, counted from its start.
+    /// Returns the edges inside a run, counted from its start.
     pub(crate) fn inner_edges(&self, start: usize, n: usize) -> impl Iterator<Item = usize> {
         let edges = if is_any_moved() { n.saturating_sub(1) } else { 0 };
         self.edges.set_runs(start + 1, edges).flat_map(|(first, len)| first..first + len).map(move |page| page - start)
@@ -60,17 +61,17 @@ impl Moved {
         edges >= usize::from(self.is_moved_before(start)) + usize::from(self.pages.has(start + n))
     }
 
-    /// The highest run of moved pages in `within` that are not in `used`, as `(start, length)`; `None` if there is none.
+    /// Finds the highest run of moved pages in `within` that are not in `used`, as `(start, length)`.
     pub(crate) fn last_free(&self, used: Bitmap<'static>, within: Range<usize>) -> Option<(usize, usize)> {
         self.pages.last_run_without(used, within.start, within.end, usize::MAX)
     }
 
-    /// Whether a run that is freed must be purged at once, because there are many moved mappings.
+    /// Whether to purge a freed run at once, because there are many moved mappings.
     pub(crate) fn is_to_go(&self, start: usize, n: usize) -> bool {
         EDGES.load(Ordering::Relaxed) >= max_edges() / 2 && self.is_better_renewed(start, n)
     }
 
-    /// Notes that a fresh mapping replaced those of the caller's run.
+    /// Records that a fresh mapping replaced those of the caller's run.
     pub(crate) fn renewed(&self, start: usize, n: usize) {
         self.pages.clear(start, n);
         let mut gone = self.edges.clear(start + 1, n - 1);

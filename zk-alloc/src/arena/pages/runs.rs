@@ -1,4 +1,4 @@
-//! The pages of a zone, which are used or free. Finds free runs and claims them.
+//! The used and free pages of a zone. Finds free runs and claims them.
 
 use std::sync::atomic::{self, AtomicUsize};
 
@@ -9,10 +9,10 @@ use crate::tuning;
 
 /// The pages of a zone, and an index of the free page runs by length.
 ///
-/// A free run is a maximal run of clear bits in the bitmap of used pages. For each class of lengths, a [hint set](crate::arena::pages::bitmap)
-/// names the words of the bitmap in which such a free run may begin. A search visits only free runs that are long enough. Three operations make
-/// free runs, and note them: freeing a run, claiming a part of a free run, and giving up a claim. A search that finds no free run of a class in
-/// a word clears the hint, then checks once more.
+/// A free run is a maximal run of clear bits in the bitmap of used pages. For each class of lengths, a [hint
+/// set](crate::arena::pages::bitmap) names the words of the bitmap in which such a free run may begin. A search visits only free runs that
+/// are long enough. Three operations create free runs, and set hints for them: freeing a run, claiming a part of a free run, and giving up
+/// a claim. A search that finds no free run of a class in a word clears the hint, then checks once more.
 ///
 /// A search takes a bounded number of steps, however many free runs there are: it visits a bounded number of free runs and superfluous hints of
 /// each class.
@@ -21,15 +21,15 @@ pub(crate) struct Runs {
     sets: HintSets<CLASSES>,
     /// The classes whose sets may have a hint, as bits. Usually most of them have none. The models search all classes.
     hinted: AtomicU64,
-    /// Set in the models of zones and slabs, which do not index free runs: a search also finds runs without the index. The models of the bitmap
-    /// index them.
+    /// Set in the models of zones and slabs: they do not index free runs, and a search scans the bitmap instead. The models of the bitmap
+    /// use the index.
     is_off: bool,
-    /// No page from here on was ever used.
+    /// No page at or above this index was ever used.
     frontier: AtomicUsize,
 }
 
 impl Runs {
-    /// `used` is clear, so all pages are free.
+    /// Creates the runs of a zone. `used` is clear, so all pages are free.
     ///
     /// # Errors
     /// The system's error, if it grants no memory.
@@ -40,7 +40,7 @@ impl Runs {
         Ok(runs)
     }
 
-    /// As [`new`](Self::new), but free runs are not indexed.
+    /// Like [`new`](Self::new), but does not index free runs.
     pub(crate) fn without_index(used: Bitmap<'static>) -> Result<Self, Errno> {
         Ok(Self { is_off: true, ..Self::new(used)? })
     }
@@ -50,7 +50,7 @@ impl Runs {
     }
 
     /// Claims the lowest free run at or above `from` that fits `wanted`, or a higher one if many free runs below are too short. In a zone
-    /// without long free runs, it may find nothing although one of many short ones would fit.
+    /// without long free runs, it may find nothing although one of many short runs would fit.
     pub(crate) fn claim_first_fit(&self, from: usize, wanted: Wanted) -> Option<usize> {
         #[cfg(loom)]
         if self.is_off {
@@ -60,12 +60,12 @@ impl Runs {
         }
         self.claim_aligned_nearby(from, wanted)
             .or_else(|| self.claim_noted(from, wanted))
-            // Most of the hints may be superfluous.
+            // If most of the hints are superfluous, the search above gives up. This one clears any number of them.
             .or_else(|| self.claim_found(from, wanted.n, |from| self.lowest(from, wanted, usize::MAX)))
     }
 
-    /// As [`claim_first_fit`](Self::claim_first_fit), for runs shorter than their alignment, which is at most a word of the bitmap. Reads
-    /// a few words only. Between such runs lie many free runs that are too short or not aligned, and the index would visit them one by one.
+    /// Like [`claim_first_fit`](Self::claim_first_fit), for runs shorter than their alignment, which is at most a word of the bitmap. Reads
+    /// only a few words. Through the index, the search would visit the many free runs that are too short or not aligned, one by one.
     fn claim_aligned_nearby(&self, from: usize, Wanted { n, align, skew }: Wanted) -> Option<usize> {
         if n >= align || align > WORD_BITS || skew != 0 {
             return None;
@@ -73,12 +73,12 @@ impl Runs {
         self.claim_found(from, n, |from| self.used.next_aligned(from, n, align, tuning::aligned_scan_words()))
     }
 
-    /// As [`claim_first_fit`](Self::claim_first_fit), but clears a bounded number of superfluous hints.
+    /// Like [`claim_first_fit`](Self::claim_first_fit), but clears a bounded number of superfluous hints.
     pub(crate) fn claim_noted(&self, from: usize, wanted: Wanted) -> Option<usize> {
         self.claim_found(from, wanted.n, |from| self.lowest(from, wanted, tuning::max_probes_per_bin()))
     }
 
-    /// Claims the run that `search` finds, and searches again if another thread was faster.
+    /// Claims the run that `search` finds, and searches again if another thread claims it first.
     fn claim_found(&self, from: usize, n: usize, search: impl Fn(usize) -> Option<usize>) -> Option<usize> {
         loop {
             let start = search(from)?;
@@ -88,8 +88,8 @@ impl Runs {
         }
     }
 
-    /// Claims a free run at or above `from` whose pages are all in `resident`. Visits up to [`tuning::max_resident_probes`] free runs, the short
-    /// ones first. Examines up to [`PROBED_PAGES`] of each (more if the request needs more), and `beyond` more.
+    /// Claims a free run at or above `from` whose pages are all in `resident`. Visits up to [`tuning::max_resident_probes`] free runs, the
+    /// short ones first. Examines up to [`PROBED_PAGES`] pages of each (more if the request needs more), plus `beyond` pages.
     pub(crate) fn claim_resident(
         &self,
         from: usize,
@@ -119,7 +119,8 @@ impl Runs {
                 true
             }
             Err(taken) => {
-                // Another thread may have seen the bits of the failed claim, and treated these pages as used. So they are noted once more.
+                // Another thread may have seen the bits of the failed claim, and treated these pages as used. So this thread sets their
+                // hints once more.
                 let end = (taken + 1).next_multiple_of(WORD_BITS).min(start + n);
                 self.note_within(start, end - start);
                 false
@@ -153,13 +154,13 @@ impl Runs {
         }
     }
 
-    /// The classes from `class` on that may have a hint.
+    /// Returns the classes from `class` on that may have a hint.
     fn classes_from(&self, class: usize) -> impl Iterator<Item = usize> {
         let hinted = if cfg!(loom) { low_bits(CLASSES) } else { self.hinted.load(Ordering::SeqCst) };
         each_bit(hinted & !low_bits(class))
     }
 
-    /// Clears the mark of a class of which a search found no hint. As for each hint, it checks once more afterwards.
+    /// Clears the bit of a class in which a search found no hint. As with each hint, checks once more afterwards.
     fn found_none(&self, class: usize) {
         let set = self.sets.set(class);
         if !cfg!(loom) && set.is_empty() {
@@ -170,7 +171,7 @@ impl Runs {
         }
     }
 
-    /// Notes the free runs in `[start, start + n)`, of which some bits became clear, or were set for an instant.
+    /// Sets hints for the free runs in `[start, start + n)`, where some bits became clear, or were set for an instant.
     fn note_within(&self, start: usize, n: usize) {
         if self.is_off() {
             return;
@@ -188,7 +189,7 @@ impl Runs {
         }
     }
 
-    /// The end of the free run around a clear page, at most `reach` pages on.
+    /// Returns the end of the free run around a clear page. Looks at most `reach` pages ahead.
     fn end_of(&self, clear: usize, reach: usize) -> usize {
         let last = self.used.len().min(clear.saturating_add(reach));
         self.used.next_set(clear, last.min(self.frontier())).unwrap_or(last)
@@ -198,7 +199,7 @@ impl Runs {
         self.frontier.load(atomic::Ordering::SeqCst)
     }
 
-    /// Notes what is left of a free run on both sides of `[start, start + n)`, which was claimed.
+    /// Sets hints for what is left of a free run on both sides of the claimed `[start, start + n)`.
     fn note_rest(&self, start: usize, n: usize) {
         if start > 0 {
             self.note_within(start - 1, 1);
@@ -208,19 +209,19 @@ impl Runs {
         }
     }
 
-    /// The free runs that begin in a word, with their ends. A free run is measured up to `reach` pages.
+    /// Returns the free runs that begin in a word, with their ends. Measures each up to `reach` pages.
     fn in_word(&self, word: usize, reach: usize) -> impl Iterator<Item = (usize, usize)> {
         self.measured(word, self.used.begins_of_clear(word), reach)
     }
 
-    /// The free runs that begin at these bits of a word, as far as they are still free.
+    /// Returns the free runs that begin at these bits of a word and are still free.
     fn measured(&self, word: usize, begins: u64, reach: usize) -> impl Iterator<Item = (usize, usize)> {
         let starts = each_bit(begins).map(move |bit| word * WORD_BITS + bit);
         starts.map(move |start| (start, self.end_of(start, reach))).filter(|&(start, end)| start < end)
     }
 
-    /// The lowest free run of a class that begins in `from..until`. Clears at most `hints` superfluous hints, and subtracts their number from
-    /// it.
+    /// Finds the lowest free run of a class that begins in `from..until`. Clears at most `hints` superfluous hints, and reduces `hints` by
+    /// their number.
     fn first(
         &self,
         class: usize,
@@ -241,7 +242,7 @@ impl Runs {
                 return None;
             }
             let is_of_class = |&(start, end): &(usize, usize)| class_of(end - start) == class;
-            // A free run below `from` may be what the hint is for. It is not measured, because the caller may have just visited it.
+            // The hint may be for a free run below `from`. That run is not measured, because the caller may have just visited it.
             let begins = self.used.begins_of_clear(word);
             let below = low_bits(from.saturating_sub(word * WORD_BITS).min(WORD_BITS));
             let mut is_hinted = begins & below != 0;
@@ -254,8 +255,8 @@ impl Runs {
             if !is_hinted {
                 *hints = hints.checked_sub(1)?;
                 set.clear(word);
-                // A free run may have been noted before the hint was cleared. Or the thread that noted it measured a longer run, and noted only
-                // that class.
+                // Another thread may have set this hint for a new free run just before it was cleared. Or that thread measured a longer
+                // run, and set only the hint of that length's class.
                 #[cfg(not(loom))]
                 self.in_word(word, reach).for_each(|(start, end)| self.note(start, end));
                 #[cfg(loom)]
@@ -267,13 +268,13 @@ impl Runs {
         }
     }
 
-    /// The part of a free run from `from` on, if the run begins there or below.
+    /// Returns the part of a free run from `from` on, if the run begins there or below.
     fn across(&self, from: usize, reach: usize) -> Option<(usize, usize)> {
         (from > 0).then(|| (from, self.end_of(from, reach))).filter(|&(start, end)| start < end)
     }
 
-    /// The lowest place for a request at or above `from`, among some free runs of each class. Clears at most `max_hints` superfluous hints of
-    /// each class.
+    /// Finds the lowest place for a request at or above `from`, among some free runs of each class. Clears at most `max_hints` superfluous
+    /// hints of each class.
     fn lowest(&self, from: usize, wanted: Wanted, max_hints: usize) -> Option<usize> {
         if self.is_off() {
             return None;
@@ -298,13 +299,13 @@ impl Runs {
                 at = start + 1;
             }
         }
-        // The pages behind the frontier are a free run that no search misses.
+        // The pages beyond the frontier are free, and the search finds them without a hint.
         if lowest == usize::MAX { wanted.place_in(from.max(self.frontier()), self.len()) } else { Some(lowest) }
     }
 
-    /// Visits up to `max_visits` free runs at or above `from`, the short ones first, until `place_in` finds a place in one. The part of a free
-    /// run that begins below `from` comes last. `place_in` gets up to [`PROBED_PAGES`] of a free run (more if the request needs more), and
-    /// `beyond` more.
+    /// Visits up to `max_visits` free runs at or above `from`, the short ones first, until `place_in` finds a place in one. The part of a
+    /// free run that begins below `from` comes last. `place_in` gets up to [`PROBED_PAGES`] pages of a free run (more if the request needs
+    /// more), plus `beyond` pages.
     fn shortest(
         &self,
         from: usize,
@@ -338,8 +339,8 @@ impl Runs {
     }
 }
 
-/// The number of length classes. Each length up to 7 pages has its own class. Beyond, there are four classes per doubling. The last class has
-/// all free runs of [`LONG`] pages or more.
+/// The number of length classes. Each length up to 7 pages has its own class. Beyond, there are four classes per doubling. The last class
+/// holds all free runs of [`LONG`] pages or more.
 #[cfg(not(loom))]
 const CLASSES: usize = 37;
 /// The models have two classes, so that a search takes few loads: shorter than [`LONG`], and all others.
@@ -353,7 +354,7 @@ const PER_DOUBLING: usize = 4;
 /// A search for resident memory reads at most this many pages of a free run, or as many as the request needs.
 const PROBED_PAGES: usize = 1024;
 
-/// The class of free runs of a length.
+/// Returns the class of free runs of a length.
 const fn class_of(len: usize) -> usize {
     if len >= LONG {
         return CLASSES - 1;
@@ -378,12 +379,12 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// `n` pages anywhere.
+    /// Asks for `n` pages anywhere.
     pub(crate) const fn anywhere(n: usize) -> Self {
         Self { n, align: 1, skew: 0 }
     }
 
-    /// The first such place in the free run `start..end`.
+    /// Returns the first such place in the free run `start..end`.
     pub(crate) fn place_in(self, start: usize, end: usize) -> Option<usize> {
         let place = (start + self.skew).next_multiple_of(self.align) - self.skew;
         (place + self.n <= end).then_some(place)
@@ -394,7 +395,7 @@ impl Wanted {
 mod tests {
     use super::*;
 
-    /// The shortest free run of a class.
+    /// Returns the length of the shortest free run of a class.
     const fn min_len(class: usize) -> usize {
         if class < EXACT {
             return class;

@@ -1,9 +1,9 @@
-//! A zone: a part of the region, cut into pages of one size, handed out in runs. A zone's page is as large as the kernel's; only the zone of
-//! huge runs has larger ones.
+//! A zone: a part of the region, cut into pages of one size, which it hands out in runs. Its pages are as large as the kernel's; only the
+//! zone of huge runs has larger ones.
 //!
 //! A page is *used* (the thread that set its bit owns it) or free. It is *committed* (readable and writable) if the zone has [`Mapped`] its
-//! block. [`Residency`] has the state of the memory behind each page. A run is used from before its address is returned until after the address
-//! was freed. That is the invariant of the crate.
+//! block. [`Residency`] holds the state of the memory behind each page. A run is marked used before its address is returned, and stays so
+//! until after the address is freed. That is the central invariant of the crate.
 #![allow(unsafe_code, reason = "hands out memory, commits it, prefaults it, purges it, and withholds it from a child")]
 
 use std::ops::Range;
@@ -70,7 +70,7 @@ unsafe impl Send for Zone {}
 unsafe impl Sync for Zone {}
 
 impl Zone {
-    /// A zone at `base`, which is a multiple of a page.
+    /// Creates a zone at `base`, which is a multiple of a page.
     ///
     /// # Safety
     /// The addresses that the bitmaps describe lie within one [`AddressRange`](crate::os::AddressRange), and belong to no other zone. The
@@ -154,7 +154,7 @@ impl Zone {
         self.hand_out(start, bytes, contents, Limit::Peak).ok()
     }
 
-    /// Makes a committed run that the caller owns ready for its new owner. On failure, the run is free again.
+    /// Prepares a committed run that the caller owns for its new owner. On failure, the run is free again.
     fn hand_out(&self, start: usize, bytes: usize, contents: Contents, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         let pages = self.pages(bytes);
         let fresh = self.make_usable(start, pages, limit)?;
@@ -167,8 +167,8 @@ impl Zone {
         Ok(self.address(start))
     }
 
-    /// Hands out a slab, which is aligned to its length and may hold anything. Also returns which of its pages are resident, as bits: the slab
-    /// accounts for them from now on.
+    /// Hands out a slab, which is aligned to its length and may hold anything. Also returns which of its pages are resident, as a bit mask;
+    /// the slab accounts for them from now on.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -240,20 +240,20 @@ impl Zone {
         self.runs.claim_first_fit(behind, wanted)
     }
 
-    /// The first page behind the range that is kept from long runs, if this run is long and touches that range.
+    /// Returns the first page above the range that is kept from long runs, if this run is long and touches that range.
     fn first_behind_kept(&self, run_use: RunUse, start: usize, pages: usize) -> Option<usize> {
         let kept = layout::kept_from_long_runs(self.spec.small_region_bytes, self.capacity_bytes());
         let (from, until) = (self.pages(kept.start), self.pages(kept.end));
         (run_use == RunUse::LongRun && start < until && from < start + pages).then_some(until)
     }
 
-    /// The first page that a run of this use may have. Even if the system granted little address space, three quarters of it are open to all
-    /// uses.
+    /// Returns the first page that a run of this use may have. Even if the system granted little address space, three quarters of it are
+    /// open to all uses.
     fn first_of(&self, run_use: RunUse) -> usize {
         self.pages(layout::kept_from(run_use, self.spec.small_region_bytes)).min(self.runs.len() / 4)
     }
 
-    /// The pages of a run, their alignment, and how far the zone's start lies behind a multiple of that.
+    /// Returns the pages of a run, their alignment, and how far the zone's start lies above a multiple of that alignment.
     fn wanted(&self, bytes: usize, align: usize) -> Wanted {
         let align = self.pages(self.spec.run_align(bytes, align)).next_power_of_two();
         let first = self.base.addr().get() >> self.spec.page_bytes.trailing_zeros();
@@ -275,12 +275,12 @@ impl Zone {
         Some(start)
     }
 
-    /// Frees runs that the caller takes out of caches, if this is their zone; `false` if there are none.
+    /// Frees runs that the caller takes out of caches, if they belong to this zone. Returns `false` if there are none.
     pub(crate) fn release_runs(&self, cached: impl Iterator<Item = Run>) -> bool {
         self.spec.is_cached && cached.map(|run| self.release_run(run)).count() > 0
     }
 
-    /// Frees cached runs for a thread that needs memory of `pages` pages; with many threads, the runs of some.
+    /// Frees cached runs for a thread that needs `pages` pages of memory. With many threads, frees the runs of only some of them.
     fn release_some_cached(&self, pages: usize) -> bool {
         self.release_runs(front::take_some_runs(pages))
     }
@@ -297,8 +297,8 @@ impl Zone {
         gate::tick();
     }
 
-    /// Frees pages that the caller owns. Purges them at once if more is resident than may stay, or if there are too many mappings. Of a long
-    /// run, purges what exceeds the memory that the program [uses again](accounts::bytes_beyond_reuse).
+    /// Frees pages that the caller owns. Purges them at once if more is resident than may stay, or if there are too many mappings. Purges
+    /// the part of a long run that exceeds the memory that the program [uses again](accounts::bytes_beyond_reuse).
     fn free_pages(&self, start: usize, pages: usize) {
         let beyond_reuse = if layout::is_long_run(self.bytes(pages)) { accounts::bytes_beyond_reuse() } else { 0 };
         // SAFETY: the caller's pages were handed out, so they are committed, and nobody needs their contents.
@@ -331,7 +331,7 @@ impl Zone {
         Ok(fresh)
     }
 
-    /// As [`make_usable`](Self::make_usable), but prefaults nothing.
+    /// Like [`make_usable`](Self::make_usable), but prefaults nothing.
     fn account(&self, start: usize, pages: usize, limit: Limit) -> Result<usize, Shortage> {
         let Some(fresh) = self.residency.account(start, pages, limit) else {
             self.runs.release(start, pages);
@@ -345,7 +345,7 @@ impl Zone {
     /// Frees a run. A short one may go into this thread's cache.
     ///
     /// # Safety
-    /// `at` came from [`claim`](Self::claim) and is `bytes` long by now; nobody uses it any more.
+    /// `at` came from [`claim`](Self::claim) and is now `bytes` long; nobody uses it any more.
     #[inline]
     pub(crate) unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
         let pages = self.pages(bytes);
@@ -365,32 +365,32 @@ impl Zone {
         self.spec.is_cached && !layout::is_long_run(bytes)
     }
 
-    /// The length of a run of `bytes`, in whole pages.
+    /// Returns `bytes` rounded up to whole pages.
     pub(crate) fn run_bytes(&self, bytes: usize) -> usize {
         self.bytes(self.pages(bytes))
     }
 
-    /// Bytes of address space.
+    /// Returns the zone's bytes of address space.
     pub(crate) fn capacity_bytes(&self) -> usize {
         self.bytes(self.runs.len())
     }
 
-    /// The zone's first address.
+    /// Returns the zone's first address.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// The size of a page, in bytes.
+    /// Returns the size of a page, in bytes.
     pub(crate) fn page_bytes(&self) -> usize {
         self.spec.page_bytes
     }
 
-    /// The zone's counters.
+    /// Returns the zone's counters.
     pub(crate) fn counters(&self) -> &ZoneCounters {
         &self.residency.counters
     }
 
-    /// Which page an address lies in.
+    /// Returns the page that an address lies in.
     pub(crate) fn index(&self, at: NonNull<u8>) -> usize {
         self.page_at(at.addr().get())
     }
@@ -411,7 +411,7 @@ impl Zone {
         self.residency.address(page)
     }
 
-    /// Whether the zone has mapped memory at an address in its range. Elsewhere in the range, other mappings may lie.
+    /// Whether the zone has mapped memory at an address in its range. Other mappings may lie elsewhere in the range.
     #[inline(always)]
     pub(crate) fn owns(&self, at: NonNull<u8>) -> bool {
         self.mapped.is_ready((at.addr().get() - self.base.addr().get()) / HUGE_PAGE_BYTES)
@@ -419,12 +419,12 @@ impl Zone {
 
     // Making the zone's address space accessible, block by block (see [`memory`](crate::arena::pages::memory)).
 
-    /// Makes the caller's run accessible. If something else is in the way, takes the next run behind it that can be made accessible, and frees
-    /// the caller's. Returns the run that the caller owns now. On failure, it owns none.
+    /// Makes the caller's run accessible. If something is in the way, frees the caller's run, and takes the next one above that can be made
+    /// accessible. Returns the run that the caller owns now. On failure, the caller owns none.
     ///
     /// # Errors
-    /// [`Shortage::Full`] if there is none, or if more than [`tuning::max_foreign_probes`] foreign mappings are in the way: the next request
-    /// continues behind them. [`Shortage::Refused`] if the kernel refuses memory.
+    /// [`Shortage::Full`] if there is no such run, or if more than [`tuning::max_foreign_probes`] foreign mappings are in the way; the next
+    /// request continues above them. [`Shortage::Refused`] if the kernel refuses memory.
     fn commit_or_move(&self, mut start: usize, run_use: RunUse, wanted: Wanted) -> Result<usize, Shortage> {
         let (pages, mut probes) = (wanted.n, 0);
         loop {
@@ -466,8 +466,8 @@ impl Zone {
         reached
     }
 
-    /// Frees pages that the caller owns and that could not be made accessible. Those in foreign blocks stay used for good, so that no search
-    /// finds them again.
+    /// Frees pages that the caller owns and that could not be made accessible. Pages in foreign blocks stay used for good, so that no
+    /// search finds them again.
     fn give_up(&self, start: usize, pages: usize) {
         let (block, end) = (self.block_pages(), start + pages);
         let mut from = start;
@@ -497,7 +497,7 @@ impl Zone {
         }
     }
 
-    /// Treats all of the zone as committed, for the models of loom, which have memory of their own.
+    /// Treats all of the zone as committed, for the loom models, which have memory of their own.
     #[cfg(loom)]
     pub(crate) fn assume_committed(&self) {
         self.huge.advise(&self.residency, 0..self.runs.len());
@@ -505,33 +505,33 @@ impl Zone {
         self.mapped.reach(all, || 1, || 1, |_| Ok(())).expect("nothing is in the way");
     }
 
-    /// Bytes that were prefaulted, and not handed out since.
+    /// Returns the bytes that were prefaulted, and not handed out since.
     pub(crate) fn prefaulted_bytes(&self) -> usize {
         self.residency.clean_bytes(self.mapped_end())
     }
 
-    /// Bytes for which the kernel has pages; `None` if it does not tell.
+    /// Returns the bytes for which the kernel has pages, or `None` if it does not say.
     pub(crate) fn kernel_bytes(&self) -> Option<usize> {
         let block = self.block_pages();
         self.mapped.ready().map(|(start, len)| self.residency.bytes_in_memory(start * block, len * block)).sum()
     }
 
-    /// Bytes of address space in which other mappings lie, as far as the zone found them.
+    /// Returns the bytes of address space in which the zone has found other mappings.
     pub(crate) fn foreign_bytes(&self) -> usize {
         self.mapped.foreign() * HUGE_PAGE_BYTES
     }
 
-    /// Pages from here on are not mapped.
+    /// Returns the end of the mapped pages. No page at or above it is mapped.
     fn mapped_end(&self) -> usize {
         (self.mapped.end() * self.block_pages()).min(self.runs.len())
     }
 
-    /// Pages of a block, the place of a huge page.
+    /// Returns the pages of a block, an aligned range that one huge page can back.
     fn block_pages(&self) -> usize {
         self.pages(HUGE_PAGE_BYTES)
     }
 
-    /// The number of blocks by which the zone grows at once.
+    /// Returns the number of blocks by which the zone grows at once.
     fn step_blocks(&self) -> usize {
         let half = self.bytes(self.mapped_end()) / 2;
         let bytes = half.clamp(tuning::min_commit_bytes(), tuning::max_commit_bytes()).next_power_of_two();
@@ -556,8 +556,7 @@ impl Zone {
     // Prefaulting: if the first touch of a run or a slab would fault in a whole huge page, the zone faults it in at once, and accounts for all
     // of it. In small pages it prefaults nothing (docs/experiments/ablation.md).
 
-    /// Prefaults the blocks (places of huge pages) that the caller's run begins and ends in. Those between them are left to the threads
-    /// that touch them.
+    /// Prefaults the blocks that the caller's run begins and ends in. Leaves the blocks between them to the threads that touch them.
     fn prefault_edges(&self, start: usize, pages: usize) {
         let (last, end, block) = (start + pages - 1, start + pages, self.block_pages());
         self.prefault_around(start, start..end);
@@ -587,16 +586,16 @@ impl Zone {
         }
     }
 
-    /// Prefaults the caller's pages, `own`, together with the rest of their block. It claims the rest for that time, because only an owner
-    /// may account for it.
+    /// Prefaults the caller's pages, `own`, together with the rest of their block. Claims the rest for that time, because only an owner may
+    /// account for pages.
     fn prefault_block(&self, block: Range<usize>, own: Range<usize>) {
         let mut paged = own.clone();
         let mut is_short = false;
-        // If the claim fails, another thread or a slab has the page, and accounts for it. (Or a claim of another thread is failing at this
+        // If the claim fails, another thread or a slab owns the page, and accounts for it. (Or another thread's claim is failing at this
         // moment. Then the page is accounted when it is handed out.)
         let mut claim = |&page: &usize| {
             let claimed = self.residency.resident(page, 1) == 0 && self.runs.try_claim(page, 1);
-            // The kernel faults in the huge page whether it is accounted or not, so the headroom does not bound it.
+            // The kernel faults in the huge page whether it is accounted or not, so the headroom does not limit this.
             if claimed && self.residency.account(page, 1, Limit::Cap).is_none() {
                 self.runs.release(page, 1);
                 is_short = true;
@@ -616,12 +615,12 @@ impl Zone {
         }
         self.huge.allow(&self.residency, own.clone());
         // The zone prefaults explicitly, although the first touch would fault in a huge page. The kernel may have no huge page, or may have
-        // split this one before: then pages that are accounted as resident would not be. The rest is freed only afterwards, so that no other thread purges it
-        // first.
+        // split this one before. Then some pages that are accounted as resident would not be. The rest is freed only afterwards, so that no
+        // other thread purges it first.
         self.residency.prefault(paged.clone());
         self.runs.release(paged.start, own.start - paged.start);
         self.runs.release(own.end, paged.end - own.end);
-        // The huge page also made memory resident for which the cap has no room.
+        // The huge page also made memory resident that does not fit below the cap.
         if is_short {
             let calls = self.purge_unaccounted(self.address(block.start), self.bytes(block.len()));
             (0..calls).for_each(|_| self.counters().system_call());
@@ -638,7 +637,7 @@ impl Zone {
         if self.make_usable(start, pages, Limit::Cap).is_err() {
             return 0;
         }
-        // A refusal is counted, and warned of once.
+        // `call` counts a refusal, and warns once.
         let _ = Populate { zone: self, start, pages }.on_threads(threads);
         self.runs.release(start, pages);
         self.bytes(pages)
@@ -651,7 +650,7 @@ impl Zone {
         self.huge.are_asked(self.bytes(page)) && !self.huge.is_forbidden(&self.residency, page)
     }
 
-    /// Forbids huge pages in the blocks that these pages of the caller's slab cover only in part. The caller is about to purge the pages.
+    /// Forbids huge pages in the blocks that these pages of the caller's slab only partly cover. The caller is about to purge the pages.
     pub(crate) fn forbid_huge_at(&self, at: *mut u8, bytes: usize) {
         let start = self.page_at(at.addr());
         self.huge.forbid_around(&self.residency, start..start + self.pages(bytes));
@@ -659,9 +658,9 @@ impl Zone {
 
     // Changing the length of a run, in place or elsewhere.
 
-    /// Hands out a run of at least `bytes` bytes for the contents of another run, which is `len` bytes long. Also returns whether the contents
-    /// must be copied: because the first `len` bytes of the new run are all resident, or do not read as zeroes, or there are too many mappings.
-    /// The caller counts the request.
+    /// Hands out a run of at least `bytes` bytes for the contents of another run, which is `len` bytes long. Also returns whether the
+    /// contents must be copied. They must if the first `len` bytes of the new run are all resident or do not read as zeroes, or if there
+    /// are too many mappings. The caller counts the request.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -700,8 +699,8 @@ impl Zone {
         }
     }
 
-    /// Claims a run with free addresses behind it, so that it can grow in place. Claims a run without these if addresses are scarce, or if more
-    /// pages of that run are resident.
+    /// Claims a run with free addresses behind it, so that it can grow in place. Claims a run without free addresses behind it if addresses
+    /// are scarce, or if more pages of that run are resident.
     fn claim_to_grow_on(&self, bytes: usize, align: usize) -> Option<usize> {
         let pages = self.pages(bytes);
         let resident = |start: usize| self.residency.resident(start, pages);
@@ -735,10 +734,10 @@ impl Zone {
         None
     }
 
-    /// Changes the length of a run in place; `false` if it can't grow there. Shrinking never fails.
+    /// Changes the length of a run in place. Returns `false` if it can't grow there. Shrinking never fails.
     ///
     /// # Safety
-    /// `at` came from [`claim`](Self::claim) and is `old_bytes` long by now. If the run shrinks, nobody uses the part that is cut off.
+    /// `at` came from [`claim`](Self::claim) and is now `old_bytes` long. If the run shrinks, nobody uses the part that is cut off.
     pub(crate) unsafe fn resize(&self, at: NonNull<u8>, old_bytes: usize, new_bytes: usize) -> bool {
         let (old, new) = (self.pages(old_bytes), self.pages(new_bytes));
         let start = self.index(at);
@@ -765,7 +764,7 @@ impl Zone {
     /// Frees a run whose pages were moved elsewhere.
     ///
     /// # Safety
-    /// As for [`release`](Self::release); the kernel has taken all pages of the run.
+    /// Same as for [`release`](Self::release); the kernel has taken all pages of the run.
     pub(crate) unsafe fn release_moved(&self, at: NonNull<u8>, bytes: usize) {
         let (start, pages) = (self.index(at), self.pages(bytes));
         self.huge.forbid_around(&self.residency, start..start + pages);
@@ -781,14 +780,14 @@ impl Zone {
         self.release_pages(start, pages);
     }
 
-    /// Notes that `len` bytes were moved from `from`, a place in the zone `old`, to the caller's run.
+    /// Records that `len` bytes were moved from `from`, a place in the zone `old`, to the caller's run.
     pub(crate) fn moved_here(&self, to: NonNull<u8>, len: usize, old: &Self, from: NonNull<u8>) {
         let (start, pages) = (self.index(to), self.pages(len));
         let inner = old.moved.inner_edges(old.index(from), old.pages(len)).map(|page| self.pages(old.bytes(page)));
         self.moved.moved_here(start, pages, inner);
     }
 
-    /// Keeps the caller's run used for good, because another mapping may lie in a gap of it.
+    /// Keeps the caller's run used for good, because another mapping may lie in a gap of the run.
     pub(crate) fn abandon(&self, at: NonNull<u8>, bytes: usize) {
         let (start, pages) = (self.index(at), self.pages(bytes));
         self.residency.moved_away(start, pages);
@@ -803,14 +802,14 @@ impl Zone {
 
     // Purging a zone's free memory.
 
-    /// Purges free memory, from the top address down, until the allowance is spent or no free memory is resident. Returns how many bytes were
-    /// purged. A trim that has read as many words as it may stops there, and the next trim continues from there.
+    /// Purges free memory, from the top address down, until the allowance is spent or no free memory is resident. Returns how many bytes
+    /// were purged. A trim stops where it has read as many words as it may, and the next trim continues there.
     pub(crate) fn trim(&self, allowance: &mut Allowance, how: Purge) -> usize {
         let resident = self.residency.resident;
         let top = self.mapped_end();
         let begun = take_place(&self.trimmed_to, top);
         let mut gone = 0;
-        // First what lies below the place where the last trim stopped, then the rest.
+        // The trim first visits the pages below the place where the last one stopped, then the rest.
         for Range { start: lowest, mut end } in [0..begun, begun..top] {
             while end > lowest && !allowance.is_spent() {
                 let from = end.saturating_sub(allowance.words.saturating_mul(WORD_BITS)).max(lowest);
@@ -823,21 +822,21 @@ impl Zone {
                 }
                 allowance.spend(0, 0, (end - from) / WORD_BITS + 1);
                 if from > lowest {
-                    // All words that this trim may read are read, so it ends.
+                    // This trim has read all the words that it may, so it ends.
                     self.trimmed_to.store(from, Ordering::Relaxed);
                 }
                 end = from;
             }
         }
-        // Hardly any process moves pages. Without the check, each such request would search the zone for nothing.
+        // Hardly any process moves pages. Without this check, each trim would search the zone for nothing.
         if how == Purge::Now && moved::is_any_moved() {
             self.renew_purged(allowance);
         }
         gone
     }
 
-    /// The accounted bytes for which the kernel has no pages. Asks only about resident runs of a huge page or more. Stops when it has found
-    /// about `left` bytes in memory, and the next call continues there.
+    /// Returns the accounted bytes for which the kernel has no pages. Asks only about resident runs of a huge page or more. Stops when it
+    /// has found about `left` bytes in memory, and the next call continues there.
     pub(crate) fn untouched_bytes(&self, left: &mut usize) -> usize {
         let end = self.mapped_end();
         let begun = self.asked_to.swap(0, Ordering::Relaxed).min(end);
@@ -851,7 +850,7 @@ impl Zone {
             if self.bytes(len) >= HUGE_PAGE_BYTES {
                 let Some(in_memory) = self.residency.bytes_in_memory(start, len) else { break };
                 untouched += self.bytes(len) - in_memory.min(self.bytes(len));
-                // Asking takes time, too.
+                // The query itself takes time, too.
                 *left = left.saturating_sub(in_memory.max(self.bytes(len) / 16));
             }
         }
@@ -896,8 +895,8 @@ impl Zone {
         gone
     }
 
-    /// Claims those parts of a run that are free and have at least `min_pages`, and calls `claimed` with each of them. The caller owns
-    /// them from then on.
+    /// Claims those parts of a run that are free and have at least `min_pages` pages, and calls `claimed` with each of them. From then on,
+    /// the caller owns them.
     fn claim_parts(&self, start: usize, len: usize, min_pages: usize, claimed: &mut impl FnMut(usize, usize)) {
         if len < min_pages {
             return;
@@ -915,7 +914,7 @@ impl Zone {
     /// mappings. Returns how many bytes were purged.
     ///
     /// # Safety
-    /// As for [`Residency::purge`].
+    /// Same as for [`Residency::purge`].
     unsafe fn purge_and_free(&self, start: usize, pages: usize, how: Purge) -> usize {
         if how == Purge::Now && self.moved.is_better_renewed(start, pages) {
             self.huge.forbid_around(&self.residency, start..start + pages);
@@ -936,13 +935,13 @@ impl Zone {
         gone
     }
 
-    /// Replaces the mappings of the caller's pages by a fresh one, and gives it the advice for its place.
+    /// Replaces the mappings of the caller's pages with a fresh one, and repeats the advice for their place.
     ///
     /// # Errors
     /// See [`os::renew`].
     ///
     /// # Safety
-    /// As for [`Residency::purge`].
+    /// Same as for [`Residency::purge`].
     unsafe fn renew(&self, start: usize, pages: usize) -> Result<(), NotMoved> {
         // SAFETY: upheld by the caller.
         let renewed = unsafe { self.residency.renew(start, pages) };
@@ -955,11 +954,11 @@ impl Zone {
         renewed
     }
 
-    /// Purges pages. With [`Purge::Now`], first forbids huge pages in the blocks that they cover only in part. Returns how many bytes were
+    /// Purges pages. With [`Purge::Now`], first forbids huge pages in the blocks that they only partly cover. Returns how many bytes were
     /// purged.
     ///
     /// # Safety
-    /// As for [`Residency::purge`].
+    /// Same as for [`Residency::purge`].
     unsafe fn purge(&self, start: usize, pages: usize, how: Purge) -> usize {
         if how == Purge::Now {
             self.huge.forbid_around(&self.residency, start..start + pages);
@@ -968,8 +967,8 @@ impl Zone {
         unsafe { self.residency.purge(start, pages, how) }
     }
 
-    /// Purges the free memory of `[at, at + bytes)` that is not accounted as resident. The kernel may have brought it into memory. Returns
-    /// the number of system calls. Callers count them if a thread of the program makes them.
+    /// Purges the free memory of `[at, at + bytes)` that is not accounted as resident, but that the kernel may have brought into memory.
+    /// Returns the number of system calls. Callers count them if a thread of the program makes them.
     pub(crate) fn purge_unaccounted(&self, at: NonNull<u8>, bytes: usize) -> usize {
         let (start, pages) = (self.index(at), self.pages(bytes));
         if self.residency.resident(start, pages) == pages {
@@ -1014,7 +1013,7 @@ impl Zone {
         }
     }
 
-    /// The part of a run whose withholding splits no huge page.
+    /// Returns the part of a run that can be withheld without splitting a huge page.
     fn without_split_blocks(&self, run: Range<usize>) -> Range<usize> {
         if !self.huge.are_asked(self.bytes(run.start)) {
             return run;
@@ -1024,8 +1023,8 @@ impl Zone {
         start..(run.end / block * block).max(start)
     }
 
-    /// Claims those parts of a run that are free and have at least `min_bytes`, and calls `claimed` with each of them. The caller owns
-    /// them from then on.
+    /// Claims those parts of a run that are free and have at least `min_bytes`, and calls `claimed` with each of them. From then on, the
+    /// caller owns them.
     pub(crate) fn claim_to_withhold(
         &self,
         run: Range<usize>,
@@ -1036,10 +1035,10 @@ impl Zone {
         self.claim_parts(run.start, run.len(), self.pages(min_bytes.max(1)), &mut claimed);
     }
 
-    /// Makes a range read as zeroes in a forked child, instead of being inherited.
+    /// Makes a forked child read zeroes in a range instead of inheriting it.
     ///
     /// # Errors
-    /// The system's. After `ENOMEM`, a part of the range may be withheld.
+    /// The system's error. After `ENOMEM`, a part of the range may be withheld.
     ///
     /// # Safety
     /// The caller owns the range, and nobody needs its contents. The caller calls [`stop_withholding`](Self::stop_withholding) afterwards, even
@@ -1085,7 +1084,7 @@ pub(crate) struct Populate<'a> {
 }
 
 impl<'a> Populate<'a> {
-    /// A run that was just claimed.
+    /// Takes a run that was just claimed.
     ///
     /// # Safety
     /// `at` came from [`Zone::claim`] of this zone with these `bytes`, and only the caller knows of it.
