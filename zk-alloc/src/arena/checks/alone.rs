@@ -76,7 +76,7 @@ fn a_claim_of_this_process_stands_until_its_claimant_withdraws_it() {
     assert!(front::enter().is_none());
 }
 
-/// A thread that fetched more blocks although its cache has some would hold both.
+/// A thread that fetches more blocks although its cache has some would hold more than it needs.
 #[test]
 fn after_a_stale_claim_is_dropped_cached_blocks_are_used_before_others_are_fetched() {
     let Some(arena) = alone() else { return };
@@ -105,7 +105,7 @@ fn another_threads_cache_is_emptied_only_after_a_fence() {
                 done.wait();
             }
         });
-        // The cached bytes before a trim and after it, with the other thread idle.
+        // Returns the cached bytes before and after a trim, with the other thread idle.
         let trimmed = || {
             filled.wait();
             let before = arena::cached_bytes();
@@ -151,7 +151,7 @@ fn a_partly_resident_place_reads_as_zeroes_before_pages_move_to_it() {
     assert_eq!((place, is_copied), (first, true), "a copy to resident memory takes no faults");
 }
 
-/// Each move splits a mapping, and a process that may have no more mappings can't even start a thread.
+/// Each move splits a mapping, and a process at its limit of mappings can't even start a thread.
 #[test]
 #[cfg(target_os = "linux")]
 fn moves_stop_before_the_process_runs_out_of_mappings() {
@@ -214,7 +214,7 @@ mod threads {
         unsafe { RESIDENT.dealloc(RESIDENT.alloc(layout), layout) };
     }
 
-    /// How many caches walks visit during [`REQUESTS`] requests, all of which take memory that is not resident.
+    /// Counts the caches that walks visit during [`REQUESTS`] requests, all of which take memory that is not resident.
     fn visits_of_growth(bytes: usize) -> usize {
         let layout = Layout::from_size_align(bytes, 8).expect("a small layout");
         let before = VISITS.load(Ordering::Relaxed);
@@ -240,7 +240,7 @@ mod threads {
             barrier.wait();
             while_they_live();
             barrier.wait();
-            // The end of a scope does not wait for destructors.
+            // The end of a scope does not wait for thread-exit destructors.
             threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
         });
     }
@@ -264,8 +264,8 @@ mod threads {
         with_threads(|| {
             for pages in [2, 10] {
                 let visits = visits_of_growth(pages * 4096);
-                // A request looks for cached runs, and pays for a walk that notes the peak. Blocks are fetched in batches, from slabs that are
-                // claimed as a whole.
+                // A request looks for cached runs, and pays for a walk that records the peak. Blocks are fetched in batches, from slabs
+                // that are claimed as a whole.
                 let most = REQUESTS * 4 * tuning::visits_a_page() * (pages + 1);
                 assert!(visits <= most, "{visits} visits in {REQUESTS} requests of {pages} pages");
             }

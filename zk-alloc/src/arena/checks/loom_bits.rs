@@ -15,7 +15,7 @@ use crate::sync::{AtomicU64, Ordering};
 
 const BITS: usize = 128;
 
-/// Without `sync::watched`, loom skips this order of accesses.
+/// Without `sync::watched`, loom would skip this order of accesses.
 #[test]
 fn loom_tries_a_change_before_a_load_of_another_thread() {
     let seen = std::sync::Arc::new(std::sync::Mutex::new(std::collections::HashSet::new()));
@@ -40,7 +40,7 @@ struct Run {
     memory: Uses,
 }
 
-/// A model in which all bits are set except those of `free`, so that it stays small. In the end, the same number of bits is set.
+/// Returns a model in which all bits are set except those in `free`, so that it stays small. In the end, the same number of bits is set.
 fn with_free(free: Range<usize>, model: impl Fn(&Arc<Run>) + Sync + Send + 'static) -> impl Fn() + Sync + Send {
     move || {
         let run = Arc::new(Run { bits: Bitmap::new(words(BITS / 64)), memory: Uses::default() });
@@ -93,7 +93,7 @@ fn three_threads_that_want_the_same_run_own_it_in_turn() {
 
 #[test]
 fn a_claim_that_fails_releases_only_the_bits_that_it_set() {
-    // The second thread's bit is in the way of the first thread, which must not free it for the third.
+    // The second thread's bit can make the claim of the first thread fail. The first thread must not free that bit for the third.
     let model = |run: &Arc<Run>| {
         beside_two(run, |a| a.claim_exactly(62, 4), |b| b.claim_exactly(65, 1), || run.claim_exactly(65, 1));
     };
@@ -115,17 +115,17 @@ fn bits_that_two_threads_set_are_counted_once() {
     });
 }
 
-/// A zone of `len` words of pages, all of them used.
+/// Creates a zone of `len` words of pages, all of them used.
 fn full_zone(len: usize) -> Arc<Runs> {
     let runs = Runs::new(Bitmap::new(words(len))).expect("memory");
     assert!(runs.try_claim(0, 64 * len));
     Arc::new(runs)
 }
 
-/// A run that is freed while another thread searches is noted, so that the next search finds it.
+/// A run that is freed while another thread searches gets a hint, so that the next search finds it.
 #[test]
 fn a_run_that_is_freed_while_another_thread_passes_over_it_is_found_afterwards() {
-    // The interruptions, where the search begins (maybe within the run), and the parts in which one thread or two free the run.
+    // The number of interruptions, where the search begins (maybe within the run), and the parts in which one or two threads free the run.
     let cases: [(usize, usize, &'static [(usize, usize)]); 5] = [
         (4, 0, &[(0, 16)]),
         (4, 0, &[(64, 16)]),
@@ -196,12 +196,12 @@ struct Places {
     full: &'static [AtomicU64],
 }
 
-/// The indices of the places. Two are in one word of the lowest level. A third is in the same word of the level above, and two are in another
-/// word of that level. None is in a first word: a search reads that word whatever the levels above say.
+/// The indices of the places. Two are in one word of the lowest level. A third is in the same word of the level above, and two are in
+/// another word of that level. None is in a first word, which a search reads no matter what the levels above say.
 const INDICES: [usize; 5] = [70, 71, 140, 64 * 64 + 70, 64 * 64 + 140];
 
 impl Places {
-    /// All places are empty. The places in `hinted` have hints.
+    /// Creates empty places. The places in `hinted` have hints.
     fn new(hinted: &[usize]) -> Arc<Self> {
         let len = 64 * 64 + 192;
         let places = Self { hints: HintSet::new(words(bitmap::words_for(len)), len), full: words(INDICES.len()) };
@@ -219,7 +219,7 @@ impl Places {
         }
     }
 
-    /// The work of a thread that found nothing at a place.
+    /// Does the work of a thread that found nothing at a place.
     fn clear(&self, place: usize) {
         self.hints.clear(INDICES[place]);
         if self.full[place].load(Ordering::SeqCst) != 0 {
@@ -227,7 +227,7 @@ impl Places {
         }
     }
 
-    /// The indices with hints, as a search finds them one after the other.
+    /// Returns the indices with hints, in the order in which a search finds them.
     fn search(&self) -> impl Iterator<Item = usize> {
         let mut from = 0;
         std::iter::from_fn(move || self.hints.first(from).inspect(|found| from = found + 1))
@@ -316,7 +316,7 @@ impl Blocks {
         Err(OCCUPIED)
     }
 
-    /// Makes blocks ready, the first free ones at or above `from`.
+    /// Makes the first free blocks at or above `from` ready.
     fn reach(&self, mut from: usize, len: usize, generation: u64) {
         while from + len <= BLOCKS {
             match self.mapped.reach(from..from + len, || 2, || generation, |blocks| self.map(blocks)) {

@@ -63,7 +63,7 @@ impl Threads {
         cache.take_first(CLASS, 0).for_each(|block| self.use_for_good(block));
     }
 
-    /// Takes the blocks that idle threads cache, as another thread.
+    /// As another thread, takes the blocks that idle threads cache.
     fn claim_all(&self) {
         let fence_other_threads = || {
             fence(Ordering::SeqCst);
@@ -134,7 +134,7 @@ fn without_a_fence_a_claimant_empties_only_its_own_cache() {
     });
 }
 
-/// A thread exits while another begins, which may acquire its cache. A third thread claims the cache.
+/// A thread exits while another one starts, which may acquire its cache. A third thread claims the cache.
 #[test]
 fn exiting_thread_cache_is_adopted() {
     with_threads(2, |threads, cache| {
@@ -149,7 +149,7 @@ fn exiting_thread_cache_is_adopted() {
     });
 }
 
-/// The exiting thread takes nothing out, as if a signal had interrupted it in its cache.
+/// The exiting thread takes nothing out, as if a signal had interrupted it while it used its cache.
 #[test]
 fn blocks_left_in_a_cache_belong_to_its_next_owner() {
     with_threads(4, |threads, cache| {
@@ -187,7 +187,7 @@ fn no_thread_acquires_a_cache_before_its_exiting_owner_forgot_it() {
 
 const UNIT_BYTES: usize = 16 << 10;
 
-/// The run with number `index`.
+/// Returns the run with number `index`.
 fn run(index: usize) -> Run {
     Run::new((index + 1) * UNIT_BYTES, UNIT_BYTES).expect("a whole unit")
 }
@@ -213,7 +213,7 @@ impl Threads {
         Some(run)
     }
 
-    /// Takes the cached run as another thread, which owns it from then on.
+    /// As another thread, takes the cached run, which that thread owns from then on.
     fn take_run(&self) {
         self.caches[0].take_runs().for_each(|run| self.write(run));
     }
@@ -230,7 +230,7 @@ fn a_cached_run_goes_to_one_thread() {
     });
 }
 
-/// The owner frees one run after the other. Each is cached, displaced, or taken by another thread, and never two of these.
+/// The owner frees one run after the other. Exactly one thing happens to each: it is cached, displaced, or taken by another thread.
 #[test]
 fn a_displaced_run_goes_to_one_thread() {
     with_threads(4, |threads, cache| {

@@ -23,7 +23,7 @@ const PAGE_BYTES: usize = 4 << 10;
 const SHORT: Class = Class::of(1, 1);
 const LONG: Class = Class::of(classes::MAX_BYTES, 1);
 
-/// How many blocks of this class lie in a page.
+/// Returns how many blocks of this class lie in a page.
 fn in_a_page(class: Class) -> usize {
     PAGE_BYTES / class.block_bytes()
 }
@@ -39,7 +39,7 @@ struct Slabs {
 }
 
 impl Slabs {
-    /// A zone with room for `room` slabs.
+    /// Creates a zone with room for `room` slabs.
     fn new(memory: Memory, room: usize) -> Arc<Self> {
         let model = memory.zone(HugeAdvice::Leave, room * SLAB_ZONE_PAGES);
         let table = SlabTable::new(&model.zone).expect("memory for tables");
@@ -63,7 +63,7 @@ impl Slabs {
         self.memory.write(first..first + pieces);
     }
 
-    /// The place of a block.
+    /// Returns the place of a block.
     fn at(&self, block: usize) -> *mut usize {
         self.model.zone.base().as_ptr().with_addr(block).cast()
     }
@@ -278,7 +278,7 @@ fn a_page_that_is_purged_while_its_blocks_come_and_go_is_accounted_as_long_as_it
     });
 }
 
-/// Every owner of a free block may purge the page behind the last block.
+/// Every owner of a free block may purge the page after the last block.
 #[test]
 fn the_page_behind_the_last_block_is_taken_off_the_account_once() {
     with_slabs(3, 1, |slabs| {
@@ -298,7 +298,7 @@ fn a_slab_that_is_retired_while_it_is_purged_is_accounted_once() {
         slabs.make_resident();
         let last = slabs.take(SHORT, 1);
         beside(slabs, Slabs::purge, || slabs.put(SHORT, &last));
-        // A slab returns to its zone with the pages that the purge left. The zone accounts by its own pages, and touches none.
+        // A slab returns to its zone with the pages that the purge left. The zone accounts in units of its own pages, and touches none.
         assert!(slabs.model.accounted_bytes() >= slabs.model.bytes_in_memory());
     });
 }
@@ -327,7 +327,7 @@ fn a_page_that_becomes_free_during_a_purge_is_purged_by_the_next() {
     });
 }
 
-/// The purging thread follows a hint to a slab that becomes one of the other class, whose blocks lie on other pages.
+/// The purging thread follows a hint to a slab that becomes a slab of the other class, whose blocks lie on other pages.
 #[test]
 fn a_purge_that_follows_a_stale_hint_spares_the_blocks_of_another_class() {
     with_slabs(3, 1, |slabs| {

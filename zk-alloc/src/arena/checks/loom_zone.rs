@@ -15,7 +15,7 @@ use crate::os;
 
 const PAGE_BYTES: usize = 4 << 10;
 
-/// Pages of a block, the place of a huge page, in the models of prefaulting.
+/// The number of pages in a block, a range that one huge page can back, in the models of prefaulting.
 const BLOCK: usize = 4;
 
 impl Model {
@@ -23,7 +23,7 @@ impl Model {
         let bytes = pages * self.zone.page_bytes();
         let at = self.zone.claim(bytes, 1, contents, Limit::Cap, || None).ok()?;
         if contents == Contents::Zeroed {
-            // SAFETY: claimed above, and initialised by the kernel at least.
+            // SAFETY: claimed above, and at least initialised by the kernel.
             let memory = unsafe { std::slice::from_raw_parts(at.as_ptr(), bytes) };
             assert!(memory.iter().all(|&byte| byte == 0), "zeroed memory holds something else");
         }
@@ -73,7 +73,7 @@ fn zeroed_memory_is_zero_while_another_thread_trims() {
     for how in [Purge::Now, Purge::Lazily] {
         with_dirty_zone(3, move |model| {
             beside(model, move |other| other.trim(how), || model.pass(1, Contents::Zeroed));
-            // The kernel may take lazily purged memory at any time.
+            // The kernel may take back lazily purged memory at any time.
             assert!(how == Purge::Lazily || model.accounted_bytes() == model.bytes_in_memory());
         });
     }
@@ -122,7 +122,8 @@ fn a_cached_run_is_taken_by_its_thread_or_freed_by_another() {
 }
 
 /// Runs a model with a zone of this many blocks, without resident memory. The zone asks for huge pages, so a run is prefaulted with its
-/// block. If the system has no huge page left, a part of a block may be accounted that is not in memory. In the end, all blocks are free.
+/// block. If the system has no huge page left, a part of a block may be accounted although it is not in memory. In the end, all blocks are
+/// free.
 fn with_blocks(blocks: usize, model: impl Fn(&Arc<Model>) + Sync + Send + 'static) {
     with_memory(os::HUGE_PAGE_BYTES / BLOCK, 2, move |memory| {
         let zone = Arc::new(memory.zone(HugeAdvice::Ask, blocks * BLOCK));

@@ -1,8 +1,8 @@
 //! Shared parts of the loom models.
 //!
-//! Loom runs a model in every interleaving with up to a number of interruptions, and with every value that a load may see. A model runs the real
-//! code: only its atomics are loom's (`sync`), and its memory is real. A loom `UnsafeCell` stands for the owners' uses of memory. If two threads
-//! use it without an order between them, loom fails the run, so that a missing Acquire or Release shows.
+//! Loom runs a model in every interleaving with up to a given number of interruptions, and with every value that a load may see. A model
+//! runs the real code on real memory: only its atomics are loom's (`sync`). A loom `UnsafeCell` stands for the owners' uses of memory. If
+//! two threads use it without an order between them, loom fails the run, so that a missing Acquire or Release shows.
 #![allow(unsafe_code, reason = "cells stand for memory")]
 
 use std::collections::HashMap;
@@ -23,8 +23,8 @@ use crate::arena::pages::zone::{Contents, Zone};
 use crate::os;
 use crate::sync::AtomicU64;
 
-/// Runs a model in every interleaving with at most `interruptions` switches away from a thread that could go on. Three threads that retry have
-/// too many interleavings to run them all.
+/// Runs a model in every interleaving with at most `interruptions` switches away from a thread that could continue. Three threads that
+/// retry have too many interleavings to run all of them.
 pub(super) fn bounded(interruptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(interruptions));
@@ -54,7 +54,7 @@ pub(super) fn beside<T: Send + Sync + 'static, R>(
     result
 }
 
-/// As [`beside`], with two others.
+/// Like [`beside`], with two other threads.
 pub(super) fn beside_two<T: Send + Sync + 'static, R>(
     shared: &LoomArc<T>,
     one: impl FnOnce(&T) + Send + 'static,
@@ -64,7 +64,7 @@ pub(super) fn beside_two<T: Send + Sync + 'static, R>(
     beside(shared, one, || beside(shared, other, own))
 }
 
-/// `len` words of 64 bits, all of them zero.
+/// Returns `len` words of 64 bits, all of them zero.
 pub(super) fn words(len: usize) -> &'static [AtomicU64] {
     Box::leak((0..len).map(|_| AtomicU64::new(0)).collect())
 }
@@ -79,7 +79,7 @@ unsafe impl Send for Uses {}
 unsafe impl Sync for Uses {}
 
 impl Uses {
-    /// Writes to parts of memory, which belong to the caller.
+    /// Writes to parts of memory that belong to the caller.
     pub(super) fn write(&self, pieces: Range<usize>) {
         for piece in pieces {
             let cell = self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(piece).or_default().clone();
@@ -92,19 +92,19 @@ impl Uses {
 /// The number of pages of a zone. Each of its bitmaps is one word.
 pub(super) const PAGES: usize = 64;
 
-/// The memory of a zone, which all runs of a model use, one after the other.
+/// The memory of a zone, which all executions of a model use, one after the other.
 #[derive(Clone, Copy)]
 pub(super) struct Memory {
     base: NonNull<u8>,
     page_bytes: usize,
 }
 
-// SAFETY: an address. The models check who may use the memory behind it.
+// SAFETY: `base` is only an address. The models check who may use the memory behind it.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
-/// As [`bounded`], with memory for zones. Runs one model at a time, because there is one account of resident memory.
+/// Like [`bounded`], with memory for zones. Runs one model at a time, because there is one account of resident memory.
 pub(super) fn with_memory(page_bytes: usize, interruptions: usize, model: impl Fn(Memory) + Sync + Send + 'static) {
     static ALONE: Mutex<()> = Mutex::new(());
     // This function holds the lock, not the model, because a model that fails is never dropped.
@@ -117,7 +117,7 @@ pub(super) fn with_memory(page_bytes: usize, interruptions: usize, model: impl F
 }
 
 impl Memory {
-    /// A new zone over the memory, which is not resident. Only the first `free` pages are free.
+    /// Creates a zone over the memory, which is not resident. Only the first `free` pages are free.
     pub(super) fn zone(self, huge: HugeAdvice, free: usize) -> Model {
         let spec = ZoneSpec {
             page_bytes: self.page_bytes,
@@ -128,7 +128,7 @@ impl Memory {
             growth_room: 1,
             is_cached: false,
         };
-        // SAFETY: the reservation of this model, which nobody uses between two of its runs.
+        // SAFETY: the reservation of this model, which nobody uses between two executions.
         unsafe { os::discard(self.base.as_ptr(), PAGES * self.page_bytes).expect("memory of this model") };
         accounts::set_max(usize::MAX);
         let resident_bytes = accounts::resident_bytes();
@@ -136,7 +136,7 @@ impl Memory {
         let bits = [(); 5].map(|()| Bitmap::new(words(1)));
         bits[0].try_claim(free, PAGES - free).expect("an empty bitmap");
         let block_bits = [(); 2].map(|()| Bitmap::new(words(1)));
-        // SAFETY: a reservation that outlives the model, used by one run of it at a time, and fresh bitmaps.
+        // SAFETY: a reservation that outlives the model, used by one execution of it at a time, and fresh bitmaps.
         let zone = unsafe { Zone::new(self.base, spec, bits, block_bits, claims) }.expect("memory for tables");
         zone.assume_committed();
         Model { zone, free, resident_bytes }
@@ -151,14 +151,14 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Bytes that were accounted since the zone was made.
+    /// Returns the bytes that were accounted since the zone was created.
     pub(super) fn accounted_bytes(&self) -> usize {
         accounts::resident_bytes() - self.resident_bytes
     }
 
-    /// Bytes of the zone that are in memory, as the kernel says.
+    /// Returns the bytes of the zone that are in memory, according to the kernel.
     pub(super) fn bytes_in_memory(&self) -> usize {
-        // SAFETY: asks about pages of the zone.
+        // SAFETY: only queries pages of the zone.
         unsafe { os::count_resident(self.zone.base().as_ptr(), self.zone.capacity_bytes()) }
             .expect("a system that tells")
     }

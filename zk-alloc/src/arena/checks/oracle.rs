@@ -31,7 +31,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The runs of `true` in `[start, start + n)`.
+/// Returns the runs of `true` in `[start, start + n)`.
 fn runs(bits: &[bool], start: usize, n: usize) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for at in (start..start + n).filter(|&at| bits[at]) {
@@ -48,7 +48,7 @@ fn free_runs(bits: &[bool]) -> usize {
     runs(&free, 0, free.len()).len()
 }
 
-/// The places where a claim fits.
+/// Returns the places where a claim fits.
 fn places(bits: &[bool], from: usize, Wanted { n, align, skew }: Wanted) -> impl Iterator<Item = usize> {
     let fits = move |&start: &usize| (start + skew) % align == 0 && !bits[start..start + n].contains(&true);
     (from..(BITS + 1).saturating_sub(n)).filter(fits)
@@ -96,7 +96,7 @@ fn step(bitmap: Bitmap<'_>, bits: &mut [bool], op: Op) {
     }
 }
 
-/// The operations of a zone on its runs: it claims a run, or releases a part of one.
+/// Generates the operations of a zone on its runs: claiming a run, or releasing a part of one.
 fn zone_op() -> impl Strategy<Value = Op> {
     let length = || prop_oneof![2 => 1..70usize, 2 => 1..BITS + 2];
     prop_oneof![
@@ -109,7 +109,7 @@ fn zone_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// As [`step`], for a zone that searches its index of free runs.
+/// Like [`step`], for a zone that searches its index of free runs.
 fn zone_step(zone: &Runs, bits: &mut [bool], op: Op) {
     match op {
         Op::ClaimFirstFit(from, wanted) => {
@@ -165,7 +165,8 @@ proptest! {
     }
 }
 
-/// Below the free run that fits, more free runs are too short than a search visits. So the search takes a free run of a longer class.
+/// Below the free run that fits lie more free runs that are too short than a search visits. So the search takes a free run of a longer
+/// class.
 #[test]
 fn after_many_free_runs_that_are_too_short_a_search_takes_one_of_a_longer_class() {
     const RUN_PAGES: usize = 14;
@@ -182,26 +183,26 @@ fn after_many_free_runs_that_are_too_short_a_search_takes_one_of_a_longer_class(
     assert_eq!(zone.claim_first_fit(0, Wanted::anywhere(RUN_PAGES)), Some(0));
 }
 
-/// A bitmap of `bits` bits, in words that all have the value `word`.
+/// Creates a bitmap of `bits` bits, in words that all have the value `word`.
 fn bitmap(bits: usize, word: u64) -> Bitmap<'static> {
     Bitmap::new(Box::leak((0..Bitmap::words_for(bits)).map(|_| AtomicU64::new(word)).collect()))
 }
 
-/// A zone of `pages` pages, all of them used.
+/// Creates a zone of `pages` pages, all of them used.
 fn full_zone(pages: usize) -> Runs {
     let zone = Runs::new(bitmap(pages, 0)).expect("memory");
     assert!(zone.try_claim(0, pages));
     zone
 }
 
-/// How many words `work` reads and writes, and its result.
+/// Returns how many words `work` reads and writes, and its result.
 fn steps_of<R>(work: impl FnOnce() -> R) -> (usize, R) {
     steps::take();
     let result = work();
     (steps::take(), result)
 }
 
-/// The most words that a search may read besides the words of the run itself.
+/// The maximum number of words that a search may read besides the words of the run itself.
 const MAX_STEPS: usize = 4_000;
 const PAGES: usize = 8 << 20;
 
@@ -214,7 +215,7 @@ fn a_search_visits_a_bounded_number_of_free_runs_of_each_length() {
         assert!(zone.try_claim(0, PAGES - 4 * n - align));
         let count = (PAGES / 2 / (run_pages + 1)).min(40_000);
         for index in 0..count {
-            // None is aligned.
+            // None of these runs is aligned.
             zone.release(index * (run_pages + 1) + 1, run_pages);
         }
         let (steps, found) = steps_of(|| zone.claim_first_fit(0, Wanted { n, align, skew: 0 }));
@@ -237,7 +238,7 @@ fn a_search_for_short_aligned_runs_reads_a_bounded_number_of_words() {
     }
 }
 
-/// A request purges a few MiB of free memory, however long a free run is.
+/// A request purges a few MiB of free memory, no matter how long a free run is.
 #[test]
 fn a_part_of_a_free_run_is_found_without_reading_the_rest_of_the_run() {
     let (resident, used) = (bitmap(PAGES, u64::MAX), bitmap(PAGES, 0));
@@ -259,7 +260,7 @@ fn no_request_reads_all_of_a_full_zone() {
     assert_eq!(zone.claim_first_fit(0, Wanted::anywhere(100)), Some(PAGES - 128));
 }
 
-/// Other threads claimed these runs, and left their hints.
+/// The runs are claimed, but their hints are left.
 #[test]
 fn a_search_clears_a_bounded_number_of_superfluous_hints() {
     let zone = full_zone(PAGES);

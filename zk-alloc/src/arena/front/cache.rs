@@ -1,7 +1,7 @@
 //! One thread's cache.
 //!
-//! The owner uses the blocks of its cache by plain loads and stores, behind an asymmetric fence: it sets its flag, then looks for a remote
-//! claim. Other threads must claim the cache to take its blocks. Any thread may take the runs.
+//! The owner uses the blocks of its cache with plain loads and stores, behind an asymmetric fence: it sets its flag, then checks for a
+//! remote claim. Other threads must claim the cache to take its blocks. Any thread may take the runs.
 #![allow(
     unsafe_code,
     reason = "hands out memory, reads a table that outlives all threads, and thread-local memory that lasts as long as its thread"
@@ -26,7 +26,7 @@ pub(crate) type Blocks = [AtomicU64; classes::PLACES];
 
 // A page run that a thread caches, in one word.
 
-/// A run of pages: the number of its first page, and in the lowest bits how many pages it has, in pages of 4 KiB.
+/// A run of 4 KiB pages: the number of its first page and, in the lowest bits, the number of its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run(NonZeroU64);
 
@@ -35,7 +35,7 @@ const PAGE_SHIFT: u32 = 12;
 const LENGTH_BITS: u32 = 19;
 
 impl Run {
-    /// `None` if the run does not consist of whole pages, or is too long.
+    /// Packs a run into a word. Returns `None` if the run does not consist of whole pages, or is too long.
     pub(crate) fn new(address: usize, bytes: usize) -> Option<Self> {
         const PAGE_BYTES: usize = 1 << PAGE_SHIFT;
         let (page, pages) = (address as u64 >> PAGE_SHIFT, bytes as u64 >> PAGE_SHIFT);
@@ -60,20 +60,20 @@ impl Run {
     }
 }
 
-/// The most runs that a thread caches; a power of two.
+/// The maximum number of runs that a thread caches; a power of two.
 const RUNS: usize = if cfg!(loom) { 1 } else { 4 };
 
-/// How many runs a thread caches.
+/// Returns how many runs a thread caches.
 #[inline(always)]
 fn places() -> usize {
     tuning::caches_runs().clamp(1, RUNS)
 }
 
-/// A freed block is compared with this many of the blocks that were cached last, to detect a double free.
+/// The number of most recently cached blocks that a freed block is compared with, to detect a double free.
 #[cfg(feature = "c-api")]
 const LAST: usize = 3;
 
-/// The cache of one thread. All zeroes is a cache that never had an owner.
+/// The cache of one thread. An all-zero value is a cache that never had an owner.
 #[repr(C, align(128))]
 #[cfg_attr(loom, derive(Default))]
 pub(crate) struct Cache {
@@ -81,7 +81,7 @@ pub(crate) struct Cache {
     owned: AtomicU8,
     /// 1 while the owner uses the cache. Only the owner writes it.
     owner_flag: AtomicU8,
-    /// While a thread claims the cache, the generation of the claimant's process; 0 otherwise.
+    /// The process generation of the thread that claims the cache; 0 if none does.
     remote_claim: AtomicU64,
     /// Cached blocks, by class.
     counts: [AtomicU8; classes::TABLE],
@@ -90,7 +90,7 @@ pub(crate) struct Cache {
     batch_sizes: [AtomicU8; classes::TABLE],
     /// The addresses of the cached blocks; null before the cache's first owner.
     pub(super) blocks: AtomicPtr<Blocks>,
-    /// The cached runs; zero is none.
+    /// The cached runs; 0 stands for none.
     runs: [AtomicU64; RUNS],
     /// The place for the next run: the place of the run that was taken last, or the one after the run that was put in last.
     next_run: AtomicU8,
@@ -103,7 +103,7 @@ pub(crate) struct Cache {
     returned_bytes: AtomicU64,
     /// The number of this cache among all caches.
     pub(super) index: AtomicUsize,
-    /// How many requests `block_allocations` counts too many (see [`Cache::tick_within`]).
+    /// The number by which `block_allocations` exceeds the requests (see [`Cache::tick_within`]).
     jumped_allocations: AtomicU64,
     /// The cache that the claimant of this one claimed before it. Only the claimant uses it.
     pub(super) claimed_before: AtomicPtr<Cache>,
@@ -124,7 +124,7 @@ impl Deref for Entered<'_> {
 impl Drop for Entered<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Pairs with the Acquire of `is_in_use`: a claimant sees all that is cached.
+        // Pairs with the Acquire of `is_in_use`: a claimant sees everything that is cached.
         self.0.owner_flag.store(0, Ordering::Release);
     }
 }
@@ -150,7 +150,7 @@ impl Add for Totals {
     }
 }
 
-/// Adds to a sum that only the calling thread writes. So a load and a store are exact.
+/// Adds to a sum that only the calling thread writes, so a load and a store suffice.
 #[inline(always)]
 fn add(sum: &AtomicU64, more: u64) {
     sum.store(sum.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
@@ -163,13 +163,13 @@ impl Cache {
         unsafe { MaybeUninit::zeroed().assume_init() }
     }
 
-    /// A cache of a model, which has no owner yet, but room for blocks.
+    /// Creates the cache of a model, with room for blocks and without an owner.
     #[cfg(loom)]
     pub(crate) fn new() -> Self {
         Self { blocks: AtomicPtr::new(Box::into_raw(Box::default())), ..Self::default() }
     }
 
-    /// Makes the calling thread the owner; `false` if another thread is.
+    /// Makes the calling thread the owner. Returns `false` if another thread owns the cache.
     pub(crate) fn try_acquire(&self) -> bool {
         // Acquire pairs with the Release of `disown`: this thread sees what the last owner left in the cache.
         self.owned.load(Ordering::Relaxed) == 0
@@ -181,15 +181,15 @@ impl Cache {
         self.owned.load(Ordering::SeqCst) != 0
     }
 
-    /// Ends the ownership. SeqCst, which includes Release. One thread disowns a cache, then sets its hint. Another clears that hint, then reads
-    /// whether the cache has an owner. The two must not miss each other.
+    /// Ends the ownership. SeqCst includes Release. It also orders two threads: one disowns a cache, then sets its hint; the other clears
+    /// that hint, then checks whether the cache has an owner. At least one of them must see the other's change.
     pub(crate) fn disown(&self) {
         self.owned.store(0, Ordering::SeqCst);
     }
 
-    /// Releases the cache of an exiting owner: calls `empty` with it, then `forget`, and only then `give_up`, after which another thread may
-    /// acquire it. If another thread claims the cache at this moment, or a signal interrupted its owner in it, the contents stay for the next
-    /// owner.
+    /// Releases the cache of an exiting owner: calls `empty` with it, then `forget`, and only then `give_up`, after which another thread
+    /// may acquire it. If another thread claims the cache at this moment, or a signal interrupted the owner while it used the cache, the
+    /// contents stay for the next owner.
     pub(crate) fn release(&self, empty: impl FnOnce(&Self), forget: impl FnOnce(), give_up: impl FnOnce(&Self)) {
         if let Some(entered) = self.enter() {
             empty(&entered);
@@ -198,7 +198,8 @@ impl Cache {
         give_up(self);
     }
 
-    /// Enters the cache, for its owner. `None` if a signal interrupted the owner in the cache, or while another thread claims the cache.
+    /// Enters the cache, for its owner. Returns `None` if a signal interrupted the owner while it used the cache, or while another thread
+    /// claims the cache.
     #[inline(always)]
     pub(crate) fn enter(&self) -> Option<Entered<'_>> {
         if self.owner_flag.load(Ordering::Relaxed) != 0 {
@@ -212,8 +213,8 @@ impl Cache {
         if self.remote_claim.load(Ordering::Acquire) == 0 { Some(entered) } else { None }
     }
 
-    /// Keeps other claimants out, and the owner from its next entry on. `false` if another thread claims the cache. `by` is the generation of
-    /// the process.
+    /// Claims the cache: keeps other claimants out, and the owner too from its next attempt to enter. Returns `false` if another thread
+    /// claims the cache. `by` is the generation of the process.
     pub(crate) fn claim(&self, by: u64) -> bool {
         self.remote_claim.compare_exchange(0, by, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
@@ -231,15 +232,15 @@ impl Cache {
         }
     }
 
-    /// Whether the owner may be using the cache without having seen the claim. Call it after the fence.
+    /// Whether the owner may be using the cache without having seen the claim. Call this after the fence.
     pub(crate) fn is_in_use(&self) -> bool {
         self.owner_flag.load(Ordering::Acquire) != 0
     }
 
     #[inline(always)]
     fn place(&self, class: Class, index: usize) -> &AtomicU64 {
-        // SAFETY: set before the first owner enters the cache, to a table that is never unmapped. Callers have entered the cache, or claimed it
-        // because it holds blocks.
+        // SAFETY: `blocks` is set before the first owner enters the cache, to a table that is never unmapped. Callers have entered the
+        // cache, or claimed it because it holds blocks.
         let blocks = unsafe { &*self.blocks.load(Ordering::Relaxed) };
         // The remainder saves a bounds check. It changes no valid index.
         &blocks[(class.first_place() + index) % classes::PLACES]
@@ -258,9 +259,9 @@ impl Cache {
         self.block_allocations.load(Ordering::Relaxed) % every == every - 1
     }
 
-    /// Has one of the next `requests` requests for blocks take the slow path. For that, the count of requests jumps to just before a multiple of
-    /// [`tuning::tick_requests`]. [`block_totals`](Self::block_totals) subtracts the jumps again. A separate limit would cost each pair of
-    /// requests more than a nanosecond.
+    /// Has one of the next `requests` requests for blocks take the slow path. To that end, the count of requests jumps to just below a
+    /// multiple of [`tuning::tick_requests`]. [`block_totals`](Self::block_totals) subtracts the jumps again. A separate limit would cost
+    /// each pair of requests more than a nanosecond.
     pub(crate) fn tick_within(&self, requests: usize) {
         let every = tuning::tick_requests().max(1) as u64;
         let last = every.saturating_sub(1 + requests as u64);
@@ -279,7 +280,7 @@ impl Cache {
         Some(block)
     }
 
-    /// Caches a block; `false` if there is no room.
+    /// Caches a block. Returns `false` if there is no room.
     #[inline(always)]
     pub(crate) fn push(&self, class: Class, block: u64) -> bool {
         let count = self.count(class).load(Ordering::Relaxed);
@@ -291,12 +292,12 @@ impl Cache {
         has_room
     }
 
-    /// Caches a block; `false` if there is no room, or if the block may be among the last [`LAST`] that were cached. If fewer blocks are cached,
-    /// the comparison also reads places of another class, so that `false` may be wrong.
+    /// Caches a block. Returns `false` if there is no room, or if the block may be among the last [`LAST`] that were cached. If fewer
+    /// blocks are cached, the comparison also reads places of another class, so `false` may be a false alarm.
     #[cfg(feature = "c-api")]
     #[inline(always)]
     pub(crate) fn push_unless_last(&self, class: Class, block: u64) -> bool {
-        // SAFETY: as in `place`. One reference serves all places, because the compiler would load an atomic pointer again for each.
+        // SAFETY: as in `place`. All places share one reference, because the compiler would reload an atomic pointer for each.
         let blocks = unsafe { &*self.blocks.load(Ordering::Relaxed) };
         let count = self.count(class).load(Ordering::Relaxed) as usize;
         let end = class.first_place() + count;
@@ -325,8 +326,8 @@ impl Cache {
         self.count(class).load(Ordering::Relaxed) > 0
     }
 
-    /// Takes out the oldest blocks, all but the newest `keep`. While the caller iterates, their addresses stay in the table, behind those of the
-    /// kept blocks.
+    /// Takes out the oldest blocks, all but the newest `keep`. While the caller iterates, their addresses stay in the table, after those of
+    /// the kept blocks.
     pub(crate) fn take_first(&self, class: Class, keep: usize) -> impl Iterator<Item = usize> {
         let count = self.count(class).load(Ordering::Relaxed) as usize;
         let left = keep.min(count);
@@ -343,7 +344,7 @@ impl Cache {
         (left..count).map(move |index| self.place(class, index).load(Ordering::Relaxed) as usize)
     }
 
-    /// How many blocks to fetch in this refill: twice as many as in the last one, up to `most`.
+    /// Returns how many blocks to fetch in this refill: twice as many as in the last one, up to `most`.
     pub(crate) fn next_batch(&self, class: Class, most: usize) -> usize {
         let batch_size = &self.batch_sizes[class.index()];
         let now = batch_size.load(Ordering::Relaxed) as usize + 1;
@@ -373,7 +374,8 @@ impl Cache {
     }
 
     pub(crate) fn block_totals(&self) -> Totals {
-        // Read before the count, and written before it. So a jump may count as requests for a moment, but is never subtracted too early.
+        // A jump changes this counter first, then the count, and without any ordering. So for a moment, another thread may count a jump as
+        // requests, or subtract it too early.
         let jumped = self.jumped_allocations.load(Ordering::Relaxed);
         let Totals { allocations, bytes } = Totals::of(&self.block_allocations, &self.block_bytes);
         Totals { allocations: allocations.saturating_sub(jumped), bytes }
@@ -383,7 +385,7 @@ impl Cache {
         self.returned_bytes.load(Ordering::Relaxed)
     }
 
-    /// Sets the counts to zero. For the owner, after its counts were added elsewhere.
+    /// Sets the counts to zero. The owner calls this after its counts were added elsewhere.
     pub(crate) fn forget_counts(&self) {
         let counts =
             [&self.run_allocations, &self.run_bytes, &self.block_allocations, &self.block_bytes, &self.returned_bytes];
@@ -391,7 +393,7 @@ impl Cache {
         counts.into_iter().for_each(|count| count.store(0, Ordering::Relaxed));
     }
 
-    /// Takes out a run of this length that `fits`, the newest first. Only for the owner.
+    /// Takes out a run of this length that `fits`, the newest first. Only the owner may call this.
     #[inline(always)]
     pub(crate) fn take_run_if(&self, bytes: usize, fits: impl Fn(Run) -> bool) -> Option<Run> {
         let next = self.next_run.load(Ordering::Relaxed) as usize;
@@ -410,7 +412,7 @@ impl Cache {
         None
     }
 
-    /// Caches a run. Returns the run that it displaces. Only for the owner.
+    /// Caches a run. Returns the run that it displaces. Only the owner may call this.
     #[inline(always)]
     pub(crate) fn put_run(&self, run: Run) -> Option<Run> {
         let at = self.next_run.load(Ordering::Relaxed) as usize % places();
@@ -443,12 +445,12 @@ impl Cache {
 /// A thread's cache, and whether the thread may use it. The type has no `Drop`, so that an access costs no check and no registration.
 pub(crate) struct Local {
     pub(crate) cache: Cell<Option<&'static Cache>>,
-    /// Whether the thread acquires no cache: it is acquiring one (which only a signal handler that interrupted it sees), it has one, or it is
-    /// exiting and released its cache. Otherwise it has no cache yet, or all were taken.
+    /// Whether the thread must not acquire a cache: it is acquiring one (which only a signal handler that interrupted it sees), it has one,
+    /// or it is exiting and has released its cache. Otherwise it has no cache yet, or all were taken.
     pub(crate) acquires_none: Cell<bool>,
     /// Requests since the thread last found all caches taken.
     pub(crate) waited: Cell<u16>,
-    /// Requests that no cache counts: the thread had no cache, or could not enter it.
+    /// Requests that no cache counts, because the thread had no cache, or could not enter it.
     pub(crate) past_cache: Cell<Totals>,
 }
 
@@ -458,7 +460,7 @@ thread_local! {
     static LOCAL: Local = const { unsafe { MaybeUninit::zeroed().assume_init() } };
 }
 
-/// The thread's [`Local`]. Not by `LOCAL.with(f)`, which would not be inlined.
+/// Returns the thread's [`Local`]. Avoids `LOCAL.with(f)`, which would not be inlined.
 #[cfg(not(thread_blocks))]
 #[inline(always)]
 pub(crate) fn local() -> Option<&'static Local> {
@@ -468,13 +470,13 @@ pub(crate) fn local() -> Option<&'static Local> {
     Some(unsafe { &*local })
 }
 
-/// The thread's [`Local`]. A thread local of the compiler's would call `malloc`, which this library may be.
+/// Returns the thread's [`Local`]. A thread local of the compiler would call `malloc`, which this library may implement.
 #[cfg(thread_blocks)]
 #[inline(always)]
 pub(crate) fn local() -> Option<&'static Local> {
     const _: () = assert!(size_of::<Local>() <= os::THREAD_BLOCK_BYTES && align_of::<Local>() <= 16);
-    // SAFETY: this thread's block, which serves nothing else; it is long enough, lasts as long as the thread, and all zeroes is a `Local` that
-    // has no cache yet. The reference does not leave this thread.
+    // SAFETY: this thread's block has no other use, is long enough, and lasts as long as the thread. All zeroes is a `Local` that has no
+    // cache yet. The reference does not leave this thread.
     Some(unsafe { os::thread_block().cast::<Local>().as_ref() })
 }
 
@@ -484,20 +486,20 @@ pub(crate) fn is_joined() -> bool {
     local().is_some_and(|local| local.cache.get().is_some())
 }
 
-/// Enters this thread's cache; `None` if it has none, or can't use it now.
+/// Enters this thread's cache. Returns `None` if the thread has none, or can't use it now.
 #[inline(always)]
 pub(crate) fn enter() -> Option<Entered<'static>> {
     local()?.cache.get()?.enter()
 }
 
-/// A block from this thread's cache.
+/// Takes a block from this thread's cache.
 #[inline(always)]
 pub(crate) fn alloc(class: Class) -> Option<NonNull<u8>> {
     let cache = enter()?;
     if cache.is_to_tick() { None } else { take(&cache, class) }
 }
 
-/// As [`alloc`], for a thread that has entered the cache.
+/// Like [`alloc`], for a thread that has entered the cache.
 #[inline(always)]
 pub(crate) fn take(cache: &Cache, class: Class) -> Option<NonNull<u8>> {
     let block = cache.pop(class)?;
@@ -505,12 +507,13 @@ pub(crate) fn take(cache: &Cache, class: Class) -> Option<NonNull<u8>> {
     Some(block_at(block as usize))
 }
 
-/// The pointer to a block. Caches and slabs store addresses.
+/// Returns the pointer to a block. Caches and slabs store addresses.
 #[inline(always)]
 pub(crate) fn block_at(address: usize) -> NonNull<u8> {
     // The address lies within the region, whose provenance was exposed by `Region::find_at`.
     let at = std::ptr::with_exposed_provenance_mut(address);
-    // SAFETY: `SlabTable::take` found the address, or `Cache::push` got it. It belongs to a block, which lies in a slab of the region.
+    // SAFETY: the address came from `SlabTable::take`, or was passed to `Cache::push`. It belongs to a block, which lies in a slab of the
+    // region.
     unsafe { NonNull::new_unchecked(at) }
 }
 
@@ -539,8 +542,8 @@ pub(crate) fn take_run_if(run_bytes: usize, bytes: usize, fits: impl Fn(Run) -> 
     Some(run)
 }
 
-/// Counts a run that this thread was handed for a request of `bytes`. Returns `false` if the thread can't use its cache now: then
-/// [`Cache::run_totals`] lacks the request.
+/// Counts a run that this thread was handed for a request of `bytes`. Returns `false` if the thread can't use its cache now. Then
+/// [`Cache::run_totals`] does not count the request.
 pub(crate) fn count_run(bytes: usize) -> bool {
     let is_cached = enter().map(|cache| cache.run_handed_out(bytes)).is_some();
     if !is_cached {
@@ -557,7 +560,7 @@ pub(crate) fn count_past_cache(bytes: usize) {
     }
 }
 
-/// The requests of this thread.
+/// Returns the requests of this thread.
 pub(crate) fn thread_totals() -> Totals {
     let Some(local) = local() else { return Totals::default() };
     let cached = local.cache.get().map(|cache| cache.block_totals() + cache.run_totals());
@@ -574,7 +577,7 @@ pub(crate) fn put_run(run: Run) -> Option<Run> {
 mod tests {
     use super::*;
 
-    /// A block that is taken out and still cached would be handed out twice. A block that is neither would be lost.
+    /// A block that is taken out but still cached would be handed out twice. A block that is neither would be lost.
     #[test]
     fn the_oldest_blocks_are_taken_out_and_the_newest_stay_in_order() {
         let blocks: Blocks = [const { AtomicU64::new(0) }; classes::PLACES];

@@ -1,12 +1,12 @@
-//! Thread caches: each thread caches the blocks of each size class and the page runs that it freed last, for its next requests. A request that
-//! the cache serves touches no bitmap and no counter that threads share.
+//! Thread caches: each thread caches the blocks of each size class and the page runs that it freed last, for its next requests. A request
+//! that the cache serves touches no bitmap and no shared counter.
 //!
 //! A cached block or run stays *used* in its slab or zone. The cache that holds its address owns it. All threads can find all caches.
 //!
-//! An asymmetric fence guards the blocks. The owner of a cache sets its owner flag, then looks for a remote claim. A thread that wants the
-//! blocks of idle threads first claims their caches. Then it has the kernel put a fence into every thread of the process
-//! ([`os::fence_other_threads`]). It empties each claimed cache whose owner flag is clear: that owner sees the claim before it touches the cache
-//! again. So the fence costs allocating threads nothing, and no thread waits.
+//! An asymmetric fence guards the blocks. The owner of a cache sets its owner flag, then checks for a remote claim. A thread that wants the
+//! blocks of idle threads first claims their caches. Then it has the kernel run a fence on every thread of the process
+//! ([`os::fence_other_threads`]). It empties each claimed cache whose owner flag is clear: that owner sees the claim before it touches the
+//! cache again. So the fence costs allocating threads nothing, and no thread waits.
 #![allow(
     unsafe_code,
     reason = "finds an exiting thread's cache by its address, purges memory, follows a list through the claimed caches"
@@ -59,7 +59,7 @@ pub(crate) use registry::VISITS;
 /// How many caches [`claim_all`] visits.
 pub(crate) use registry::count as visited;
 
-/// As [`cache::enter`], but first finds a cache for a thread that has none.
+/// Like [`cache::enter`], but first finds a cache for a thread that has none.
 #[cold]
 pub(crate) fn join_and_enter() -> Option<Entered<'static>> {
     let local = local()?;
@@ -90,7 +90,7 @@ fn find() -> Option<&'static Cache> {
     None
 }
 
-/// Releases the calling thread's cache, so that a new thread can acquire it. The caller does not use it any more.
+/// Releases the calling thread's cache, so that a new thread can acquire it. The caller must not use it any more.
 fn give_up(cache: &Cache) {
     add_to_former(cache);
     registry::leave_out(cache);
@@ -99,8 +99,8 @@ fn give_up(cache: &Cache) {
     registry::mark_vacant(index);
 }
 
-/// Releases the cache of an exiting thread to the next one, after `empty` took its contents out. If another thread claims the cache at this
-/// moment, or a signal interrupted its owner in it, the contents stay for the next owner.
+/// Releases the cache of an exiting thread to the next thread, after `empty` took its contents out. If another thread claims the cache at
+/// this moment, or a signal interrupted the owner while it used the cache, the contents stay for the next owner.
 ///
 /// # Safety
 /// `cache` is the argument of the key's destructor.
@@ -123,12 +123,12 @@ loom::lazy_static! {
     static ref CLAIMING: Claiming = Claiming(AtomicU64::new(0));
 }
 
-/// Claims every cache that holds blocks, and calls `empty` with each that its owner is not using now.
+/// Claims every cache that holds blocks, and calls `empty` with each one that its owner is not using now.
 pub(crate) fn claim_all(empty: impl FnMut(&'static Cache)) {
     claim(registry::all(), empty);
 }
 
-/// As [`claim_all`], for up to `most` caches, which are the next ones in turn.
+/// Like [`claim_all`], for up to `most` caches, the next ones in turn.
 pub(crate) fn claim_some(most: usize, empty: impl FnMut(&'static Cache)) {
     claim(registry::some(most), empty);
 }
@@ -149,19 +149,19 @@ pub(crate) fn take_some_runs(pages: usize) -> impl Iterator<Item = Run> {
     registry::some(visits_for(pages)).flat_map(Cache::take_runs)
 }
 
-/// How many caches a request of `pages` pages may visit. The first touch of a page takes some hundred nanoseconds, and a visit to a cache one or
-/// two.
+/// Returns how many caches a request of `pages` pages may visit. The first touch of a page takes a few hundred nanoseconds, and a visit to
+/// a cache one or two.
 fn visits_for(pages: usize) -> usize {
     tuning::visits_a_page().saturating_mul(pages.saturating_add(1))
 }
 
-/// Bytes of all runs that threads cache.
+/// Returns the bytes of all runs that threads cache.
 pub(crate) fn cached_run_bytes() -> usize {
     registry::all().map(Cache::cached_run_bytes).sum()
 }
 
-/// As [`cached_run_bytes`], for a request of `pages` pages. `None` if this request and those since the last walk are too small to pay for
-/// another walk over all caches.
+/// Like [`cached_run_bytes`], for a request of `pages` pages. Returns `None` if this request and those since the last walk are too small to
+/// pay for another walk over all caches.
 pub(crate) fn cached_run_bytes_for(pages: usize) -> Option<usize> {
     static PAID: AtomicUsize = AtomicUsize::new(0);
     let (visits, caches) = (visits_for(pages), registry::count());
@@ -180,10 +180,10 @@ pub(crate) fn cached_run_bytes_for(pages: usize) -> Option<usize> {
 /// The key whose destructor runs when a thread exits, plus one; 0 without a key.
 static EXIT_KEY: AtomicU32 = AtomicU32::new(0);
 
-/// The key that has [`thread_exits`](arena::thread_exits) called when a thread exits. The first call makes it; `None` if the system has no key
-/// left.
+/// Returns the key whose destructor, [`thread_exits`](arena::thread_exits), runs when a thread exits. The first call creates the key.
+/// Returns `None` if the system has no key left.
 ///
-/// The first call should come before the program makes its own keys: glibc has 32 keys for which it never allocates.
+/// The first call should come before the program creates its own keys: glibc has 32 keys for which it never allocates.
 pub(crate) fn exit_key() -> Option<u32> {
     let known = EXIT_KEY.load(Ordering::Relaxed);
     if known != 0 {
@@ -204,7 +204,7 @@ pub(crate) fn exit_key() -> Option<u32> {
 /// Bytes of one cache's storage, in whole pages of any kernel.
 const STORAGE_BYTES: usize = (classes::PLACES * size_of::<u64>()).next_multiple_of(64 << 10);
 
-/// Maps the storage of the caller's cache; `false` if the system refuses memory.
+/// Maps the storage of the caller's cache. Returns `false` if the system refuses memory.
 fn init_storage(cache: &Cache) -> bool {
     if !cache.blocks.load(Ordering::Relaxed).is_null() {
         return true;
@@ -216,7 +216,7 @@ fn init_storage(cache: &Cache) -> bool {
     true
 }
 
-/// Purges the storage of an empty cache. Only for a thread that entered or claimed it.
+/// Purges the storage of an empty cache. Only a thread that entered or claimed the cache may call this.
 pub(crate) fn clear_storage(cache: &Cache) {
     let blocks = cache.blocks.load(Ordering::Relaxed);
     if !blocks.is_null() {
@@ -231,9 +231,9 @@ pub(crate) fn clear_storage(cache: &Cache) {
 pub(crate) struct Claiming(pub(super) AtomicU64);
 
 impl Claiming {
-    /// Claims those of `caches` that hold blocks, and fences all other threads by `fence`, which returns `false` if it can't. Then calls `empty`
-    /// with each claimed cache that its owner is not using. `own` is the calling thread's cache, which needs no fence. Does nothing while
-    /// another thread of the generation `by` claims caches.
+    /// Claims those of `caches` that hold blocks, and fences all other threads with `fence`, which returns `false` if it can't. Then calls
+    /// `empty` with each claimed cache that its owner is not using. `own` is the calling thread's cache, which needs no fence. Does nothing
+    /// while another thread of the generation `by` claims caches.
     pub(crate) fn claim_all<'a>(
         &self,
         caches: impl Iterator<Item = &'a Cache>,
@@ -285,15 +285,15 @@ pub(crate) struct Sums {
     pub(crate) returned_bytes: u64,
 }
 
-/// The counts that are in no cache, of threads that ended and of blocks that bypassed the caches. In this order: bytes of freed blocks, runs,
-/// bytes of runs, blocks, bytes of blocks.
+/// The counts that are in no cache: those of threads that ended, and of blocks that bypassed the caches. Their order: bytes of freed
+/// blocks, runs, bytes of runs, blocks, bytes of blocks.
 static NOT_IN_CACHES: [atomic::AtomicU64; 5] = [const { atomic::AtomicU64::new(0) }; 5];
 /// How many threads began to add to these counts, and how many finished.
 static BEGUN: atomic::AtomicU64 = atomic::AtomicU64::new(0);
 static ENDED: atomic::AtomicU64 = atomic::AtomicU64::new(0);
 
-/// The most attempts at a sum during which no thread adds its counts. An attempt takes about as long as an addition. A thread that a fork cut
-/// off never finishes its addition.
+/// The maximum number of attempts to compute a sum while no thread adds its counts. An attempt takes about as long as an addition. There
+/// must be a limit, because a thread that a fork cut off never finishes its addition.
 const ATTEMPTS: usize = 3;
 
 /// Adds the counts of an exiting thread to those of former threads.
@@ -322,7 +322,7 @@ pub(crate) fn count_returned_past_cache(bytes: usize) {
     returned_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 
-/// The sums now. Approximate while threads allocate.
+/// Returns the current sums, which are approximate while threads allocate.
 pub(crate) fn sums() -> Sums {
     for _ in 1..ATTEMPTS {
         let ended = ENDED.load(Ordering::SeqCst);

@@ -1,7 +1,8 @@
 //! All thread caches: which of them have no owner, and which a walk visits.
 //!
-//! A walk visits the caches of living threads, and those that an exiting thread could not empty. So its cost follows the number of living
-//! threads. (A forked child also visits the caches of threads that exist only in its parent, because it can't tell which those are.)
+//! A walk visits the caches of living threads, and those that an exiting thread could not empty. So its cost is proportional to the number
+//! of living threads. (A forked child also visits the caches of threads that exist only in its parent, because it can't tell which those
+//! are.)
 #![allow(unsafe_code, reason = "lays caches over zeroed memory")]
 
 use std::sync::atomic::AtomicUsize;
@@ -11,8 +12,8 @@ use crate::arena::pages::bitmap::{self, HintSet};
 use crate::os::{AllZero, MappedOnce};
 use crate::sync::{AtomicU64, Ordering};
 
-/// The most threads that have caches at once. Any further thread caches nothing. A thread has two mappings, and Linux lets a process have
-/// 65,530.
+/// The maximum number of threads that have caches at once. Any further thread caches nothing. A thread has two mappings, and Linux allows a
+/// process 65,530 by default.
 pub(crate) const THREADS: usize = 32 << 10;
 /// The number of caches that are mapped at once. A small process needs only those in `FIRST`, a static.
 const CHUNK: usize = 512;
@@ -35,7 +36,7 @@ static VISITED_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Where the next walk over a part of the caches begins.
 static ROVER: AtomicUsize = AtomicUsize::new(0);
 
-/// A cache below the frontier.
+/// Returns a cache below the frontier.
 fn at(index: usize) -> &'static Cache {
     let Some(chunk) = (index / CHUNK).checked_sub(1) else { return &FIRST[index] };
     // SAFETY: a chunk is mapped before the frontier reaches it.
@@ -43,7 +44,7 @@ fn at(index: usize) -> &'static Cache {
     &caches[index % CHUNK]
 }
 
-/// Maps the chunk of a cache, unless it is mapped already; `false` if the system has no memory.
+/// Maps the chunk of a cache, unless it is mapped already. Returns `false` if the system has no memory.
 fn has_memory(index: usize) -> bool {
     (index / CHUNK).checked_sub(1).is_none_or(|chunk| MORE[chunk].map().is_ok())
 }
@@ -92,7 +93,7 @@ fn acquire_new() -> Option<usize> {
     }
 }
 
-/// Excludes the caller's cache from walks, if it is empty. Nothing is put into the cache any more.
+/// Excludes the caller's cache from walks, if it is empty. The caller puts nothing into the cache any more.
 pub(crate) fn leave_out(cache: &Cache) {
     if !cache.has_blocks() && cache.cached_run_bytes() == 0 {
         VISITED.clear(cache.index.load(Ordering::Relaxed));
@@ -105,12 +106,12 @@ pub(crate) fn mark_vacant(index: usize) {
     VACANT.set(index);
 }
 
-/// How many caches a walk visits.
+/// Returns how many caches a walk visits.
 pub(crate) fn count() -> usize {
     VISITED_COUNT.load(Ordering::Relaxed)
 }
 
-/// A walk over all caches that may hold something.
+/// Walks over all caches that may hold something.
 pub(crate) fn all() -> impl Iterator<Item = &'static Cache> + Clone {
     let mut from = 0;
     std::iter::from_fn(move || {
@@ -120,7 +121,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Cache> + Clone {
     })
 }
 
-/// A walk over up to `most` caches, from where the last such walk ended.
+/// Walks over up to `most` caches, from where the last such walk ended.
 pub(crate) fn some(most: usize) -> impl Iterator<Item = &'static Cache> {
     let mut left = most.min(count());
     std::iter::from_fn(move || {
@@ -138,6 +139,6 @@ fn visit(index: usize) -> &'static Cache {
     at(index)
 }
 
-/// How many caches walks visited so far.
+/// How many caches walks have visited so far.
 #[cfg(test)]
 pub(crate) static VISITS: AtomicUsize = AtomicUsize::new(0);

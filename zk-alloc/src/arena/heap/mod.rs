@@ -1,4 +1,4 @@
-//! Small and medium sizes. Blocks come from the thread's cache, which fetches them from slabs and returns them in batches.
+//! Serves the small and medium sizes. Blocks come from the thread's cache, which fetches them from slabs and returns them in batches.
 #![allow(unsafe_code, reason = "hands out memory")]
 
 pub(crate) mod slab;
@@ -16,7 +16,7 @@ use crate::classes::Class;
 use crate::os::Errno;
 use crate::{gate, tuning};
 
-/// Room for the blocks that a thread fetches at once.
+/// The maximum number of blocks that a thread fetches at once.
 const BATCH: usize = 32;
 
 /// Why an address in the arena can't be freed.
@@ -58,7 +58,7 @@ pub(crate) struct SizeClasses {
 }
 
 impl SizeClasses {
-    /// Serves blocks from slabs in `zone`.
+    /// Creates size classes that are served from slabs in `zone`.
     ///
     /// # Errors
     /// The system's error, if it grants no memory for the tables.
@@ -66,7 +66,7 @@ impl SizeClasses {
         Ok(Self { slabs: SlabTable::new(zone)? })
     }
 
-    /// The class of the block at an address, if it is one.
+    /// Returns the class of the block at an address, if a slab lies there.
     #[inline(always)]
     pub(crate) fn class_at(&self, at: NonNull<u8>) -> Option<Class> {
         self.slabs.class_at(at.addr().get())
@@ -87,7 +87,7 @@ impl SizeClasses {
         let most = (tuning::fetch_bytes() / class.block_bytes()).clamp(1, tuning::fetch_blocks().clamp(1, BATCH));
         let most = most.min(class.capacity() / 2);
         if let Some(cache) = front::join_and_enter() {
-            // The cache may hold blocks nevertheless: this request came here to tick, or another thread had claimed the cache at the first
+            // The cache may nevertheless hold blocks: this request came here to tick, or another thread had claimed the cache at the first
             // attempt, or a signal handler filled it in between.
             if let Some(cached) = front::take(&cache, class) {
                 tick_soon(&cache);
@@ -112,8 +112,8 @@ impl SizeClasses {
         Ok(front::block_at(found[0]))
     }
 
-    /// As [`front::put`], for a caller that may pass an address that is no block, or free a block twice. Also returns `false` if either seems
-    /// to be the case; [`check`](Self::check) tells which.
+    /// Like [`front::put`], for a caller that may pass an address at which no block begins, or free a block twice. Also returns `false` if
+    /// either seems to be the case; [`check`](Self::check) says which.
     ///
     /// # Safety
     /// If `at` came from [`alloc`](Self::alloc), it is of this class, and nobody uses it any more.
@@ -178,7 +178,7 @@ impl SizeClasses {
         self.slabs.put(zone, class, cache.take_first(class, keep));
     }
 
-    /// Returns all blocks of a cache to their slabs. For a thread that entered or claimed the cache.
+    /// Returns all blocks of a cache to their slabs. Only a thread that entered or claimed the cache may call this.
     pub(crate) fn empty(&self, zone: &Zone, cache: &Cache) {
         Class::all().filter(|&class| cache.holds(class)).for_each(|class| self.flush(zone, cache, class, 0));
     }
@@ -194,39 +194,39 @@ impl SizeClasses {
         });
     }
 
-    /// As [`empty_caches`](Self::empty_caches), for a request of `request_bytes`: empties the caches of some threads. The next call empties
-    /// those of others.
+    /// Like [`empty_caches`](Self::empty_caches), for a request of `request_bytes`: empties the caches of some threads. The next call
+    /// empties the caches of others.
     pub(crate) fn empty_some_caches(&self, zone: &Zone, request_bytes: usize) {
         front::claim_some(caches_of_request(request_bytes), |cache| self.empty(zone, cache));
     }
 
-    /// How many calls of [`empty_some_caches`](Self::empty_some_caches) it takes to empty all caches.
+    /// Returns how many calls of [`empty_some_caches`](Self::empty_some_caches) it takes to empty all caches.
     pub(crate) fn calls_to_empty(&self, request_bytes: usize) -> usize {
         front::visited().div_ceil(caches_of_request(request_bytes)).max(1)
     }
 
-    /// Bytes of live blocks. Approximate while threads allocate.
+    /// Returns the bytes of live blocks, which are approximate while threads allocate.
     pub(crate) fn live_bytes(&self) -> usize {
         let sums = front::sums();
         // During the sums, a thread may free a block that another allocated.
         sums.blocks.bytes.saturating_sub(sums.returned_bytes) as usize
     }
 
-    /// Bytes of blocks in thread caches.
+    /// Returns the bytes of blocks in thread caches.
     pub(crate) fn cached_bytes(&self) -> usize {
         self.slabs.taken_bytes().saturating_sub(self.live_bytes())
     }
 }
 
-/// If a purge is unfinished, has one of the next requests of this cache's thread continue it. Call it after the request is counted. Before that,
-/// the count may stand right at a tick, and would not jump to the next one.
+/// If a purge is unfinished, has one of the next requests of this cache's thread continue it. Call this after the request is counted.
+/// Before that, the count may be right at a tick, and would not jump to the next one.
 fn tick_soon(cache: &Cache) {
     if decay::is_unfinished() {
         cache.tick_within(tuning::purge_requests());
     }
 }
 
-/// The most caches that a request of `request_bytes` empties.
+/// Returns the maximum number of caches that a request of `request_bytes` empties.
 fn caches_of_request(request_bytes: usize) -> usize {
     (tuning::request_caches() + request_bytes / tuning::purge_ahead_bytes().max(1)).max(1)
 }

@@ -1,4 +1,4 @@
-//! Slabs: memory of the small and medium sizes. A slab is a part of its zone that is cut into blocks of one size class.
+//! Slabs: memory for the small and medium sizes. A slab is a part of its zone that is cut into blocks of one size class.
 //!
 //! A slab has a bit for each of its blocks, which is set while the block is *free*. Clearing the bit takes ownership of the block, and only the
 //! owner sets the bit again. That is the whole protocol. It holds no matter which thread acts, and where a signal or a fork interrupts it.
@@ -25,24 +25,24 @@ use crate::sync::{AtomicU8, AtomicU64, Ordering};
 
 /// The unit of the tables: the smallest slab.
 const UNIT_BYTES: usize = classes::MIN_SLAB_BYTES;
-/// Bitmaps are committed for this many units at once.
+/// The number of units whose bitmaps are committed at once.
 const COMMIT_UNITS: usize = 2048;
 /// The number of the hint set of slabs in which a block was freed since their last purge. No class has this number.
 const UNPURGED: usize = 0;
 
-/// Visiting a slab counts as reading this many words.
+/// The cost of visiting a slab, in words of an [`Allowance`].
 const SLAB_WORDS: usize = 16;
 
 /// The metadata of all slabs, indexed by unit.
 pub(crate) struct SlabTable {
     base: usize,
     units: usize,
-    /// The number of a slab's class, in each of its units; 0 where no slab lies.
+    /// The number of a slab's class, in each of its units; 0 where there is no slab.
     classes: Table<AtomicU8>,
     /// Which pages of a slab are accounted, at the slab's first unit. Each bit stands for [`page_bytes`](Self::page_bytes) bytes.
     present: Table<AtomicU64>,
-    /// Which blocks of a slab are free; all zeroes where no slab lies. The table is ordered by word of the bitmap, then by the slab's first
-    /// unit. Most slabs have one word, and these words lie together.
+    /// Which blocks of a slab are free; all zeroes where there is no slab. The table is ordered by word of the bitmap, then by the slab's
+    /// first unit. Most slabs have one word, and these words lie together.
     free: Table<AtomicU64>,
     free_committed: AtomicUsize,
     /// For each class, the slabs that may have free blocks.
@@ -65,7 +65,7 @@ struct Blocks {
 }
 
 impl SlabTable {
-    /// A table for the slabs of a zone.
+    /// Creates the table for the slabs of a zone.
     ///
     /// # Errors
     /// The system's error, if it grants no memory for the table.
@@ -112,7 +112,7 @@ impl SlabTable {
                 return Ok(taken);
             }
             hints.clear(unit);
-            // A block may have been freed before the hint was cleared. The thread that freed it saw the hint, and set none.
+            // A block may have been freed before the hint was cleared. The thread that freed it may have seen the hint, and set none.
             if self.has_free(unit, class) {
                 hints.set(unit);
             }
@@ -130,10 +130,10 @@ impl SlabTable {
             && self.class(unit) == Some(class)
     }
 
-    /// The class of the block at an address of the zone; `None` where no slab lies.
+    /// Returns the class of the block at an address of the zone, or `None` if no slab lies there.
     #[inline(always)]
     pub(crate) fn class_at(&self, address: usize) -> Option<Class> {
-        // The caller owns the memory at the address, so its class can't change. The class was visible when the memory was handed out.
+        // The caller owns the memory at the address, so its class can't change. The class became visible when the memory was handed out.
         let number = self.classes.all().get(address.wrapping_sub(self.base) / UNIT_BYTES)?;
         Class::from_number(number.load(Ordering::Relaxed))
     }
@@ -146,7 +146,7 @@ impl SlabTable {
         self.classes.all()[units].iter().for_each(|unit| unit.store(number, Ordering::Relaxed));
     }
 
-    /// As [`take`](Self::take), from a slab that may have free blocks. By now it may have another class, or be gone.
+    /// Like [`take`](Self::take), from a slab that may have free blocks. The slab may meanwhile have another class, or be gone.
     fn take_from(
         &self,
         zone: &Zone,
@@ -162,8 +162,8 @@ impl SlabTable {
             if mask == 0 {
                 continue;
             }
-            // Acquire pairs with the Release of `set_free`: this thread sees all that the blocks' last owners did to them, and the stores that
-            // made this a slab of its class.
+            // Acquire pairs with the Release of `set_free`: this thread sees everything that the blocks' last owners did to them, and the
+            // stores that made this a slab of its class.
             let mask = mask & free.fetch_and(!mask, Ordering::SeqCst);
             let blocks = Blocks { unit, word, mask };
             if mask == 0 {
@@ -200,7 +200,7 @@ impl SlabTable {
         self.in_use_bytes.fetch_add(slab_bytes, atomic::Ordering::Relaxed);
         self.present.all()[unit].store(resident, Ordering::Relaxed);
         self.set_class(unit..unit + units, class.number());
-        // This thread owns all blocks. It frees those that it does not want. Other threads may take them at once.
+        // This thread owns all blocks. It frees the blocks that it does not want, and other threads may take these at once.
         let wanted = lowest(class.full_word(0), found.len());
         let blocks = Blocks { unit, word: 0, mask: wanted };
         let made_present = self.make_present(zone, class, blocks, limit);
@@ -248,7 +248,7 @@ impl SlabTable {
         last.into_iter().for_each(|blocks| self.give(zone, blocks));
     }
 
-    /// Bytes of blocks that are not free.
+    /// Returns the bytes of blocks that are not free.
     pub(crate) fn taken_bytes(&self) -> usize {
         self.taken_bytes.load(atomic::Ordering::Relaxed)
     }
@@ -260,7 +260,7 @@ impl SlabTable {
         Blocks { unit: slab / UNIT_BYTES, word: block / WORD_BITS, mask: 1 << (block % WORD_BITS) }
     }
 
-    /// The address of the first of these blocks.
+    /// Returns the address of the first of these blocks.
     fn address_of(&self, class: Class, blocks: Blocks) -> usize {
         let block = blocks.word * WORD_BITS + blocks.mask.trailing_zeros() as usize;
         self.base + blocks.unit * UNIT_BYTES + block * class.block_bytes()
@@ -273,7 +273,7 @@ impl SlabTable {
         class.begins_block((address - self.base) & (class.slab_bytes() - 1))
     }
 
-    /// The address of the block in which an address lies.
+    /// Returns the address of the block in which an address lies.
     #[cfg(feature = "c-api")]
     pub(crate) fn block_around(&self, class: Class, address: usize) -> usize {
         self.address_of(class, self.block_at(class, address))
@@ -286,9 +286,9 @@ impl SlabTable {
         self.hints.set(UNPURGED).set(blocks.unit);
     }
 
-    /// As [`give`](Self::give), but sets no hint for the next purge.
+    /// Like [`give`](Self::give), but sets no hint for the next purge.
     fn set_free_or_retire(&self, zone: &Zone, blocks: Blocks) {
-        // Read while the caller owns the blocks: afterwards the slab may be gone.
+        // The class is read while the caller owns the blocks: afterwards the slab may be gone.
         let Some(class) = self.class(blocks.unit) else { return };
         if self.set_free(class, blocks) | blocks.mask == class.full_word(blocks.word) {
             self.retire_if_empty(zone, blocks.unit, class);
@@ -348,12 +348,12 @@ impl SlabTable {
         self.slabs.fetch_sub(1, atomic::Ordering::Relaxed);
         self.in_use_bytes.fetch_sub(slab_bytes, atomic::Ordering::Relaxed);
         let present = self.present.all()[unit].load(Ordering::Relaxed);
-        // SAFETY: a unit of the zone.
+        // SAFETY: `unit` lies in the zone.
         let slab = unsafe { zone.base().add(unit * UNIT_BYTES) };
         self.return_to_zone(zone, slab, slab_bytes, present);
     }
 
-    /// Makes the bitmaps of units below `until` usable; `false` if the kernel refuses.
+    /// Makes the bitmaps of units below `until` usable. Returns `false` if the kernel refuses.
     fn commit_free(&self, until: usize) -> bool {
         let before = self.free_committed.load(atomic::Ordering::Acquire);
         if until <= before {
@@ -378,8 +378,8 @@ impl SlabTable {
         for zone_page in 0..zone_pages {
             let there = present >> (zone_page * pages) & low_bits(pages);
             let missing_bytes = (pages - there.count_ones() as usize) * self.page_bytes(slab_bytes);
-            // The zone accounts by its own pages. A zone page that is resident in part counts as resident, and its missing part is accounted
-            // too.
+            // The zone accounts in units of its own pages. A zone page that is partly resident counts as resident, and its missing part is
+            // accounted too.
             if there != 0 && accounts::admit(missing_bytes, Limit::Cap) {
                 resident |= 1 << zone_page;
             } else if there != 0 {
@@ -390,18 +390,18 @@ impl SlabTable {
                 if gone == there {
                     self.returned(gone, slab_bytes);
                 } else {
-                    // The kernel refused to purge, as it does for locked pages. They are still resident, so the page is accounted, whatever the
-                    // limits say.
+                    // The kernel refused to purge, as it does for locked pages. They are still resident, so the page is accounted, even
+                    // beyond the limits.
                     accounts::exceed(missing_bytes);
                     resident |= 1 << zone_page;
                 }
             }
         }
-        // SAFETY: a slab of the zone. This thread owns all of its blocks, so nobody uses any.
+        // SAFETY: a slab of the zone. This thread owns all of its blocks, so nobody else uses them.
         unsafe { zone.release_slab(slab, slab_bytes, resident) };
     }
 
-    /// Bytes of the slabs in use that are accounted.
+    /// Returns the accounted bytes of the slabs in use.
     pub(crate) fn resident_bytes(&self) -> usize {
         let units = 0..self.free_committed.load(atomic::Ordering::Acquire);
         let bytes = |unit: usize| {
@@ -412,7 +412,8 @@ impl SlabTable {
         units.filter_map(bytes).sum()
     }
 
-    /// The unit in which a slab's memory is accounted, in bytes: a page, or a 64th of the slab if that is more. So its bits fit in a word.
+    /// Returns the unit in which a slab's memory is accounted, in bytes: a page, or a 64th of the slab if that is more, so that its bits
+    /// fit in a word.
     fn page_bytes(&self, slab_bytes: usize) -> usize {
         os::page_bytes().max(slab_bytes / WORD_BITS)
     }
@@ -421,14 +422,14 @@ impl SlabTable {
         slab_bytes / self.page_bytes(slab_bytes)
     }
 
-    /// The slab's pages that lie in the zone pages that `bits` names, as bits. The slab has `zone_pages` zone pages.
+    /// Returns the slab's pages that lie in the zone pages that `bits` names, as bits. The slab has `zone_pages` zone pages.
     fn slab_pages_of(&self, bits: u64, zone_pages: usize, slab_bytes: usize) -> u64 {
         let each = self.pages(slab_bytes) / zone_pages;
         let pages = each_bit(bits).map(|zone_page| low_bits(each) << (zone_page * each));
         pages.fold(0, |all, pages| all | pages)
     }
 
-    /// The pages that a block touches, as bits.
+    /// Returns the pages that a block touches, as bits.
     fn pages_of(&self, class: Class, block: usize) -> u64 {
         let page = self.page_bytes(class.slab_bytes());
         let (first, last) = (block * class.block_bytes() / page, ((block + 1) * class.block_bytes() - 1) / page);
@@ -480,17 +481,17 @@ impl SlabTable {
         gone
     }
 
-    /// Takes purged pages off the account. Returns their bytes.
+    /// Stops accounting for purged pages. Returns their bytes.
     fn returned(&self, pages: u64, slab_bytes: usize) -> usize {
         let bytes = pages.count_ones() as usize * self.page_bytes(slab_bytes);
         accounts::returned(bytes);
         bytes
     }
 
-    /// Purges the free pages of slabs until the allowance is spent, or no slab has any. Returns how many bytes it purged.
+    /// Purges the free pages of slabs until the allowance is spent, or no slab has any left. Returns how many bytes it purged.
     ///
-    /// It visits only new slabs, and those in which a block was freed since their last purge. The next call continues behind the slab at which
-    /// this one stops.
+    /// It visits only new slabs, and those in which a block was freed since their last purge. The next call continues after the slab at
+    /// which this one stops.
     pub(crate) fn purge(&self, zone: &Zone, allowance: &mut Allowance) -> usize {
         let unpurged = self.hints.set(UNPURGED);
         let begun = self.purge_from.load(atomic::Ordering::Relaxed);
@@ -499,7 +500,7 @@ impl SlabTable {
         while !allowance.is_spent() {
             match unpurged.first(from).filter(|&unit| !is_second_half || begun == 0 || unit < begun) {
                 Some(unit) => {
-                    // Cleared before the visit, so that a block that is freed during the visit sets the hint again.
+                    // The hint is cleared before the visit, so that a block that is freed during the visit sets the hint again.
                     unpurged.clear(unit);
                     let went = self.purge_slab(zone, unit);
                     allowance.spend(went, usize::from(went > 0), SLAB_WORDS);
@@ -541,7 +542,7 @@ impl SlabTable {
             }
             // SAFETY: every block in these pages is free and ours.
             let dropped = unsafe { self.discard(zone, slab, idle, class.slab_bytes()) };
-            // Each owner of a block may purge the pages behind the last block, so another thread may have done so already.
+            // Each owner of a free block may purge the pages after the last block, so another thread may have done so already.
             let dropped = present.fetch_and(!dropped, Ordering::Relaxed) & dropped;
             gone = self.returned(dropped, class.slab_bytes());
         }
@@ -553,8 +554,9 @@ impl SlabTable {
     }
 }
 
-/// Ends the process if blocks that are about to become free are free already. A C program may free a block twice, which is detected here at the
-/// latest. A Rust program frees a block twice only if its unsafe code is wrong. So builds for Rust check this only with debug assertions.
+/// Ends the process if blocks that are about to become free are free already. A C program may free a block twice, which this check detects
+/// at the latest. A Rust program frees a block twice only if its unsafe code is wrong. So builds for Rust check this only with debug
+/// assertions.
 #[inline(always)]
 fn check_freed_once(free_before: u64, class: Class, address: impl FnOnce() -> usize) {
     #[cfg(feature = "c-api")]
@@ -565,8 +567,8 @@ fn check_freed_once(free_before: u64, class: Class, address: impl FnOnce() -> us
     debug_assert_eq!(free_before, 0, "a block of {} bytes at {:#x} was freed twice", class.block_bytes(), address());
 }
 
-/// The bits of a word whose blocks fill whole cache lines, so that the thread that takes them shares no line. All bits, if there are no such
-/// blocks.
+/// Returns the bits of a word whose blocks fill whole cache lines, so that the thread that takes them shares no line. Returns all bits if
+/// there are no such blocks.
 fn by_lines(class: Class, bits: u64) -> u64 {
     let (blocks, mut firsts) = (class.blocks_by_lines(), bits);
     // `blocks` is a power of two. Each step keeps the bits at which twice as many set bits in a row begin.
@@ -577,7 +579,7 @@ fn by_lines(class: Class, bits: u64) -> u64 {
     if firsts == 0 { bits } else { firsts * low_bits(blocks) }
 }
 
-/// The lowest `n` set bits.
+/// Returns the lowest `n` set bits.
 fn lowest(bits: u64, n: usize) -> u64 {
     let mut left = bits;
     for _ in 0..n.min(WORD_BITS) {

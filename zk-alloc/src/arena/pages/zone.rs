@@ -637,7 +637,7 @@ impl Zone {
         if self.make_usable(start, pages, Limit::Cap).is_err() {
             return 0;
         }
-        // `call` counts a refusal, and warns once.
+        // `call` counts a refusal, and warns of the first.
         let _ = Populate { zone: self, start, pages }.on_threads(threads);
         self.runs.release(start, pages);
         self.bytes(pages)

@@ -16,12 +16,12 @@ use crate::arena::purge::run_tick;
 use crate::os::{self, Parking};
 use crate::{gate, tuning};
 
-/// The least time between two ticks, in nanoseconds.
+/// Returns the minimum time between two ticks, in nanoseconds.
 fn min_tick_ns() -> u64 {
     tuning::min_decay_tick_us() as u64 * 1000
 }
 
-/// The length of the window, in nanoseconds; 0 as long as nothing is purged by time.
+/// The length of the window, in nanoseconds; 0 while purging by time is off.
 static WINDOW_NS: AtomicU64 = AtomicU64::new(0);
 /// Whether an idle process purges all free memory.
 static EMPTIES: AtomicBool = AtomicBool::new(false);
@@ -50,7 +50,7 @@ pub(crate) fn follow(window_ns: u64, empties: bool) {
     // Without a window, no request would end the purge that another policy began.
     IS_UNFINISHED.store(false, Ordering::Relaxed);
     gate::set_ticking(window_ns != 0);
-    // The background thread may be asleep until a tick of the last window.
+    // The background thread may be asleep until a tick of the previous window.
     if is_watched() {
         PARKER.wake();
     }
@@ -77,7 +77,7 @@ pub(crate) fn is_unfinished() -> bool {
     IS_UNFINISHED.load(Ordering::Relaxed)
 }
 
-/// The time between two ticks, in nanoseconds.
+/// Returns the time between two ticks, in nanoseconds.
 fn tick_ns() -> u64 {
     (WINDOW_NS.load(Ordering::Relaxed) / TICKS as u64).max(min_tick_ns())
 }
@@ -88,13 +88,13 @@ pub(crate) fn is_watched() -> bool {
     watched != 0 && watched == os::process_generation()
 }
 
-/// Notes that the background thread begins or ends.
+/// Records that the background thread begins or ends.
 pub(crate) fn set_watched(is_watched: bool) {
     // SeqCst: a thread that changes the policy either sees this and wakes the background thread, or the background thread sees the change.
     WATCHED.store(if is_watched { os::process_generation() } else { 0 }, Ordering::SeqCst);
 }
 
-/// How long the background thread may sleep before its next tick; `None` without a window.
+/// Returns how long the background thread may sleep before its next tick, or `None` without a window.
 pub(crate) fn time_to_tick() -> Option<Duration> {
     let is_on = WINDOW_NS.load(Ordering::SeqCst) != 0;
     is_on.then(|| Duration::from_nanos(NEXT_TICK_NS.load(Ordering::Relaxed).saturating_sub(os::monotonic_ns())))
@@ -107,7 +107,7 @@ pub(crate) fn ticked(is_at_rest: bool) {
     NEXT_TICK_NS.store(os::monotonic_ns().saturating_add(pause_ns), Ordering::Relaxed);
 }
 
-/// The state that decay ticks carry over.
+/// The state that one decay tick passes on to the next.
 #[derive(Debug)]
 pub(crate) struct DecayState {
     window: Window,
@@ -145,7 +145,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// The marks of a heap with these sizes. `cached_bytes` of the used bytes lie in thread caches.
+    /// Returns the marks of a heap with these sizes. `cached_bytes` of the used bytes lie in thread caches.
     pub(crate) fn of(resident_bytes: usize, used_bytes: usize, cached_bytes: usize) -> Self {
         Self { resident_bytes, live_bytes: used_bytes.saturating_sub(cached_bytes) }
     }
@@ -194,7 +194,7 @@ impl DecayState {
         keep_bytes.map_or(Verdict::Wait, |keep_bytes| self.verdict(snapshot, keep_bytes, ticks, by))
     }
 
-    /// The goal of the unfinished purge that the last tick began; `None` if the next tick is due.
+    /// Returns the goal of the unfinished purge that the last tick began, or `None` if the next tick is due.
     pub(crate) fn unfinished(&self, now_ns: u64) -> Option<usize> {
         self.unfinished.filter(|_| now_ns.saturating_sub(self.at_ns) < tick_ns())
     }
@@ -205,7 +205,7 @@ impl DecayState {
         IS_UNFINISHED.store(keep_bytes.is_some(), Ordering::Relaxed);
     }
 
-    /// Notes that a request did its part of a purge down to `keep_bytes`, and freed `gone_bytes`.
+    /// Records that a request did its part of a purge down to `keep_bytes`, and freed `gone_bytes`.
     pub(crate) fn purged_part(&mut self, keep_bytes: usize, marks: Marks, gone_bytes: usize) {
         self.purged(marks, gone_bytes);
         self.set_unfinished((gone_bytes > 0 && marks.resident_bytes > keep_bytes).then_some(keep_bytes));
@@ -230,7 +230,7 @@ impl DecayState {
         if is_over { Verdict::Rest } else { Verdict::Wait }
     }
 
-    /// Notes that a purge freed `gone_bytes`, and `left` these sizes.
+    /// Records that a purge freed `gone_bytes`, and that the heap has the sizes `left` now.
     pub(crate) fn purged(&mut self, left: Marks, gone_bytes: usize) {
         if gone_bytes == 0 {
             self.last_failed_purge = left;
@@ -286,8 +286,8 @@ pub(crate) enum Caller {
 
 /// How much may stay resident: the peak live size during the *window*, as seen at a few ticks.
 ///
-/// A process that allocates the same memory again and again, as a prover does, keeps its peak of that time, and neither faults nor purges.
-/// When it needs less, or idles, the surplus may be purged.
+/// A process that allocates the same memory again and again, as a prover does, keeps its peak of that window, and neither faults nor
+/// purges. When it needs less, or idles, the surplus may be purged.
 #[derive(Debug)]
 pub(crate) struct Window {
     ticks: [Seen; TICKS],
@@ -297,26 +297,26 @@ pub(crate) struct Window {
     next: usize,
     /// How many ticks were missed in the pause before the last tick, and are not in `ticks` yet.
     missed: usize,
-    /// Whether the process allocated little since a pause.
+    /// Whether the process has allocated little since a pause.
     has_paused: bool,
 }
 
 impl Window {
-    /// A window of a busy process with this live size at each tick.
+    /// Creates the window of a busy process with this live size at each tick.
     pub(crate) const fn new(live_bytes: usize) -> Self {
         let tick = Seen { live_bytes, live_now_bytes: live_bytes, served_bytes: u64::MAX / TICKS as u64 };
         Self { ticks: [tick; TICKS], before: [0; WINDOWS], next: 0, missed: 0, has_paused: false }
     }
 
-    /// Records a tick that comes `ticks` tick intervals after the last one. Returns how many bytes may stay resident; `None` if this tick must
-    /// purge nothing.
+    /// Records a tick that comes `ticks` tick intervals after the last one. Returns how many bytes may stay resident, or `None` if this
+    /// tick must purge nothing.
     ///
     /// A late tick of a program thread ends a pause. If the program was busy before, this request may be the first of its next proof, so the
     /// tick purges nothing. If the program allocated much by the next tick, the pause does not count.
     pub(crate) fn take_in(&mut self, seen: Seen, ticks: usize, by: Caller) -> Option<usize> {
         let missed = ticks.saturating_sub(1);
         if by == Caller::Background {
-            // The activity counts as if it came at the end of the thread's sleep.
+            // The activity counts as if all of it came at the end of the thread's sleep.
             self.push_idle(self.missed.max(missed), seen.live_now_bytes);
             self.push(seen);
             self.missed = 0;
@@ -363,7 +363,7 @@ impl Window {
         self.ticks[(self.next + TICKS - 1) % TICKS]
     }
 
-    /// The peak that counts while the process is busy.
+    /// Returns the peak that counts while the process is busy.
     fn highest(&self) -> usize {
         self.before.iter().fold(self.high(), |high, &before| high.max(before))
     }
@@ -375,13 +375,13 @@ impl Window {
         self.is_busy_with(served, self.last().live_bytes)
     }
 
-    /// As [`is_busy`](Self::is_busy), with these bytes served.
+    /// Like [`is_busy`](Self::is_busy), with these bytes served.
     fn is_busy_with(&self, served_bytes: u64, live_bytes: usize) -> bool {
         let spare = self.highest().saturating_sub(live_bytes);
         served_bytes >= (spare.max(live_bytes) / 64).max(tuning::min_busy_bytes()) as u64
     }
 
-    /// How much may stay resident, in bytes.
+    /// Returns how many bytes may stay resident.
     fn keep_bytes(&self) -> usize {
         if self.is_busy() {
             let highest = self.highest();
@@ -409,7 +409,7 @@ mod tests {
         HeapSnapshot { resident_bytes, used_bytes, cached_bytes: 0, peak_bytes: 0, served_bytes: 0, is_in_phase: false }
     }
 
-    /// The state of a process that idled for two windows, and the time of its last tick.
+    /// Returns the state of a process that idled for two windows, and the time of its last tick.
     fn idled(snapshot: HeapSnapshot, by: Caller) -> (DecayState, u64) {
         let mut state = DecayState::new();
         for tick in 1..=2 * TICKS as u64 {
@@ -482,7 +482,7 @@ mod tests {
         assert!(matches!(tick(&mut state, freed_to_its_cache), Verdict::Keep(_)));
     }
 
-    /// Threads may allocate from their caches only. That memory is in use, although it lies in the caches at each tick.
+    /// Threads may allocate only from their caches. That memory is in use, although it lies in the caches at each tick.
     #[test]
     fn cached_memory_counts_as_live_while_threads_allocate_from_their_caches() {
         let of = |served_mib: u64| {
@@ -498,7 +498,7 @@ mod tests {
         assert!(!of(10).1);
     }
 
-    /// A lock that a fork or a signal could wedge would end all purging.
+    /// If a fork or a signal could leave the lock held, purging would end for good.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_tick_excludes_other_ticks_but_not_those_of_a_forked_child() {
@@ -560,7 +560,7 @@ mod tests {
         assert_eq!(window.keep_bytes(), 0);
     }
 
-    /// A window that saw a prover at work with this peak. A tenth of it is live now.
+    /// Returns a window that saw a prover at work with this peak. A tenth of the peak is live now.
     fn after_work(live_mib: usize) -> Window {
         let mut window = Window::new(0);
         for _ in 0..3 * TICKS {
@@ -570,7 +570,7 @@ mod tests {
         window
     }
 
-    /// A program thread notices a pause only when it is over. A purge at that moment would take the memory of the next proof.
+    /// A program thread notices a pause only when it is over. A purge at that moment would take the memory that the next proof needs.
     #[test]
     fn a_prover_keeps_its_peak_over_a_pause() {
         for pause in [2, TICKS, 1_000 * TICKS] {
@@ -606,7 +606,7 @@ mod tests {
         assert!(kept.last().is_some_and(|keep| keep.is_some_and(|keep| keep <= 20 * MIB)), "{kept:?}");
     }
 
-    /// With nothing to purge, the background thread sleeps longer. The activity that it sees afterwards is recent, and not from the start of its
+    /// With nothing to purge, the background thread sleeps longer. The activity that it then sees is recent, and not from the start of its
     /// sleep.
     #[test]
     fn a_proof_that_began_while_the_background_thread_rested_keeps_its_memory() {

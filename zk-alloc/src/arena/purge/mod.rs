@@ -14,7 +14,7 @@ use crate::arena::purge::decay::{Caller, DecayState, HeapSnapshot, Marks, Verdic
 use crate::arena::{Arena, Contents, Purge, cached_bytes, get};
 use crate::{accounts, gate, os, tuning};
 
-/// As [`Arena::alloc`], for a request that a limit stopped: purges other free memory to make room.
+/// Like [`Arena::alloc`], for a request that a limit stopped: purges other free memory to make room.
 #[cold]
 pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
     if empty_large_caches(arena, size) {
@@ -30,14 +30,14 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
     };
     match served {
         Ok(at) => {
-            // Purged after the allocation, so that the purge spares the resident pages that it took. Its other pages are accounted, but not in
-            // memory yet.
+            // The purge comes after the allocation, so that it spares the resident pages that it took. Its other pages are accounted, but
+            // not in memory yet.
             let gone = purge_for(arena, size, accounts::peak_limit(0).saturating_sub(tuning::purge_ahead_bytes()));
             accounts::purged_at_peak(gone, arena.served_bytes());
             Some(at)
         }
         Err(Shortage::Full | Shortage::Refused) => None,
-        // No purge makes room for it.
+        // No purge can make room for this request.
         Err(Shortage::OverBudget) if size > accounts::max_bytes() => None,
         Err(Shortage::OverBudget) => {
             if ask_for_untouched(arena) {
@@ -50,7 +50,7 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
             }
             let bytes = size.checked_add(tuning::purge_ahead_bytes())?;
             let limit = accounts::max_bytes().saturating_sub(bytes);
-            // A block in a thread cache keeps its slab alive, which may lie where a run would fit.
+            // A block in a thread cache keeps its slab alive, and that slab may lie where a run would fit.
             let cached_before = cached_bytes();
             arena.size_classes.empty_some_caches(arena.slab_zone(), size);
             let gone = purge_for(arena, size, limit);
@@ -75,8 +75,8 @@ fn ask_for_untouched(arena: &Arena) -> bool {
     untouched > 0
 }
 
-/// Purges free memory for a request of `request_bytes`, until at most `limit_bytes` are resident or the request has done its share. Returns the
-/// bytes purged. If nothing could be purged, notes that.
+/// Purges free memory for a request of `request_bytes`, until at most `limit_bytes` are resident or the request has done its share. Returns
+/// the bytes purged. If nothing could be purged, records that.
 fn purge_for(arena: &Arena, request_bytes: usize, limit_bytes: usize) -> usize {
     let surplus = resident_bytes().saturating_sub(limit_bytes);
     let gone = trim_within(arena, &mut Allowance::of_request(request_bytes, surplus));
@@ -107,7 +107,7 @@ fn empty_large_caches(arena: &Arena, request_bytes: usize) -> bool {
 pub(crate) fn trim(arena: &Arena, keep_bytes: usize, how: Purge) -> usize {
     let surplus = || Allowance::unlimited(resident_bytes().saturating_sub(keep_bytes));
     if how == Purge::Lazily {
-        // Lazily purged memory stays accounted, so the resident size does not tell when to stop.
+        // Lazily purged memory stays accounted, so the resident size does not show when to stop.
         arena.size_classes.empty_caches(arena.slab_zone(), false);
         arena.release_cached();
         return trim_zones(arena, &mut surplus(), how);
@@ -121,7 +121,7 @@ pub(crate) fn trim(arena: &Arena, keep_bytes: usize, how: Purge) -> usize {
     gone
 }
 
-/// Purges free runs, then free pages of slabs. The latter may free whole slabs, so then it purges free runs again.
+/// Purges free runs, then free pages of slabs. Purging pages may free whole slabs, so free runs are then purged again.
 fn trim_within(arena: &Arena, allowance: &mut Allowance) -> usize {
     let runs = trim_zones(arena, allowance, Purge::Now);
     let pages = arena.size_classes.slabs.purge(arena.slab_zone(), allowance);
@@ -134,8 +134,8 @@ fn trim_zones(arena: &Arena, allowance: &mut Allowance, how: Purge) -> usize {
 
 // The decay ticks of the program's threads and of the background thread, which purge free memory by time.
 
-/// Runs a decay tick: decides how much memory to purge, and purges. The background thread purges all of that at once, a program thread only as
-/// much as one request may.
+/// Runs a decay tick: decides how much memory to purge, and purges. The background thread purges all of it at once; a program thread purges
+/// only as much as one request may.
 fn tick(arena: &Arena, state: &mut DecayState, by: Caller) -> Verdict {
     let now_ns = os::monotonic_ns();
     if let Some(keep_bytes) = state.unfinished(now_ns).filter(|_| by == Caller::Program) {
@@ -175,14 +175,14 @@ fn purge_part(arena: &Arena, state: &mut DecayState, keep_bytes: usize) {
     state.purged_part(keep_bytes, Marks::of(resident_bytes(), accounts::used_bytes(), cached_bytes()), gone_bytes);
 }
 
-/// Runs a decay tick; `None` without an arena, or while another thread runs one.
+/// Runs a decay tick. Returns `None` without an arena, or while another thread runs one.
 fn run_tick(by: Caller) -> Option<Verdict> {
     let arena = get()?;
     decay::with_state(|state| tick(arena, state, by))
 }
 
-/// Runs a decay tick if one is due, and checks the memory of the control group. Returns how long the background thread may sleep; `None` if it
-/// has nothing to do until the program wakes it.
+/// Runs a decay tick if one is due, and checks the memory of the control group. Returns how long the background thread may sleep, or `None`
+/// if it has nothing to do until the program wakes it.
 pub(crate) fn tick_in_background() -> Option<Duration> {
     if decay::time_to_tick().is_some_and(|time| time.is_zero()) {
         let verdict = run_tick(Caller::Background);
@@ -207,7 +207,7 @@ fn is_watching() -> bool {
     !os::is_in_sandbox() && os::host().limits.is_memory_grouped
 }
 
-/// Purges free memory if a control group is short of memory. Call it while no phase is open. It does not wait for other threads.
+/// Purges free memory if a control group is short of memory. Call this while no phase is open. The call does not wait for other threads.
 pub(crate) fn relieve() {
     let Some(arena) = get().filter(|_| is_watching()) else { return };
     let (now, next) = (os::monotonic_ns(), NEXT_NS.load(Ordering::Relaxed));
@@ -230,7 +230,7 @@ pub(crate) fn relieve() {
     }
 }
 
-/// How often free memory was purged because a control group was short of memory.
+/// Returns how often free memory was purged because a control group was short of memory.
 pub(crate) fn pressure_purges() -> u64 {
     PURGES.load(Ordering::Relaxed)
 }

@@ -26,7 +26,7 @@ impl Rhythm {
         Self { ended_ns: AtomicU64::new(0), began_ns: AtomicU64::new(0), pauses_ns: [const { AtomicU64::new(0) }; 2] }
     }
 
-    /// Notes that the first open phase begins.
+    /// Records that the first open phase begins.
     pub(crate) fn begin(&self, now_ns: u64) {
         let ended_ns = self.ended_ns.load(Ordering::Relaxed);
         if ended_ns > 0 {
@@ -36,7 +36,7 @@ impl Rhythm {
         self.began_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Notes that the last open phase ends. Returns whether free memory stays resident.
+    /// Records that the last open phase ends. Returns whether free memory stays resident.
     pub(crate) fn end(&self, now_ns: u64) -> bool {
         self.ended_ns.store(now_ns, Ordering::Relaxed);
         let open_ns = now_ns.saturating_sub(self.began_ns.load(Ordering::Relaxed));
@@ -49,8 +49,8 @@ impl Rhythm {
 mod tests {
     use super::*;
 
-    /// Whether free memory stays resident after each phase. For each phase, `phases` has its length and the length of the pause before it, in
-    /// milliseconds.
+    /// Returns whether free memory stays resident after each phase. For each phase, `phases` holds its length and the length of the pause
+    /// before it, in milliseconds.
     fn stays(phases: &[(u64, u64)]) -> Vec<bool> {
         let (rhythm, mut now_ns) = (Rhythm::new(), 1);
         let mut ended = |&(open_ms, pause_ms): &(u64, u64)| {
