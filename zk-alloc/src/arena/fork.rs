@@ -8,8 +8,8 @@
 //! The kernel splits a mapping around each withheld run, so the number of runs is bounded. After the fork, the kernel merges the parts in the
 //! parent.
 //!
-//! The forking thread neither waits nor allocates. If a second thread forks at the same time, it withholds nothing. Its child frees the runs
-//! that the first thread had claimed. Other threads continue: they get the rest of the free memory, or fresh memory.
+//! The forking thread neither waits nor allocates. If a second thread forks at the same time, it withholds nothing. Its child frees the
+//! runs that the first thread had claimed. Other threads continue with the remaining free memory, or with fresh memory.
 #![allow(unsafe_code, reason = "a cell that one thread at a time accesses, and memory that the thread claimed")]
 
 use std::cell::UnsafeCell;

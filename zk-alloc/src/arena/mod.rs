@@ -1,7 +1,7 @@
 //! The arena: one region per process, created on first use and shared by every [`ZkAllocator`](crate::ZkAllocator).
 //!
-//! Layers are folders, from the top down: `front` holds the thread caches, `heap` cuts slabs into blocks of the size classes, `pages` hands
-//! out page runs from zones, and `purge` decides how much free memory stays resident. All of them use `os`.
+//! Layers are folders, listed from the top down. `front` holds the thread caches, `heap` cuts slabs into blocks of the size classes,
+//! `pages` hands out page runs from zones, and `purge` decides how much free memory stays resident. All of them use `os`.
 #![allow(unsafe_code, reason = "publishes the one arena, hands out its memory, copies it and frees it")]
 
 /// Tests of the lock-free parts.
@@ -152,8 +152,8 @@ pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce(bool)) -> Op
 fn serve_first(settings: &Settings, first: impl FnOnce(bool)) -> Option<&'static Arena> {
     config::init_settings(settings);
     let arena = open()?;
-    // A request that may come from a signal handler leaves `first` to a later one. The number of such requests is bounded, because a thread
-    // may block signals for good.
+    // A request that may come from a signal handler leaves `first` to a later request. The number of such requests is bounded, because a
+    // thread may block signals for good.
     static POSTPONED: AtomicU8 = AtomicU8::new(0);
     let in_signal_handler = os::may_be_in_signal_handler();
     if in_signal_handler && POSTPONED.load(Ordering::Relaxed) < tuning::max_postponed() as u8 {
@@ -230,8 +230,8 @@ unsafe extern "C" fn thread_exits(cache: *mut c_void) {
 }
 
 impl Arena {
-    /// Builds the arena in place, part by part, because the stack of the thread or signal handler may be small. On failure, `place` holds
-    /// nothing.
+    /// Builds the arena in place, part by part, because the stack of the thread or signal handler may be small. On failure, `place` is left
+    /// uninitialised.
     ///
     /// # Errors
     /// The system's error, if it grants no address space, or no memory for the tables.
@@ -402,7 +402,7 @@ impl Arena {
             Some(class) => unsafe { self.size_classes.dealloc(self.slab_zone(), class, at) },
             // SAFETY: upheld by the caller; only `pinned` hands out memory in the pinned range.
             None if gate::is_pinned(at.as_ptr()) => unsafe { pinned::release(at, size) },
-            // SAFETY: upheld by the caller; other memory that is no block is a run of its own.
+            // SAFETY: upheld by the caller; other memory that is not a block is a run of its own.
             None => unsafe { self.zone_at(at).release(at, size) },
         }
     }
@@ -441,7 +441,7 @@ impl Arena {
         let belongs = layout::path(new_size, align) == Path::Run(runs);
         let may_grow = runs == RunKind::Huge;
         let may_stay = new_size >= layout::min_bytes(runs).max(old_size / 2) && (may_grow || new_size <= old_size);
-        // SAFETY: upheld by the caller; memory that is no block is a run of its own.
+        // SAFETY: upheld by the caller; memory that is not a block is a run of its own.
         (belongs || may_stay) && unsafe { self.region.zone(runs).resize(at, old_size, new_size) }
     }
 
@@ -454,7 +454,7 @@ impl Arena {
             // SAFETY: upheld by the caller; only `pinned` hands out memory in the pinned range.
             unsafe { pinned::resize(at, old_size, new_size) };
         } else if self.size_classes.class_at(at).is_none() {
-            // SAFETY: upheld by the caller; other memory that is no block is a run of its own.
+            // SAFETY: upheld by the caller; other memory that is not a block is a run of its own.
             unsafe { self.zone_at(at).resize(at, old_size, new_size) };
         }
     }
@@ -479,7 +479,7 @@ impl Arena {
         if old_size < tuning::move_min_bytes() || new_size < old_size {
             return None;
         }
-        // No pages move into the pinned range or out of it, because the range is registered: the caller copies.
+        // No pages move into the pinned range or out of it, because the range is registered. The caller copies instead.
         if gate::is_pinned(at.as_ptr()) || pinned::has_room(new_size) {
             return None;
         }
@@ -688,7 +688,8 @@ const ZONES: usize = 2;
 
 /// How many bitmaps of a zone have a bit for each page.
 const BITMAPS: usize = 5;
-/// How many bitmaps of a zone have a bit for each block, the place of a huge page. Each block also has a word for its claim.
+/// How many bitmaps of a zone have a bit for each block, an aligned range that one huge page can back. Each block also has a word for its
+/// claim.
 const BLOCK_BITMAPS: usize = 2;
 
 impl Region {
@@ -705,7 +706,7 @@ impl Region {
     }
 
     fn exactly(span: usize, specs: &[ZoneSpec; ZONES]) -> Result<(usize, AddressRange, Table<AtomicU64>), Errno> {
-        // These trial mappings test whether the limits leave this much to the tables and to the program. They are dropped at once.
+        // These trial mappings test whether the limits leave this much room for the tables and for the program. They are dropped at once.
         drop(os::reserve(span / tuning::address_part())?);
         drop(os::map_zeroed(span / tuning::data_part())?);
         let range = AddressRange::find(span * ZONES)?;
@@ -717,7 +718,7 @@ impl Region {
     }
 
     /// Finds a region with `span_bytes` for each zone, or less if limits leave less room. Builds it in place, zone by zone, because the
-    /// stack may be small. On failure, `place` holds nothing.
+    /// stack may be small. On failure, `place` is left uninitialised.
     ///
     /// # Errors
     /// The system's last error, if it refuses even the smallest span.

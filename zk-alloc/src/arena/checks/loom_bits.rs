@@ -1,4 +1,5 @@
-//! Every interleaving of small models of the bits: who owns them, where a search looks for them, and which blocks of a zone are mapped.
+//! Small models of the bits, run in every interleaving: who owns them, where a search looks for them, and which blocks of a zone are
+//! mapped.
 #![allow(unsafe_code, reason = "models of memory")]
 
 use std::ops::Range;

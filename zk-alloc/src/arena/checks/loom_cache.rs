@@ -1,4 +1,4 @@
-//! Every interleaving, up to a number of interruptions, of work on thread caches.
+//! Models of work on thread caches, run in every interleaving with a bounded number of interruptions.
 
 use loom::sync::Arc;
 use loom::sync::atomic::fence;
@@ -134,7 +134,7 @@ fn without_a_fence_a_claimant_empties_only_its_own_cache() {
     });
 }
 
-/// A thread exits while another one starts, which may acquire its cache. A third thread claims the cache.
+/// A thread exits while another one starts and may acquire its cache. A third thread claims the cache.
 #[test]
 fn exiting_thread_cache_is_adopted() {
     with_threads(2, |threads, cache| {

@@ -1,5 +1,5 @@
-//! Every interleaving, up to a number of interruptions, of work on slabs in a real zone on real memory. A thread writes to a block when it
-//! takes it, and checks the block when it puts it back.
+//! Models of work on slabs in a real zone on real memory, run in every interleaving with a bounded number of interruptions. A thread writes
+//! to a block when it takes it, and checks the block when it puts it back.
 #![allow(unsafe_code, reason = "writes to blocks, and prefaults memory")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -237,7 +237,7 @@ fn retiring_spares_a_slab_that_was_reused_for_a_smaller_class_and_has_a_live_blo
     });
 }
 
-/// The only slab is almost full. A block is put back while other threads find nothing, and clear the hint. It is found afterwards.
+/// The only slab is almost full. A block is put back while other threads find nothing, and clear the hint. A later search finds it.
 #[test]
 fn a_block_that_is_put_back_while_other_threads_clear_the_hint_is_not_lost() {
     with_slabs(2, 1, |slabs| {

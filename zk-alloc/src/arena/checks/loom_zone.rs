@@ -1,4 +1,4 @@
-//! Every interleaving, up to a number of interruptions, of work on runs in a real zone on real memory.
+//! Models of work on runs in a real zone on real memory, run in every interleaving with a bounded number of interruptions.
 #![allow(unsafe_code, reason = "hands out memory of a zone")]
 
 use std::ptr::NonNull;
@@ -15,7 +15,7 @@ use crate::os;
 
 const PAGE_BYTES: usize = 4 << 10;
 
-/// The number of pages in a block, a range that one huge page can back, in the models of prefaulting.
+/// The number of pages per block (a range that one huge page can back) in the models of prefaulting.
 const BLOCK: usize = 4;
 
 impl Model {

@@ -1,8 +1,8 @@
 //! Shared parts of the loom models.
 //!
 //! Loom runs a model in every interleaving with up to a given number of interruptions, and with every value that a load may see. A model
-//! runs the real code on real memory: only its atomics are loom's (`sync`). A loom `UnsafeCell` stands for the owners' uses of memory. If
-//! two threads use it without an order between them, loom fails the run, so that a missing Acquire or Release shows.
+//! runs the real code on real memory: only its atomics are loom's (`sync`). A loom `UnsafeCell` stands for the owners' accesses to memory.
+//! If two threads access it without an order between them, loom fails the run, so that a missing Acquire or Release shows.
 #![allow(unsafe_code, reason = "cells stand for memory")]
 
 use std::collections::HashMap;
@@ -69,7 +69,7 @@ pub(super) fn words(len: usize) -> &'static [AtomicU64] {
     Box::leak((0..len).map(|_| AtomicU64::new(0)).collect())
 }
 
-/// The owners' uses of memory. Each part of memory that has one owner at a time has a number.
+/// The owners' accesses to memory. Each part of memory that has one owner at a time has a number.
 #[derive(Default)]
 pub(super) struct Uses(Mutex<HashMap<usize, Arc<UnsafeCell<u64>>>>);
 

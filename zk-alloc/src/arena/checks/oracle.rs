@@ -165,8 +165,7 @@ proptest! {
     }
 }
 
-/// Below the free run that fits lie more free runs that are too short than a search visits. So the search takes a free run of a longer
-/// class.
+/// Below the free run that fits, there are more short free runs than a search visits. So the search takes a free run of a longer class.
 #[test]
 fn after_many_free_runs_that_are_too_short_a_search_takes_one_of_a_longer_class() {
     const RUN_PAGES: usize = 14;
@@ -260,7 +259,7 @@ fn no_request_reads_all_of_a_full_zone() {
     assert_eq!(zone.claim_first_fit(0, Wanted::anywhere(100)), Some(PAGES - 128));
 }
 
-/// The runs are claimed, but their hints are left.
+/// The runs are claimed, but their hints remain.
 #[test]
 fn a_search_clears_a_bounded_number_of_superfluous_hints() {
     let zone = full_zone(PAGES);

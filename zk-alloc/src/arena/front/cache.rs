@@ -31,7 +31,7 @@ pub(crate) type Blocks = [AtomicU64; classes::PLACES];
 pub(crate) struct Run(NonZeroU64);
 
 const PAGE_SHIFT: u32 = 12;
-/// Leaves 45 bits for the number of the page, which suffices for addresses of 57 bits.
+/// Leaves 45 bits for the number of the page, which suffices for 57-bit addresses.
 const LENGTH_BITS: u32 = 19;
 
 impl Run {
@@ -83,7 +83,7 @@ pub(crate) struct Cache {
     owner_flag: AtomicU8,
     /// The process generation of the thread that claims the cache; 0 if none does.
     remote_claim: AtomicU64,
-    /// Cached blocks, by class.
+    /// The number of cached blocks, by class.
     counts: [AtomicU8; classes::TABLE],
     /// The size of the next refill's batch in blocks, minus one, by class. It grows with each refill, so that a thread that needs one block does
     /// not hold sixteen.
@@ -213,8 +213,8 @@ impl Cache {
         if self.remote_claim.load(Ordering::Acquire) == 0 { Some(entered) } else { None }
     }
 
-    /// Claims the cache: keeps other claimants out, and the owner too from its next attempt to enter. Returns `false` if another thread
-    /// claims the cache. `by` is the generation of the process.
+    /// Claims the cache: keeps other claimants out, and the owner too from its next attempt to enter. Returns `false` if another thread has
+    /// claimed the cache. `by` is the generation of the process.
     pub(crate) fn claim(&self, by: u64) -> bool {
         self.remote_claim.compare_exchange(0, by, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }

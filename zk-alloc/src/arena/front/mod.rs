@@ -1,5 +1,5 @@
-//! Thread caches: each thread caches the blocks of each size class and the page runs that it freed last, for its next requests. A request
-//! that the cache serves touches no bitmap and no shared counter.
+//! Thread caches: each thread caches the blocks of each size class and the page runs that it freed last, to serve its next requests. A
+//! request that the cache serves touches no bitmap and no shared counter.
 //!
 //! A cached block or run stays *used* in its slab or zone. The cache that holds its address owns it. All threads can find all caches.
 //!
@@ -258,7 +258,7 @@ impl Claiming {
                 others += usize::from(!is_own(cache));
             }
         }
-        // Without the fence only this thread's own cache is known not to be in use.
+        // Without the fence, only this thread's own cache is known not to be in use.
         let fenced = others == 0 || fence();
         // SAFETY: null, or one of `caches`, which live for `'a`. Only this thread links the caches that it claimed.
         while let Some(cache) = unsafe { last.as_ref::<'a>() } {

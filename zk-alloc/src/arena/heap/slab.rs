@@ -86,7 +86,7 @@ impl SlabTable {
         })
     }
 
-    /// Slabs in use, and their bytes.
+    /// Returns the number of slabs in use, and their bytes.
     pub(crate) fn in_use(&self) -> (usize, usize) {
         (self.slabs.load(atomic::Ordering::Relaxed), self.in_use_bytes.load(atomic::Ordering::Relaxed))
     }
@@ -146,7 +146,7 @@ impl SlabTable {
         self.classes.all()[units].iter().for_each(|unit| unit.store(number, Ordering::Relaxed));
     }
 
-    /// Like [`take`](Self::take), from a slab that may have free blocks. The slab may meanwhile have another class, or be gone.
+    /// Like [`take`](Self::take), from a slab that may have free blocks. By then, the slab may have another class, or be gone.
     fn take_from(
         &self,
         zone: &Zone,
@@ -320,8 +320,8 @@ impl SlabTable {
             if now == class && claimed == class.words() {
                 return self.retire(zone, unit, class);
             }
-            // Another thread owns some of the blocks. Or the slab has another class by now, and some of its words look the same. Because of this
-            // claim, a thread that checked the slab in between found it not empty. So this thread checks again.
+            // Another thread owns some of the blocks. Or the slab now has another class, and some of its words look the same. Because of
+            // this claim, a thread that checked the slab in between found it not empty. So this thread checks again.
             for word in 0..claimed {
                 self.set_free(now, Blocks { unit, word, mask: class.full_word(word) });
             }

@@ -178,7 +178,7 @@ impl<'a> Bitmap<'a> {
             bits & within(end) & !within(from)
         };
         let first = from / WORD_BITS;
-        // Each word is read once, because it may have changed at a second read.
+        // Each word is read once, because a second read may see a changed word.
         let mut words = (first..end.div_ceil(WORD_BITS)).rev().map(|word| (word, left(word)));
         let (mut word, bits) = words.find(|&(_, bits)| bits != 0)?;
         let top = highest(bits) + 1;
@@ -275,7 +275,7 @@ const LEVELS: usize = 3;
 /// A set of hints.
 #[derive(Clone, Copy)]
 pub(crate) struct HintSet {
-    /// The words, level by level. Those of several sets are interleaved, so that small sets share pages.
+    /// The words, level by level. The words of several sets are interleaved, so that small sets share pages.
     words: &'static [AtomicU64],
     levels: Levels,
     number: usize,
@@ -342,7 +342,7 @@ impl HintSet {
         for depth in 0..LEVELS {
             let mask = 1 << (index % WORD_BITS);
             let before = self.word(depth, index / WORD_BITS).fetch_and(!mask, Ordering::SeqCst);
-            // Another thread may have set a bit of the word below since, and found this bit still set.
+            // In between, another thread may have set a bit of the word below, and found this bit still set.
             if depth > 0 && self.word(depth - 1, index).load(Ordering::SeqCst) != 0 {
                 return self.set_from(depth, index);
             }

@@ -4,8 +4,8 @@
 //! A *dirty* page may hold something other than zeroes. A prefaulted block is resident and clean. Lazily purged memory (`MADV_FREE`) is resident
 //! and dirty.
 //!
-//! Only the owner of a page changes these two bits of it, so they are exact. A thread owns a page by having set the page's bit in the
-//! zone's bitmap of used pages.
+//! Only the owner of a page changes these two bits of it, so they are exact. The thread that set a page's bit in the zone's bitmap of used
+//! pages owns the page.
 //!
 //! # Which blocks are mapped
 //! A block is an aligned range that one huge page can back. It is *ready* once it was mapped for the zone, and stays ready. The arena hands
@@ -273,7 +273,7 @@ impl Residency {
         }
     }
 
-    /// Whether to zero dirty pages by purging them. Pages of [`ZoneSpec::lazy_zero_bytes`] or more are always purged. Fewer pages are
+    /// Whether to zero dirty pages by purging them. Runs of [`ZoneSpec::lazy_zero_bytes`] or more are always purged. Shorter runs are
     /// purged if they were hardly touched since they were last zeroed (a table with few entries). If they were fully used, this thread
     /// clears them.
     fn is_zeroed_by_a_purge(&self, start: usize, len: usize) -> bool {

@@ -14,12 +14,12 @@ use crate::tuning;
 /// are long enough. Three operations create free runs, and set hints for them: freeing a run, claiming a part of a free run, and giving up
 /// a claim. A search that finds no free run of a class in a word clears the hint, then checks once more.
 ///
-/// A search takes a bounded number of steps, however many free runs there are: it visits a bounded number of free runs and superfluous hints of
-/// each class.
+/// A search takes a bounded number of steps, no matter how many free runs there are: it visits a bounded number of free runs and
+/// superfluous hints of each class.
 pub(crate) struct Runs {
     pub(crate) used: Bitmap<'static>,
     sets: HintSets<CLASSES>,
-    /// The classes whose sets may have a hint, as bits. Usually most of them have none. The models search all classes.
+    /// The classes whose sets may have a hint, as bits. Usually most sets have none. The models search all classes.
     hinted: AtomicU64,
     /// Set in the models of zones and slabs: they do not index free runs, and a search scans the bitmap instead. The models of the bitmap
     /// use the index.
@@ -50,7 +50,7 @@ impl Runs {
     }
 
     /// Claims the lowest free run at or above `from` that fits `wanted`, or a higher one if many free runs below are too short. In a zone
-    /// without long free runs, it may find nothing although one of many short runs would fit.
+    /// without long free runs, the search may find nothing although one of many short runs would fit.
     pub(crate) fn claim_first_fit(&self, from: usize, wanted: Wanted) -> Option<usize> {
         #[cfg(loom)]
         if self.is_off {
@@ -339,11 +339,11 @@ impl Runs {
     }
 }
 
-/// The number of length classes. Each length up to 7 pages has its own class. Beyond, there are four classes per doubling. The last class
-/// holds all free runs of [`LONG`] pages or more.
+/// The number of length classes. Each length up to 7 pages has its own class. Above that, there are four classes per doubling. The last
+/// class holds all free runs of [`LONG`] pages or more.
 #[cfg(not(loom))]
 const CLASSES: usize = 37;
-/// The models have two classes, so that a search takes few loads: shorter than [`LONG`], and all others.
+/// The models have two classes, free runs shorter than [`LONG`] and all others, so that a search takes few loads.
 #[cfg(loom)]
 const CLASSES: usize = 2;
 /// A free run is measured up to this many pages, or as many as a request needs.

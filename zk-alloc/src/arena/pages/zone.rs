@@ -74,7 +74,7 @@ impl Zone {
     ///
     /// # Safety
     /// The addresses that the bitmaps describe lie within one [`AddressRange`](crate::os::AddressRange), and belong to no other zone. The
-    /// bitmaps, five of pages and two of blocks, are clear. So are the words in `claims`, one for each block.
+    /// bitmaps, five for pages and two for blocks, are clear. So are the words in `claims`, one for each block.
     pub(crate) unsafe fn new(
         base: NonNull<u8>,
         spec: ZoneSpec,
@@ -360,7 +360,7 @@ impl Zone {
         self.release_pages(self.index(at), pages);
     }
 
-    /// Whether thread caches take runs of `bytes`. They take no long ones (docs/experiments/ablation.md).
+    /// Whether thread caches take runs of `bytes`. They take no long runs (docs/experiments/ablation.md).
     fn caches(&self, bytes: usize) -> bool {
         self.spec.is_cached && !layout::is_long_run(bytes)
     }
@@ -603,7 +603,7 @@ impl Zone {
             }
             claimed
         };
-        // Claimed pages next to the caller's are prefaulted together with them. The others come with the huge page.
+        // Claimed pages next to the caller's are prefaulted together with them. The other pages become resident with the huge page.
         for page in (block.start..own.start).rev().chain(own.end..block.end).filter(&mut claim) {
             if page + 1 == paged.start {
                 paged.start = page;
@@ -699,8 +699,8 @@ impl Zone {
         }
     }
 
-    /// Claims a run with free addresses behind it, so that it can grow in place. Claims a run without free addresses behind it if addresses
-    /// are scarce, or if more pages of that run are resident.
+    /// Claims a run with free addresses above it, so that it can grow in place. If addresses are scarce, or if a run without that room has
+    /// more resident pages, claims a run without it.
     fn claim_to_grow_on(&self, bytes: usize, align: usize) -> Option<usize> {
         let pages = self.pages(bytes);
         let resident = |start: usize| self.residency.resident(start, pages);
@@ -715,7 +715,7 @@ impl Zone {
         Some(better)
     }
 
-    /// Claims a run at a multiple of [`ZoneSpec::growth_room`] times its length; `None` if addresses are scarce.
+    /// Claims a run at a multiple of [`ZoneSpec::growth_room`] times its length. Returns `None` if addresses are scarce.
     fn claim_with_room(&self, bytes: usize, align: usize) -> Option<usize> {
         let (room, pages) = (self.spec.growth_room, self.pages(bytes));
         // The zone begins at a multiple of a huge page, and so does each such place.
@@ -803,7 +803,7 @@ impl Zone {
     // Purging a zone's free memory.
 
     /// Purges free memory, from the top address down, until the allowance is spent or no free memory is resident. Returns how many bytes
-    /// were purged. A trim stops where it has read as many words as it may, and the next trim continues there.
+    /// were purged. A trim stops when it has read as many words as it may, and the next trim continues from there.
     pub(crate) fn trim(&self, allowance: &mut Allowance, how: Purge) -> usize {
         let resident = self.residency.resident;
         let top = self.mapped_end();
@@ -877,7 +877,7 @@ impl Zone {
             if self.runs.try_claim(start, len) {
                 let is_purged = self.residency.resident(start, len) == 0;
                 if is_purged && self.moved.is_better_renewed(start, len) {
-                    // SAFETY: this thread owns the run since the claim above. The run is committed, as all moved pages are.
+                    // SAFETY: this thread has owned the run since the claim above. The run is committed, as all moved pages are.
                     unsafe { self.purge_and_free(start, len, Purge::Now) };
                 } else {
                     self.runs.release(start, len);
@@ -980,8 +980,8 @@ impl Zone {
             if self.runs.try_claim(page, 1) {
                 if is_unaccounted(&page) {
                     self.huge.forbid_around(&self.residency, page..page + 1);
-                    // SAFETY: this thread owns the page since the claim above. It was free before, and is committed, as the caller's
-                    // memory is. If the kernel refuses, it stays as it is.
+                    // SAFETY: this thread has owned the page since the claim above. The page was free before, and is committed, as the
+                    // caller's memory is. If the kernel refuses, the page stays as it is.
                     let _ = unsafe { os::discard(self.address(page).as_ptr(), self.spec.page_bytes) };
                     calls += 1;
                 }
@@ -1066,7 +1066,7 @@ impl Zone {
         // SAFETY: upheld by the caller.
         match unsafe { self.residency.call(start..start + pages, what, os::keep_on_fork) } {
             // If another thread was about to withhold the range at the fork, the child may have inherited some of it.
-            // SAFETY: upheld by the caller; it is committed, as it was free and resident.
+            // SAFETY: upheld by the caller; the range is committed, because it was free and resident.
             Ok(()) if is_in_child => _ = unsafe { self.purge_and_free(start, pages, Purge::Now) },
             Ok(()) => self.runs.release(start, pages),
             // The range stays used for good, because a child would not inherit its contents.
@@ -1087,7 +1087,7 @@ impl<'a> Populate<'a> {
     /// Takes a run that was just claimed.
     ///
     /// # Safety
-    /// `at` came from [`Zone::claim`] of this zone with these `bytes`, and only the caller knows of it.
+    /// `at` came from [`Zone::claim`] of this zone with these `bytes`, and only the caller has its address.
     pub(crate) unsafe fn of_run(zone: &'a Zone, at: NonNull<u8>, bytes: usize) -> Self {
         Self { zone, start: zone.index(at), pages: zone.pages(bytes) }
     }
@@ -1103,7 +1103,7 @@ impl<'a> Populate<'a> {
             let from = end.min(self.start + part * share);
             let pages = from..end.min(from + share);
             if !pages.is_empty() {
-                // SAFETY: committed pages, which only the creator of this value knows of.
+                // SAFETY: committed pages that only the creator of this value can access.
                 let populated = unsafe { self.zone.residency.call(pages, "prefault", os::populate) };
                 populated.unwrap_or_else(|error| _ = refused.set(error));
             }

@@ -38,8 +38,9 @@ pub(crate) const TICKS: usize = 8;
 /// How many windows count while a process is busy. A proof may take longer than one window, and be at its peak only for a moment.
 const WINDOWS: usize = 8;
 
-/// Sets the policy: memory above the peak live size of the last `window_ns` nanoseconds may be purged; 0 turns purging by time off. If `empties`
-/// is set, a process that idled for a window purges all free memory, because its phases say when it works. The call neither waits nor allocates.
+/// Sets the policy: memory above the peak live size of the last `window_ns` nanoseconds may be purged; 0 turns purging by time off. If
+/// `empties` is set, a process that idled for a window purges all free memory, because its phases show when it works. The call neither
+/// waits nor allocates.
 pub(crate) fn follow(window_ns: u64, empties: bool) {
     EMPTIES.store(empties, Ordering::Relaxed);
     if WINDOW_NS.swap(window_ns, Ordering::SeqCst) == 0 {
