@@ -61,18 +61,18 @@ fn main() -> ExitCode {
     if commands.is_empty() || link_count == 0 || !broken.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// A source or a script.
+/// Returns whether a file is a source or a script.
 fn is_source(file: &str) -> bool {
     file.starts_with(".ci/") || [".rs", ".c", ".cc", ".py", ".sh"].iter().any(|end| file.ends_with(end))
 }
 
-/// The sources of the bench, where options and allocators have their names.
+/// Returns whether a file is a source of the bench, where options and allocators are named.
 fn is_of_bench(file: &str) -> bool {
     let folders = ["provers-bench/src/", "provers-bench/launch/src/", "zk-alloc/peers/benches/"];
     file.ends_with(".rs") && folders.iter().any(|folder| file.starts_with(folder))
 }
 
-/// The sources of the allocator and of the preload library, where messages are.
+/// Returns whether a file is a source of the allocator or of the preload library, which print messages.
 fn is_of_allocator(file: &str) -> bool {
     let folders = ["zk-alloc/src/", "integrations/preload/src/"];
     file.ends_with(".rs") && folders.iter().any(|folder| file.starts_with(folder))
@@ -83,7 +83,7 @@ fn is_test(file: &str) -> bool {
     is_of_allocator(file) || file.contains("/tests/") && file.ends_with(".rs")
 }
 
-/// The commands of a page, with their lines: whole spans of code, and the lines of blocks of code. A comment at the end is not part of
+/// Returns the commands of a page, with their lines: whole code spans, and the lines of code blocks. A comment at the end is not part of
 /// the command.
 fn commands_of(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
@@ -99,14 +99,14 @@ fn commands_of(text: &str) -> Vec<(usize, String)> {
     commands.filter(|(_, text)| is_command(text)).collect()
 }
 
-/// The variables of zk-alloc that a line names. A name that ends in `_` stands for several.
+/// The variables of zk-alloc that a line names. A name that ends in `_` stands for several variables.
 fn variables(line: &str) -> Vec<&str> {
     let starts = line.match_indices("ZK_ALLOC_").map(|(at, _)| &line[at..]);
     let names = starts.filter_map(|rest| rest.split(|c: char| !c.is_ascii_uppercase() && c != '_').next());
     names.filter(|name| !name.ends_with('_')).collect()
 }
 
-/// The fixed parts of a message. In the code, the variable parts stand in braces. In the table, each is a word in capitals, dots, or the
+/// The fixed parts of a message. In the code, the variable parts are in braces. In the table, each is a word in capitals, dots, or the
 /// value y.
 fn fixed_parts(message: &str) -> Vec<String> {
     let is_of_word = |letter: char| letter.is_alphanumeric() || letter == '_';
@@ -192,7 +192,7 @@ impl Names {
         for cell in rows.filter_map(|row| row.trim_end_matches(" |").rsplit(" | ").next()) {
             let outside: String = cell.split('(').filter_map(|part| part.rsplit(')').next()).collect();
             let words = outside.replace(" and ", ", ");
-            // A command stands in backticks.
+            // Words in backticks are commands.
             let words = words.split(", ").map(str::trim).filter(|word| !word.starts_with('`'));
             named.extend(words.map(|word| (page, word.to_owned())));
         }
@@ -229,7 +229,7 @@ impl Names {
         faults.chain(left_out.map(|file| format!("Makefile.toml: no task runs {file}"))).collect()
     }
 
-    /// Whether a module or test has `part` in its name. Some stand in a macro, as `name: ...`.
+    /// Whether a module or test has `part` in its name. Some are in a macro, as `name: ...`.
     fn is_filter(&self, part: &str) -> bool {
         let name_of = |line: &str| {
             let item = line.trim_start();
@@ -311,7 +311,7 @@ impl Names {
         Some(format!("tuning.rs has no constant {unknown}"))
     }
 
-    /// Options of the bench are fields of a struct.
+    /// Returns whether the bench has an option. Its options are the fields of a struct.
     fn is_option(&self, option: &str) -> bool {
         let field = format!("{}: ", option.replace('-', "_"));
         let names = [field, format!("long = \"{option}\""), format!("\"--{option}\"")];
@@ -319,7 +319,7 @@ impl Names {
     }
 }
 
-/// Why a script of the repository can't start.
+/// Returns the reason why a script of the repository can't start.
 fn script_fault(script: &str) -> Option<String> {
     match fs::metadata(script) {
         Err(_) => Some(format!("there is no {script}")),
@@ -337,7 +337,7 @@ fn is_name(word: &str) -> bool {
 /// Addresses of other projects, which a reader would take for this project.
 const NOT_OURS: [&str; 3] = ["crates.io/crates/zk-alloc", "docs.rs/zk-alloc", "github.com/zk-alloc"];
 
-/// The lines with their numbers from 1 on, and whether they lie in a code block.
+/// Returns the lines with their numbers from 1 on, and whether each lies in a code block.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     let mut in_code = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
@@ -347,7 +347,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     })
 }
 
-/// The targets of the links of a text: `](target)`, `]: target`, `src="target"`, `srcset="target"`.
+/// Returns the targets of the links of a text: `](target)`, `]: target`, `src="target"`, `srcset="target"`.
 fn targets(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line, _) in lines(text).filter(|line| !line.2) {
@@ -382,7 +382,7 @@ fn why_broken(file: &Path, target: &str) -> Option<String> {
     (!headings(&text).contains(heading)).then(|| "no such heading".to_owned())
 }
 
-/// The names of the headings of a text in links, as GitHub forms them: in small letters, dashes for spaces, other signs left out.
+/// Returns the anchors of a text's headings as GitHub forms them: in lower case, with dashes for spaces, and without other signs.
 fn headings(text: &str) -> BTreeSet<String> {
     let titles = lines(text).filter(|line| !line.2 && line.1.starts_with('#'));
     let titles = titles.map(|(_, line, _)| line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-"));

@@ -3,13 +3,13 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Phases and statistics belong to the process, so tests that use either take turns.
+/// Waits for this test's turn. Phases and statistics belong to the process, so tests that use either take turns.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes that the arena served while `f` ran.
+/// Returns the bytes that the arena served while `f` ran, and the result of `f`.
 pub(crate) fn arena_bytes_of<R>(f: impl FnOnce() -> R) -> (u64, R) {
     let before = zk_alloc::stats().arena_bytes;
     let result = f();

@@ -141,7 +141,7 @@ fn a_program_that_locks_its_future_memory_keeps_its_arena() {
     let mut large: Vec<u64> = Vec::new();
     let had = phase(|| large.try_reserve_exact(4 * lockable.min(1 << 30) / 8 + 200 * WORDS).is_ok());
     assert!(!had && stats().refusals > 0, "{}", stats());
-    // SAFETY: as above.
+    // SAFETY: changes no memory.
     assert_eq!(unsafe { libc::munlockall() }, 0);
     phase(|| assert_patterned(&patterned(200 * WORDS, 3), 3));
 }

@@ -1,11 +1,11 @@
-//! Measures what page-locked memory saves on this host: copies to device 0 and back, from pageable memory, from the driver's own page-locked
-//! memory (`cuMemHostAlloc`), and from zk-alloc's pinned range. Prints two Markdown tables: the times of proofs, and the rates of copies by
-//! size. Each proof fills a matrix, copies it to the device, swaps its halves there, copies it back, and checks every byte. Each proof
-//! allocates its two matrices. Only the matrices in the driver's memory are allocated once for all proofs.
+//! Measures how much page-locked memory speeds up copies to device 0 and back on this host. Compares pageable memory, the driver's own
+//! page-locked memory (`cuMemHostAlloc`), and zk-alloc's pinned range. Prints two Markdown tables: the times of proofs, and the rates of
+//! copies by size. Each proof fills a matrix, copies it to the device, swaps its halves there, copies it back, and checks every byte. Each
+//! proof allocates its two matrices, except in the driver's memory, where they are allocated once for all proofs.
 //!
 //!     cargo run --release --package zk-alloc-cuda --example copies -- [MIB]
 //!
-//! MIB is the largest matrix, 1024 unless it is given. The host needs six times as much memory, and the device twice as much.
+//! MIB is the size of the largest matrix, 1024 by default. The host needs six times this much memory, and the device twice this much.
 //!
 //! Exit codes: 0, every byte was right; 1, something failed; 3, nothing was measured, because there is no driver or no device, or the driver
 //! refused.
@@ -35,7 +35,7 @@ type Matrices<'a> = [&'a mut [u64]; 2];
 fn main() -> Outcome<ExitCode> {
     let max_mib: usize = std::env::args().nth(1).map_or(Ok(1024), |mib| mib.parse())?;
     let words = max_mib << 17;
-    // SAFETY: nothing is copied.
+    // SAFETY: no copy uses this range.
     match unsafe { pin(1, 0) } {
         Err(NotPinned::NotRegistered { error, .. }) => {
             eprintln!("nothing was measured: {error}");
@@ -51,13 +51,13 @@ fn main() -> Outcome<ExitCode> {
 
     println!("\n| memory | set up, s | first proof, s | tenth proof, s |\n|---|--:|--:|--:|");
     let fresh = || [vec![0; words], vec![0; words]];
-    // The first copies take longer, from any memory.
+    // Warms up: the first copies take longer, from any memory.
     device.there_and_back(slices(&mut fresh()), 1)?;
     proofs("pageable, from malloc", 0.0, || device.there_and_back(slices(&mut fresh()), 1))?;
     proofs("pageable, from zk-alloc", 0.0, || device.there_and_back(slices(&mut phase(fresh)), 1))?;
 
     let started = Instant::now();
-    // SAFETY: the driver's pages are new ones, and hold zeroes.
+    // SAFETY: the driver maps new pages, which hold zeroes.
     let allocate = || unsafe { context.alloc_pinned_with_flags(words, CU_MEMHOSTALLOC_PORTABLE) };
     let [mut matrix, mut answer] = [allocate()?, allocate()?];
     let set_up = started.elapsed().as_secs_f64();
@@ -66,7 +66,7 @@ fn main() -> Outcome<ExitCode> {
         device.there_and_back(of_driver.each_mut().map(|all| &mut **all), 1)
     })?;
 
-    // Otherwise the range would take the resident memory of the proofs above, and be set up too fast.
+    // Otherwise the range would reuse memory that the proofs above left resident, and its set-up time would be too short.
     release();
     let started = Instant::now();
     // SAFETY: `timed` waits for each copy.
@@ -124,7 +124,7 @@ fn proofs(memory: &str, set_up: f64, mut proof: impl FnMut() -> Outcome<[f64; 2]
 struct Device {
     stream: Arc<CudaStream>,
     matrices: [CudaSlice<u64>; 2],
-    /// The seed of the last matrix. No two matrices are alike.
+    /// The seed of the last matrix. Each matrix has its own seed.
     seed: u64,
 }
 
@@ -149,7 +149,7 @@ impl Device {
     }
 }
 
-/// The mean seconds of one copy: makes `times` copies, and waits for the last one to end.
+/// Makes `times` copies, waits for the last one to end, and returns the mean seconds of one copy.
 fn timed(stream: &CudaStream, times: usize, mut copy: impl FnMut() -> Result<(), DriverError>) -> Outcome<f64> {
     stream.synchronize()?;
     let started = Instant::now();

@@ -14,25 +14,25 @@ const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
 /// The driver's library. `cudarc` can check for it, but not if another crate enables `dynamic-linking`, which links the driver.
 const DRIVER: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 
-/// Why memory is not registered: there is no driver, or the driver's error.
+/// The reason why the memory is not registered: there is no driver, or the driver's error.
 pub type CudaError = Box<dyn Error + Send + Sync>;
 
 /// Makes `bytes` of the arena resident and registers them with the driver of `device` (`cuMemHostRegister`, which `cudaHostRegister` calls),
 /// for all contexts of the process. [`Pinned`] describes the range.
 ///
 /// # Errors
-/// If there is no driver or no device, if the driver refuses, or if there is no such memory.
+/// If there is no driver or no device, if the driver refuses, or if the arena can't make that much memory resident.
 ///
 /// # Safety
-/// The program must not change, free or read a buffer before the copies from it or to it have ended. For pageable memory, the driver ensures
-/// that: an asynchronous copy returns after it has read or written the buffer. For registered memory, it returns at once. The safe functions
-/// of cudarc 0.19 copy a `Vec` asynchronously and do not wait, so each call needs a `synchronize` of its stream.
+/// The program must not change, free or read a buffer before the copies from it or to it have ended. For pageable memory, the driver
+/// ensures that: an asynchronous copy returns after it has read or written the buffer. For registered memory, the copy returns at once. The
+/// safe functions of cudarc 0.19 copy a `Vec` asynchronously and do not wait, so each call needs a `synchronize` of its stream.
 pub unsafe fn pin(bytes: usize, device: usize) -> Result<Pinned, NotPinned<CudaError>> {
     let refused = |error| NotPinned::NotRegistered { asked_bytes: bytes, error };
-    // Looks for a driver first, because cudarc panics without one. Without a driver, no page needs to become resident.
-    // SAFETY: loads a library of the system, whose initialisers are as safe as those of any driver.
+    // Looks for a driver first, because cudarc panics without one, and so that no page is faulted in for nothing.
+    // SAFETY: the initialisers of the driver's library are safe to run.
     unsafe { Library::new(DRIVER) }.map_err(|_| refused(format!("no CUDA driver is installed ({DRIVER})").into()))?;
-    // The device's primary context, which the CUDA runtime uses, too. It lives as long as the range.
+    // The device's primary context, which the CUDA runtime also uses. It lives as long as the range.
     let context = CudaContext::new(device).map_err(|error| refused(error.into()))?;
     let registering = context.clone();
     let register = move |at: *mut u8, len| {
@@ -62,7 +62,7 @@ mod tests {
     /// If there is a device, the test registers a range with it.
     #[test]
     fn without_a_device_nothing_is_pinned_and_the_error_says_why() {
-        // SAFETY: nothing is copied.
+        // SAFETY: no copy uses this range.
         match unsafe { pin(8 << 20, 0) } {
             Ok(range) => assert!(pinned::contains(phase(|| vec![7u64; 1 << 18]).as_ptr()) && range.bytes() == 8 << 20),
             Err(error) => {

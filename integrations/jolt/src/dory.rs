@@ -53,10 +53,10 @@ use dory_pcs::{DoryError, DoryProof, Mode, MultilinearLagrange, Polynomial, Prov
 /// The scalars of a curve's groups.
 type Scalar<E> = <<E as PairingCurve>::G1 as Group>::Scalar;
 
-/// [`Polynomial::commit`] in a phase: the commitment, the commitments of the rows, and the blind.
+/// Calls [`Polynomial::commit`] in a phase. Returns the commitment, the commitments of the rows, and the blind.
 ///
-/// The polynomial was allocated before the call, and so isn't in the arena. To have it there, make it inside a
-/// [`prove`](crate::prove) that also contains this call; phases nest.
+/// The polynomial was allocated before the call, so it isn't in the arena. To have it there, make it inside a [`prove`](crate::prove) that
+/// also contains this call; phases nest.
 ///
 /// # Errors
 ///
@@ -81,7 +81,7 @@ where
     zk_alloc::phase(|| polynomial.commit::<E, Mo, M1>(nu, sigma, setup))
 }
 
-/// [`dory_pcs::prove`] in a phase: opens a committed polynomial at `point`.
+/// Opens a committed polynomial at `point`: calls [`dory_pcs::prove`] in a phase.
 ///
 /// # Errors
 ///
@@ -114,7 +114,7 @@ where
     zk_alloc::phase(|| prove(polynomial, point, row_commitments, commit_blind, nu, sigma, setup, transcript))
 }
 
-/// [`dory_pcs::verify`] in a phase.
+/// Calls [`dory_pcs::verify`] in a phase.
 ///
 /// # Errors
 ///

@@ -46,7 +46,7 @@ pub fn prove<R>(f: impl FnOnce() -> R) -> R {
     zk_alloc::phase(f)
 }
 
-/// [`prove`] for closures that can fail: Jolt's modular prover, `jolt_prover::dory::prove`, returns a `Result`.
+/// Like [`prove`], for closures that can fail: Jolt's modular prover, `jolt_prover::dory::prove`, returns a `Result`.
 ///
 /// The closure may use `?`, with any one type of error.
 ///
@@ -56,7 +56,7 @@ pub fn prove<R>(f: impl FnOnce() -> R) -> R {
 ///
 /// # Panics
 ///
-/// As [`prove`].
+/// Same as for [`prove`].
 ///
 /// ```
 /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
@@ -75,7 +75,7 @@ pub fn try_prove<T, E>(f: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     zk_alloc::phase(f)
 }
 
-/// The same prover with each call in a phase of its own, for the closures that `#[jolt::provable]` generates.
+/// Wraps a prover so that each call runs in a phase of its own. Suits the closures that `#[jolt::provable]` generates.
 ///
 /// `guest::build_prover_fib(program, preprocessing)` is an `impl Fn(u32) -> (Output, Proof, JoltDevice) + Send + Sync`.
 /// The wrapped prover takes the same arguments, and can be shared by the same threads. You can wrap any function or
@@ -124,7 +124,7 @@ mod sealed {
     pub trait Sealed<Args> {}
 }
 
-/// Implements the trait for functions with these arguments, then again without the first argument, down to none.
+/// Implements the trait for functions with these arguments, then without the first argument, and so on down to no arguments.
 macro_rules! provers_of {
     ($($first:ident $($rest:ident)*)?) => {
         impl<'f, F, R, $($first $(, $rest)*)?> sealed::Sealed<(&'f (), $($first, $($rest,)*)?)> for F

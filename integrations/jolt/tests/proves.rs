@@ -16,7 +16,8 @@ use zk_alloc_jolt::{prove, try_prove, wrap};
 #[global_allocator]
 static ALLOCATOR: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
 
-/// The phase, the statistics and Dory's cache belong to the process, so tests that use any of them take turns. The cache begins empty.
+/// Waits for this test's turn, and empties Dory's cache. The phase, the statistics and the cache belong to the process, so tests that use
+/// any of them take turns.
 fn alone() -> MutexGuard<'static, ()> {
     let turn = support::alone();
     invalidate_cache();
@@ -28,8 +29,8 @@ fn phases() -> u64 {
 }
 
 /// Every proof reads the prover's setup, and holds vectors that its phase allocated. Later phases request the same sizes. An arena that
-/// resets, or hands out memory that is in use, breaks one of these proofs. To show that, the sizes have to repeat. Each proof must be that
-/// of the unwrapped prover.
+/// resets, or hands out memory in use, breaks one of these proofs, but only if the sizes repeat. Each proof must equal that of the
+/// unwrapped prover.
 #[test]
 fn five_proofs_of_one_wrapped_prover_equal_the_unwrapped_one_s_and_verify_at_the_end() {
     let _turn = alone();
@@ -126,7 +127,7 @@ mod openings {
     use crate::common::{Proof, point, transcript};
     use crate::{alone, arena_bytes_of, preprocess, prove_fib, trace_fib};
 
-    /// As [`prove_fib`], by the adapter's functions.
+    /// Like [`prove_fib`], but calls the adapter's functions.
     fn open_fib(setup: &ProverSetup<BN254>, n: u64, log_rows: usize) -> Result<(u64, Proof), DoryError> {
         let trace = trace_fib(n, log_rows);
         let polynomial = ArkworksPolynomial::new(trace.iter().copied().map(ArkFr::from_u64).collect());
@@ -138,7 +139,7 @@ mod openings {
         Ok((trace[trace.len() - 1], Proof { commitment, opening }))
     }
 
-    /// As [`verify_fib`](crate::verify_fib), by the adapter's function.
+    /// Like [`verify_fib`](crate::verify_fib), but calls the adapter's function.
     fn verify(setup: &VerifierSetup<BN254>, n: u64, output: u64, proof: &Proof) -> Result<(), DoryError> {
         let (opening, output) = (&proof.opening, ArkFr::from_u64(output));
         let verify = dory::verify::<_, BN254, G1Routines, G2Routines, _>;
@@ -146,7 +147,7 @@ mod openings {
         verify(proof.commitment, output, &point, opening, setup.clone(), &mut transcript(n))
     }
 
-    /// Every proof reads the setup. Matrices of other shapes come and go between proofs of the same shape.
+    /// Every proof reads the setup. Between proofs of the same shape, matrices of other shapes are allocated and freed.
     #[test]
     fn five_openings_verify_equal_the_framework_s_and_reject_another_claim() {
         let _turn = alone();
@@ -168,9 +169,9 @@ mod openings {
         }
     }
 
-    /// The prepared points live in a static. If a program fills the cache before the first phase, as documented, it takes nothing from
-    /// the arena. If a program fills it inside a phase by mistake, it lies in the arena for the rest of the process. It must serve the
-    /// proofs of later phases, which request the same sizes, and these must equal a proof without it.
+    /// The prepared points live in a static. If a program fills the cache before the first phase, as documented, the cache takes no memory
+    /// of the arena. If a program fills it inside a phase by mistake, the cache stays in the arena for the rest of the process. Proofs in
+    /// later phases request the same sizes and read the cache, and must equal a proof without it.
     #[test]
     fn the_prepared_cache_serves_later_proofs_no_matter_where_it_is_filled() {
         let _turn = alone();

@@ -57,7 +57,7 @@ macro_rules! circuits {
 
 circuits!(CircuitData ProverCircuitData);
 
-/// [`CircuitData::prove`] or [`ProverCircuitData::prove`] in a phase, which includes the generation of the witness.
+/// Calls [`CircuitData::prove`] or [`ProverCircuitData::prove`] in a phase, which includes the generation of the witness.
 ///
 /// The same call proves a circuit that verifies another circuit's proof.
 ///
@@ -88,21 +88,21 @@ pub fn prove<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: 
     circuit: &impl Circuit<F, C, D>,
     inputs: PartialWitness<F>,
 ) -> Result<ProofWithPublicInputs<F, C, D>> {
-    // Like the framework's two methods.
+    // The framework's two methods do the same.
     prove_with_timing(circuit, inputs, &mut TimingTree::default())
 }
 
-/// [`prove`], with its steps recorded in `timing`.
+/// Like [`prove`], but records its steps in `timing`.
 ///
 /// plonky2 records times only if its feature `timing` is on; without it, a `TimingTree` stays empty.
 ///
 /// # Errors
 ///
-/// As [`prove`].
+/// Same as for [`prove`].
 ///
 /// # Panics
 ///
-/// As [`prove`].
+/// Same as for [`prove`].
 ///
 /// ```
 /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }

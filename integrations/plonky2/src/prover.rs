@@ -1,4 +1,4 @@
-//! The functions of [`plonky2::plonk::prover`] in a phase, for callers that store the parts of a circuit separately.
+//! Wraps the functions of [`plonky2::plonk::prover`] in phases, for callers that store the parts of a circuit separately.
 
 use anyhow::Result;
 use plonky2::field::extension::Extendable;
@@ -9,7 +9,7 @@ use plonky2::plonk::config::GenericConfig;
 use plonky2::plonk::proof::ProofWithPublicInputs;
 use plonky2::util::timing::TimingTree;
 
-/// [`plonky2::plonk::prover::prove`] in a phase, which includes the generation of the witness.
+/// Calls [`plonky2::plonk::prover::prove`] in a phase, which includes the generation of the witness.
 ///
 /// # Errors
 ///
@@ -44,14 +44,14 @@ pub fn prove<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: 
     zk_alloc::phase(|| plonky2::plonk::prover::prove(prover_data, common_data, inputs, timing))
 }
 
-/// [`plonky2::plonk::prover::prove_with_partition_witness`] in a phase.
+/// Calls [`plonky2::plonk::prover::prove_with_partition_witness`] in a phase.
 ///
-/// The witness was generated before the call, and so isn't in the arena. The columns that the framework makes of it
-/// are. To have both there, use [`prove`], or open a [`zk_alloc::phase`] around the generation and this call.
+/// The witness was generated before the call, so it isn't in the arena. The columns that the framework makes from it are. To have both in
+/// the arena, use [`prove`], or open a [`zk_alloc::phase`] around the generation and this call.
 ///
 /// # Errors
 ///
-/// As [`prove`], except for contradictions, which the generation of the witness has already found.
+/// Same as for [`prove`], except for contradictions, which the generation of the witness has already found.
 ///
 /// # Panics
 ///

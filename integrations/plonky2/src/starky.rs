@@ -11,7 +11,8 @@ use plonky2::hash::hash_types::RichField;
 use plonky2::plonk::config::GenericConfig;
 use plonky2::util::timing::TimingTree;
 
-/// Defines [`starky::prover::prove`] in a phase, for a finished trace or for a closure that builds the trace in the phase.
+/// Defines functions that call [`starky::prover::prove`] in a phase, with a finished trace or with a closure that builds the trace in the
+/// phase.
 macro_rules! in_phase {
     ($($(#[$doc:meta])* fn $name:ident($trace:ident: $kind:ty) = $made:expr;)*) => {$(
         $(#[$doc])*
@@ -31,10 +32,10 @@ macro_rules! in_phase {
 }
 
 in_phase! {
-    /// [`starky::prover::prove`] in a phase.
+    /// Calls [`starky::prover::prove`] in a phase.
     ///
-    /// The trace was allocated before the call, and so isn't in the arena. The copies that the framework extends and
-    /// commits to are. To have both there, use [`prove_with_trace`].
+    /// The trace was allocated before the call, so it isn't in the arena. The copies that the framework extends and commits to are. To have
+    /// both in the arena, use [`prove_with_trace`].
     ///
     /// # Errors
     ///
@@ -46,16 +47,16 @@ in_phase! {
     /// parameters. A trace that breaks the constraints may have no quotient polynomial.
     fn prove(trace_poly_values: Vec<PolynomialValues<F>>) = trace_poly_values;
 
-    /// [`starky::prover::prove`] in a phase, where `trace` builds the trace in the same phase.
+    /// Calls `trace` and [`starky::prover::prove`] in one phase.
     ///
     /// `trace` is called once, on the calling thread.
     ///
     /// # Errors
     ///
-    /// As [`prove`]. If your generator can fail, open a [`zk_alloc::phase`] around it and [`prove`].
+    /// Same as for [`prove`]. If your generator can fail, open a [`zk_alloc::phase`] around it and [`prove`].
     ///
     /// # Panics
     ///
-    /// As [`prove`], and if `trace` panics. The phase ends as the panic unwinds, and the next proof is not affected.
+    /// Same as for [`prove`], and if `trace` panics. The phase ends as the panic unwinds, and the next proof is not affected.
     fn prove_with_trace(trace: impl FnOnce() -> Vec<PolynomialValues<F>>) = trace();
 }

@@ -21,8 +21,8 @@ fn prove_and_verify(circuit: &Squarings, x: u64) -> Proof {
     proof
 }
 
-/// Five proofs of one circuit, each in its own phase. Earlier proofs must survive later phases, whose requests have the
-/// same sizes in the same order. The arena must have served them.
+/// Five proofs of one circuit, each in its own phase. Earlier proofs must survive later phases, whose requests have the same sizes in the
+/// same order. The arena must have served these requests.
 #[test]
 fn five_proofs_of_changing_inputs_all_verify_at_the_end() {
     let _turn = alone();
@@ -57,9 +57,9 @@ fn a_proof_of_a_proof_verifies_with_circuits_built_inside_and_outside_a_phase() 
 }
 
 // Proofs through the adapter equal the framework's own, byte for byte. Two proofs of one witness differ in two places even without the
-// adapter, and these tests fix both. The unused wires of a row of public inputs get random values: `fixed` makes them zero. A proof
-// also contains the first proof of work that *any* of rayon's threads finds, which determines its queries: `on_one_thread` makes that
-// the same one every time.
+// adapter, and these tests fix both. The unused wires of a row of public inputs get random values: `fixed` makes them zero. A proof also
+// contains the first proof of work that *any* of rayon's threads finds, which determines its queries: with `on_one_thread`, the search
+// always finds the same one.
 
 /// Runs `f` on a pool of one thread.
 fn on_one_thread<R: Send>(f: impl FnOnce() -> R + Send) -> R {
@@ -67,7 +67,8 @@ fn on_one_thread<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     pool.install(f)
 }
 
-/// A circuit without random wires. In their place, the last wire of row 0 is set to zero, which it is anyway: squarings do not use it.
+/// Builds a circuit without random wires. In their place, sets the last wire of row 0 to zero, its value anyway, because squarings do not
+/// use it.
 fn fixed(squarings: usize) -> Squarings {
     let mut circuit = Squarings::build(squarings);
     let wire_index = circuit.data.common.config.num_wires - 1;
@@ -92,7 +93,7 @@ fn every_function_of_the_adapter_makes_the_same_proof() {
         let (key, common) = (&circuit.data.prover_only, &circuit.data.common);
         let mut timing = TimingTree::default();
 
-        // Not `assert_eq`, because nobody reads the bytes of two proofs.
+        // Not `assert_eq`, which would print the bytes of both proofs.
         let assert_same = |ours: anyhow::Result<Proof>, what: &str| {
             let is_same = ours.unwrap().to_bytes() == theirs.to_bytes();
             assert!(is_same, "{what}: the proof differs from the framework's");

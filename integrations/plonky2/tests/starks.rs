@@ -32,7 +32,7 @@ type Proof = StarkProofWithPublicInputs<F, C, D>;
 /// proof must equal the framework's.
 #[test]
 fn five_starks_of_changing_size_verify_and_equal_the_framework_s() {
-    // rayon's threads race for the proof of work. One thread finds the same every time.
+    // rayon's threads race for the proof of work. A single thread always finds the same one.
     let pool = ThreadPoolBuilder::new().num_threads(1).build().expect("one thread starts");
     pool.install(|| {
         let config = StarkConfig::standard_fast_config();

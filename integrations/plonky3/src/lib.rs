@@ -60,10 +60,10 @@ macro_rules! in_phase {
 }
 
 in_phase! {
-    /// [`p3_uni_stark::prove`] in a phase.
+    /// Calls [`p3_uni_stark::prove`] in a phase.
     ///
-    /// The trace was allocated before the call, and so isn't in the arena. It is by far the largest buffer of a proof, so
-    /// prefer [`prove_with_trace`].
+    /// The trace was allocated before the call, so it isn't in the arena. It is by far the largest buffer of a proof, so prefer
+    /// [`prove_with_trace`].
     ///
     /// # Errors
     ///
@@ -92,19 +92,18 @@ in_phase! {
     fn prove(config, air, trace: RowMajorMatrix<Val<SC>>, public_values: &[Val<SC>]) =
         p3_uni_stark::prove(config, air, trace, public_values);
 
-    /// [`p3_uni_stark::prove`] in a phase, where `trace` builds the trace in the same phase.
+    /// Calls `trace` and [`p3_uni_stark::prove`] in one phase.
     ///
-    /// The trace is the largest buffer of a Plonky3 proof. It has capacity for its low-degree extension, which the prover
-    /// makes in place. If the closure builds it, it lies in pages that the last proof left resident. `trace` is called
-    /// once, on the calling thread.
+    /// The trace is the largest buffer of a Plonky3 proof. It has capacity for its low-degree extension, which the prover makes in place.
+    /// If the closure builds the trace, it lies in pages that the last proof left resident. `trace` is called once, on the calling thread.
     ///
     /// # Errors
     ///
-    /// As [`prove`]. If your generator can fail, open a [`zk_alloc::phase`] around it and [`prove`].
+    /// Same as for [`prove`]. If your generator can fail, open a [`zk_alloc::phase`] around it and [`prove`].
     ///
     /// # Panics
     ///
-    /// As [`prove`], and if `trace` panics. The phase ends as the panic unwinds, and the next proof is not affected.
+    /// Same as for [`prove`], and if `trace` panics. The phase ends as the panic unwinds, and the next proof is not affected.
     ///
     /// ```
     /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
@@ -121,18 +120,18 @@ in_phase! {
     fn prove_with_trace(config, air, trace: impl FnOnce() -> RowMajorMatrix<Val<SC>>, public_values: &[Val<SC>]) =
         p3_uni_stark::prove(config, air, trace(), public_values);
 
-    /// [`p3_uni_stark::prove_with_preprocessed`] in a phase.
+    /// Calls [`p3_uni_stark::prove_with_preprocessed`] in a phase.
     ///
-    /// `preprocessed` comes from [`p3_uni_stark::setup_preprocessed`]. It is made once and kept, so make it outside any
-    /// phase. As with [`prove`], the trace is only in the arena if the caller makes it inside a [`zk_alloc::phase`].
+    /// `preprocessed` comes from [`p3_uni_stark::setup_preprocessed`]. It outlives the proof, so make it outside any phase. As with
+    /// [`prove`], the trace is only in the arena if the caller makes it inside a [`zk_alloc::phase`].
     ///
     /// # Errors
     ///
-    /// As [`prove`].
+    /// Same as for [`prove`].
     ///
     /// # Panics
     ///
-    /// As [`prove`], but the AIR may have preprocessed columns. If it has, the framework also panics if `preprocessed` is
+    /// Same as for [`prove`], but the AIR may have preprocessed columns. If it has any, the framework also panics if `preprocessed` is
     /// `None` or has another height than the trace.
     ///
     /// ```
@@ -153,10 +152,10 @@ in_phase! {
         p3_uni_stark::prove_with_preprocessed(config, air, trace, public_values, preprocessed);
 }
 
-/// [`p3_batch_stark::prove_batch`] in a phase.
+/// Calls [`p3_batch_stark::prove_batch`] in a phase.
 ///
-/// The traces were allocated before the call, and so aren't in the arena. The copies that the framework extends and
-/// commits to are. To have both there, open a [`zk_alloc::phase`] around this call and the code that makes the traces.
+/// The traces were allocated before the call, so they aren't in the arena. The copies that the framework extends and commits to are. To
+/// have both in the arena, open a [`zk_alloc::phase`] around this call and the code that makes the traces.
 ///
 /// # Errors
 ///

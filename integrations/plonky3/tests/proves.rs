@@ -18,12 +18,12 @@ fn bytes<T: Serialize>(proof: &T) -> Vec<u8> {
     postcard::to_allocvec(proof).expect("a proof serialises")
 }
 
-/// The config caches the DFT's twiddle factors by height, inside the phase of the first proof that needs them. A proof holds buffers of
-/// its phase: with 256 queries, some are large enough for the arena. Both must survive the phases of later proofs, whose requests have
-/// the same sizes in the same order. An arena that resets would overwrite them. To show that, the sizes have to repeat.
+/// The config caches the DFT's twiddle factors by height, inside the phase of the first proof that needs them. A proof holds buffers of its
+/// phase: with 256 queries, some are large enough for the arena. Both must survive the phases of later proofs, whose requests have the same
+/// sizes in the same order. An arena that resets would overwrite them, but only if the sizes repeat.
 ///
-/// The trace is the largest buffer of a Plonky3 proof. If the closure builds it, it must come from the arena, with its
-/// capacity for the extension. If it is built before `prove`, it does not come from the arena, which serves the rest.
+/// The trace is the largest buffer of a Plonky3 proof. If the closure builds it, it must come from the arena, with its capacity for the
+/// extension. If it is built before `prove`, it does not come from the arena, which serves all other buffers.
 ///
 /// The adapter adds only a phase, and changes nothing in the transcript, so each proof equals the framework's byte for byte.
 #[test]
@@ -60,8 +60,8 @@ fn five_proofs_of_changing_size_equal_the_framework_s_and_verify_at_the_end() {
     }
 }
 
-/// Every proof reads the committed preprocessed columns and their Merkle tree. Here they are even made inside a phase,
-/// as a program may do, and they must survive it.
+/// Every proof reads the committed preprocessed columns and their Merkle tree. Here a phase makes them, as a program may do, and they must
+/// survive that phase.
 #[test]
 fn preprocessed_data_made_in_one_phase_serves_the_next_three() {
     let _turn = alone();

@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2034 # the scripts of this folder source this file and use what it names
+# shellcheck shell=bash disable=SC2034 # the scripts of this folder source this file and use its variables
 # Names, versions, folders and functions that the scripts share.
 set -euo pipefail
 umask 022
@@ -8,7 +8,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd -P)
 preload=$root/integrations/preload
 dist=${CARGO_TARGET_DIR:-$root/target}/dist
 dist=$(mkdir -p "$dist" && cd "$dist" && pwd -P)
-# Everything but the packages themselves: tools, builds, unpacked packages, systems to try them on.
+# The folder for everything but the packages themselves: tools, builds, unpacked packages, and systems to try them on.
 work=$dist/work
 
 package=zk-alloc-preload
@@ -41,12 +41,12 @@ say() {
     echo "dist: $*"
 }
 
-# Whether the sources have uncommitted changes.
+# Succeeds if the sources have uncommitted changes.
 changed() {
     [ -n "$(git -C "$root" status --porcelain 2>/dev/null)" ]
 }
 
-# The name of an architecture in Debian.
+# Prints Debian's name of an architecture.
 debian() {
     case $1 in
         x86_64) echo amd64 ;;

@@ -1,6 +1,5 @@
-//! The functions that programs call, by the names at the end of this file. A request below the threshold costs one
-//! comparison before it goes to glibc. Freed memory belongs to the arena if it lies in the arena's address space, and to
-//! glibc otherwise.
+//! The functions that programs call, exported under the names at the end of this file. A request below the threshold costs one comparison
+//! before it goes to glibc. Freed memory belongs to the arena if it lies in the arena's address space, and to glibc otherwise.
 //!
 //! Nothing here unwinds: a panic in such a function ends the process. If the arena has no memory, the request goes to
 //! glibc, which sets `errno` if it has no memory either.
@@ -16,7 +15,7 @@ use arena::c_api::{self, Cached, Freed, MIN_ALIGN, NotFreeable, Resized, Unserve
 use crate::names::{jumps, named};
 use crate::{glibc, start};
 
-/// Returns memory of the arena, or null with `errno` set if the request fails. `None` if glibc must serve the request.
+/// Returns memory of the arena, or null with `errno` set if the request fails. Returns `None` if glibc must serve the request.
 #[inline]
 fn from_arena(size: usize, align: usize, zeroed: bool) -> Option<*mut c_void> {
     match c_api::alloc(size, align, zeroed, start::arena_opened) {
@@ -66,14 +65,14 @@ pub(crate) unsafe extern "C" fn free(at: *mut c_void) {
     // SAFETY: upheld by the caller.
     match unsafe { c_api::put_cached(at.cast()) } {
         Cached::Done => {}
-        // SAFETY: upheld by the caller; what does not lie in the arena came from glibc.
+        // SAFETY: upheld by the caller; memory outside the arena came from glibc.
         Cached::Elsewhere => unsafe { glibc::free(at) },
-        // SAFETY: upheld by the caller; nothing was done.
+        // SAFETY: upheld by the caller; the memory is not freed yet.
         Cached::Unknown => unsafe { free_any(at) },
     }
 }
 
-/// As [`free`].
+/// The slow path of [`free`].
 ///
 /// # Safety
 /// As for [`free`].
@@ -82,7 +81,7 @@ unsafe extern "C" fn free_any(at: *mut c_void) {
     // SAFETY: upheld by the caller.
     match unsafe { c_api::dealloc(at.cast()) } {
         Freed::Here => {}
-        // SAFETY: upheld by the caller; what does not lie in the arena came from glibc.
+        // SAFETY: upheld by the caller; memory outside the arena came from glibc.
         Freed::Elsewhere => unsafe { glibc::free(at) },
         Freed::Not(why) => invalid("free", at, why),
     }
@@ -117,11 +116,11 @@ pub(crate) unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_
         return malloc(size);
     }
     if !c_api::owns(at.cast()) {
-        // SAFETY: upheld by the caller; what does not lie in the arena came from glibc.
+        // SAFETY: upheld by the caller; memory outside the arena came from glibc.
         return unsafe { realloc_of_glibc(at, size) };
     }
     if size == 0 {
-        // As glibc does.
+        // glibc does the same.
         // SAFETY: upheld by the caller.
         unsafe { free(at) };
         return null_mut();
@@ -142,7 +141,7 @@ pub(crate) unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_
         unsafe { c_api::shrink_in_place(at.cast(), size) };
         return at;
     }
-    // SAFETY: both hold at least the smaller length, and new memory overlaps nothing that is alive.
+    // SAFETY: both allocations are at least this long, and the new one overlaps no live memory.
     unsafe { c_api::copy(at.cast(), new.cast(), old_size.min(size)) };
     // SAFETY: upheld by the caller, who no longer uses the old memory.
     unsafe { free(at) };
@@ -163,7 +162,7 @@ unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
         if new.is_null() {
             return new;
         }
-        // SAFETY: both hold at least the old length, and new memory overlaps nothing that is alive.
+        // SAFETY: both allocations have at least the old length, and the new one overlaps no live memory.
         unsafe { copy_nonoverlapping(at.cast::<u8>(), new.cast(), old_size) };
         // SAFETY: upheld by the caller, who no longer uses the old memory.
         unsafe { glibc::free(at) };
@@ -199,14 +198,14 @@ pub(crate) extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
 
 /// aligned_alloc(3).
 pub(crate) extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    // As glibc from 2.38 on, and as the C standard requires.
+    // Rejects other alignments as glibc does from 2.38 on, and as the C standard requires.
     if align.is_power_of_two() { memalign(align, size) } else { fails(libc::EINVAL) }
 }
 
 /// posix_memalign(3). Returns the error, and leaves `errno` alone.
 ///
 /// # Safety
-/// `place` can be written to.
+/// `place` must be valid for writes.
 pub(crate) unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size: usize) -> c_int {
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
         return libc::EINVAL;
@@ -244,7 +243,7 @@ pub(crate) unsafe extern "C" fn malloc_usable_size(at: *mut c_void) -> usize {
     if c_api::owns(at.cast()) {
         c_api::usable_size(at.cast())
     } else {
-        // SAFETY: upheld by the caller; what does not lie in the arena came from glibc.
+        // SAFETY: upheld by the caller; memory outside the arena came from glibc.
         unsafe { glibc::usable_size(at) }
     }
 }

@@ -1,9 +1,9 @@
 //! glibc's own allocation functions, from the symbol table of `libc.so.6` itself. Other files of the process may define
 //! functions of the same names (`malloc_usable_size`, `__libc_malloc`) that know nothing about glibc's memory.
 //!
-//! The first call looks up all of them. It is a request that comes before our constructor, or the constructor. With another C
-//! library (musl's loader supports LD_PRELOAD too), the look-up finds the next definitions in the search order (`RTLD_NEXT`),
-//! and our functions only forward to these.
+//! The first call looks up all of them. Our constructor makes that call, unless a request comes before it. With another C library (musl's
+//! loader supports LD_PRELOAD too), the look-up finds the next definitions in the search order (`RTLD_NEXT`), and our functions only
+//! forward to these.
 #![allow(unsafe_code, reason = "calls the C library, and reads tables of the loader")]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -31,7 +31,7 @@ macro_rules! looked_up {
         $(#[$doc])*
         ///
         /// # Safety
-        /// As in its manual page, and only for memory of the C library.
+        /// As the manual page of the function requires. Memory must come from the C library.
         #[inline(always)]
         pub(crate) unsafe fn $own($($argument: $kind),*) $(-> $answer)? {
             let found = $place.load(Ordering::Relaxed);
@@ -67,7 +67,7 @@ looked_up! {
 pub(crate) fn look_up() -> bool {
     // SAFETY: the C library is never unloaded.
     let glibc = unsafe { Symbols::around(address_of_release()) };
-    // Each place with the function's name in glibc, and with the name of a function in another C library that does the same.
+    // Each place, the function's name in glibc, and the name of an equivalent function in another C library.
     let needed = [
         (&MALLOC, c"malloc", c"malloc"),
         (&FREE, c"free", c"free"),
@@ -142,13 +142,13 @@ global_asm!(
 
 looked_up! {
     { if !look_up_behind(&FIND_OBJECT, c"_dl_find_object") { return -1; } }
-    /// glibc's own `_dl_find_object`. Without a profile, only the backtrace of a panic calls it, and the panic ends the
-    /// process. A profile walks the stack within `malloc`. There, dlsym(3) would wait for the loader's lock, and change what
-    /// dlerror(3) says. So a profile calls [`prepare_walks`] first.
+    /// glibc's own `_dl_find_object`. Without a profile, only the backtrace of a panic calls it, and the panic ends the process. A profile
+    /// walks the stack within `malloc`, where dlsym(3) would wait for the loader's lock, and change what dlerror(3) returns. So a profile
+    /// calls [`prepare_walks`] first.
     FIND_OBJECT: fn find_object(pc: *mut c_void, result: *mut c_void) -> c_int;
 }
 
-/// Looks up what a walk of the stack needs. Returns `false` if the C library lacks it, as glibc before 2.35 does: the unwinder would
+/// Looks up the function that a stack walk needs. Returns `false` if the C library lacks it, as glibc before 2.35 does: the unwinder would
 /// then end the process.
 pub(crate) fn prepare_walks() -> bool {
     look_up_behind(&FIND_OBJECT, c"_dl_find_object")
@@ -156,7 +156,7 @@ pub(crate) fn prepare_walks() -> bool {
 
 /// Purges the free memory of glibc's heap, except `pad` bytes at its end. Returns whether anything was purged.
 pub(crate) fn trim(pad: usize) -> bool {
-    // SAFETY: it has no requirements.
+    // SAFETY: malloc_trim(3) accepts any number.
     unsafe { malloc_trim(pad) != 0 }
 }
 
@@ -177,12 +177,12 @@ pub(crate) struct Glibc;
 // SAFETY: glibc's functions return memory at multiples of 16.
 unsafe impl GlobalAlloc for Glibc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: glibc's functions take any length and any power of two.
+        // SAFETY: glibc accepts any length, and any power of two as the alignment.
         unsafe { memalign(layout.align().max(arena::c_api::MIN_ALIGN), layout.size()) }.cast()
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, _layout: Layout) {
-        // SAFETY: upheld by the caller: it came from `alloc`.
+        // SAFETY: upheld by the caller: the block came from `alloc`.
         unsafe { free(ptr.cast()) };
     }
 }
@@ -200,7 +200,7 @@ const DT_VERSYM: u64 = 0x6fff_fff0;
 
 /// The kind of a symbol that is a function.
 const STT_FUNC: u8 = 2;
-/// Set in the version of a symbol that only programs linked long ago use.
+/// Set in the version of a symbol that exists only for old binaries.
 const VERSYM_HIDDEN: u16 = 0x8000;
 
 /// `Elf64_Dyn`: a tag, and its value.
@@ -212,7 +212,7 @@ type File = (usize, &'static [libc::Elf64_Phdr]);
 /// Stores the file if it contains the address. Returns 1 to end the search.
 ///
 /// # Safety
-/// Called by `dl_iterate_phdr` only, with an address and a place for its file.
+/// Only `dl_iterate_phdr` may call this, with an address and a place for its file.
 unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
     // SAFETY: upheld by the caller.
     let (info, (address, file)) = unsafe { (&*info, &mut *search.cast::<(usize, Option<File>)>()) };
@@ -242,13 +242,14 @@ pub(crate) struct Symbols {
 }
 
 impl Symbols {
-    /// The tables of the file that contains an address. `None` if no file does, or if that file has no such tables.
+    /// Finds the symbol table of the loaded file that contains an address. Returns `None` if no file contains it, or if that file has no
+    /// such table.
     ///
-    /// dladdr(3) would find the file too, but it also searches all symbols of the file for the nearest one. That takes
-    /// longer than the rest of this library's start.
+    /// dladdr(3) would find the file too, but it also searches all symbols of the file for the nearest one. That takes longer than all
+    /// other start-up work of this library.
     ///
     /// # Safety
-    /// The file stays loaded while the result is in use.
+    /// The file must stay loaded while the result is in use.
     pub(crate) unsafe fn around(address: *const c_void) -> Option<Self> {
         let mut search = (address.addr(), None::<File>);
         // SAFETY: `look` gets this variable as its last argument.
@@ -271,7 +272,7 @@ impl Symbols {
                 DT_VERSYM => versions = Some(std::ptr::with_exposed_provenance(at)),
                 _ => {}
             }
-            // SAFETY: as above.
+            // SAFETY: the list continues, because this entry is not `DT_NULL`.
             entry = unsafe { entry.add(1) };
         }
         Some(Self { bias, symbols: symbols?, names: names?, hashes: hashes?, versions: versions.unwrap_or(null()) })
@@ -280,9 +281,8 @@ impl Symbols {
     /// The function of this name that programs link with today; null if there is none.
     pub(crate) fn function(&self, name: &CStr) -> *mut c_void {
         let hash = name.to_bytes().iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
-        // SAFETY: the loader searches the same table. It consists of four numbers, a filter of `filter_words` words of
-        // 64 bits, the buckets, and a hash for each symbol from `first_listed` on. The lowest bit of a hash ends its
-        // bucket.
+        // SAFETY: the loader searches the same table. It consists of four numbers, a filter of `filter_words` words of 64 bits, the
+        // buckets, and a hash for each symbol from `first_listed` on. A hash whose lowest bit is set ends its bucket.
         unsafe {
             let [bucket_count, first_listed, filter_words, _] = *self.hashes.cast::<[u32; 4]>();
             let buckets = self.hashes.add(4 + 2 * filter_words as usize);
@@ -304,7 +304,7 @@ impl Symbols {
     }
 
     /// # Safety
-    /// `index` lies within the table of symbols.
+    /// `index` must lie within the table of symbols.
     unsafe fn is_function(&self, index: usize, name: &CStr) -> bool {
         // SAFETY: upheld by the caller; names are NUL-terminated.
         unsafe {

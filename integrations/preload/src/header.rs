@@ -29,7 +29,8 @@ functions! {
     fn zk_alloc_reserve(bytes: usize) -> usize = arena::reserve(bytes);
     /// Purges all free memory, and returns how many bytes of the arena were purged.
     fn zk_alloc_release() -> usize = {
-        // zk-alloc's own `release` is no choice: it trims the C library's heap through `malloc_trim`, which is this library's function.
+        // zk-alloc's own `release` does not fit here: it trims the C library's heap through `malloc_trim`, which is this library's
+        // function.
         let gone = arena::c_api::trim();
         glibc::trim(0);
         gone
@@ -58,11 +59,10 @@ functions! {
 /// The program's function for [`zk_alloc_on_memory_limit`].
 static EVENT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Writes the statistics, up to the length that the caller has room for, and returns their full length. Returns 0 if
-/// the library is not in use.
+/// Writes at most `size` bytes of the statistics, and returns their full length. Returns 0 if the library is not in use.
 ///
 /// # Safety
-/// `size` bytes can be written to `stats`.
+/// `stats` must be valid for writes of `size` bytes.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn zk_alloc_stats(stats: *mut u8, size: usize) -> usize {
     if !start::is_in_use() {

@@ -2,7 +2,7 @@
 //! libraries preloaded before this one, then here. A call in Rust would always reach our function.
 #![allow(unsafe_code, reason = "reads the library's table of addresses")]
 
-/// Loads an address into a register, with one assembly for each architecture.
+/// Loads an address into a register, with inline assembly for each architecture.
 macro_rules! address {
     ($x86_64:expr, $aarch64:expr) => {{
         let address: *mut c_void;
@@ -42,9 +42,9 @@ macro_rules! is_ours {
     };
 }
 
-/// Defines functions that jump to the process's function of another name, or to a function of this library. They leave registers and stack
-/// as they are. Only in front of a name in brackets, they put the third argument in the place of the second. Each function starts with
-/// the label that [`is_ours`] compares with.
+/// Defines functions that jump to the process's function of another name, or to a function of this library. They leave the registers and
+/// the stack as they are, except that a target in brackets gets the third argument in place of the second. Each function starts with the
+/// label that [`is_ours`] compares with.
 macro_rules! jumps {
     (@to $name:literal $target:ident) => {
         jumps!(@asm $name, "jmp {target}", "b {target}", target = sym $target);

@@ -56,7 +56,7 @@ jumps! {
     delete_array_sized_aligned = "_ZdaPvmSt11align_val_t" -> ["_ZdaPvSt11align_val_t"];
 }
 
-/// Memory from the process's `malloc`, or null.
+/// Returns memory from the process's `malloc`, or null.
 #[inline]
 fn plain(size: usize) -> *mut c_void {
     let malloc = named!("malloc");
@@ -64,7 +64,7 @@ fn plain(size: usize) -> *mut c_void {
     unsafe { transmute::<*mut c_void, extern "C" fn(usize) -> *mut c_void>(malloc)(size.max(1)) }
 }
 
-/// Memory from the process's `aligned_alloc`, or null. Null also if the alignment is not a power of two.
+/// Returns memory from the process's `aligned_alloc`, or null. Also returns null if the alignment is not a power of two.
 #[inline]
 fn aligned(size: usize, align: usize) -> *mut c_void {
     if !align.is_power_of_two() {
@@ -74,7 +74,7 @@ fn aligned(size: usize, align: usize) -> *mut c_void {
     // C11 allows only multiples of the alignment.
     let Some(size) = size.max(1).checked_next_multiple_of(align) else { return null_mut() };
     let aligned_alloc = named!("aligned_alloc");
-    // SAFETY: as above.
+    // SAFETY: a function of this name has this type, and any length is allowed.
     unsafe { transmute::<*mut c_void, extern "C" fn(usize, usize) -> *mut c_void>(aligned_alloc)(align, size) }
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn configure(folder: Option<&[u8]>, is_reported: impl Fn(&str) -> boo
     let Some(folder) = folder.filter(|folder| !folder.is_empty() && *folder != b"0") else { return };
     // SAFETY: reads a number that the kernel gave the process.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
-        // A set-uid program must not write where its user says.
+        // A set-uid program must not write to a folder that its user chose.
         return;
     }
     if !glibc::prepare_walks() {
@@ -50,7 +50,7 @@ extern "C" fn at_exit() {
     write_if_on("", profile::stop);
 }
 
-/// Runs on a thread of its own.
+/// Writes the profile after a signal, on a thread of its own.
 fn at_signal() {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
@@ -84,7 +84,7 @@ fn write(folder: &Path, suffix: &str) -> io::Result<()> {
     writeln!(file, "maps")?;
     io::copy(&mut fs::File::open("/proc/self/maps")?, &mut file)?;
     file.flush()?;
-    // Renamed when it is complete, so that no reader sees a part of it.
+    // Renames the file when it is complete, so that no reader sees a part of it.
     fs::rename(part, whole)
 }
 

@@ -100,7 +100,7 @@ extern "C" fn at_exit() {
         stats.overflow_allocations,
         mib(bytes_of("/proc/self/status", "VmHWM:")),
         c_api::minor_faults(),
-        // The private memory that lies in huge pages now.
+        // The private memory that is in huge pages now.
         mib(bytes_of("/proc/self/smaps_rollup", "AnonHugePages:")),
     ));
 }
@@ -131,12 +131,12 @@ fn program() -> Cow<'static, str> {
     if name.is_null() { "?".into() } else { unsafe { CStr::from_ptr(name) }.to_string_lossy() }
 }
 
-/// A number of bytes, shown in MiB.
+/// Formats a number of bytes in MiB.
 fn mib(bytes: u64) -> impl fmt::Display {
     fmt::from_fn(move |f| write!(f, "{:.1} MiB", bytes as f64 / f64::from(1 << 20)))
 }
 
-/// The bytes that a line of one of the process's files in `/proc` states. glibc serves the memory for the file's text.
+/// Returns the bytes that a line of one of the process's files in `/proc` states. The file's text takes memory from glibc only.
 fn bytes_of(file: &str, name: &str) -> u64 {
     let text = fs::read_to_string(file).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name));

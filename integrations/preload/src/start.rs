@@ -1,4 +1,4 @@
-//! Determines whether the library is in use, and from which request size on. The loader calls it once, before `main`.
+//! Determines whether the library is in use, and the smallest request that it serves. The loader calls it once, before `main`.
 //!
 //! Until then, glibc serves every request, including those of the loader and of other libraries' constructors.
 #![allow(unsafe_code, reason = "is called by the loader, and asks it")]
@@ -14,10 +14,10 @@ use arena::c_api;
 
 use crate::{glibc, profile, report, watched};
 
-/// The first request of this size opens the arena, unless `ZK_ALLOC_MIN_BYTES` is set. The many small programs that
-/// inherit the environment never make such a request, and pay nothing.
+/// The first request of this size or more opens the arena, unless `ZK_ALLOC_MIN_BYTES` is set. The many small programs that inherit the
+/// environment never make such a request, and pay nothing.
 const OPENING_BYTES: usize = 64 << 10;
-/// The arena also opens when the program has requested this many bytes in all, however small its requests are.
+/// The arena also opens when the program has requested this many bytes in total, however small its requests are.
 const OPENING_SUM_BYTES: usize = 8 << 20;
 /// The smallest request that the open arena serves; 0 means that it serves all requests. Requests that are left to glibc
 /// take additional memory in glibc's heap (docs/preload.md).
@@ -25,8 +25,8 @@ const SERVING_BYTES: usize = 0;
 
 /// The smallest request that the arena serves. No request is this large while the library is not in use.
 static MIN_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// Bytes that the program may request from glibc before the arena opens; 0 if they are not counted. If threads count at once, some bytes may be
-/// missed.
+/// Bytes that the program may request from glibc before the arena opens; 0 if they are not counted. Threads that count at the same time may
+/// miss some bytes.
 static LEFT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether the program's requests arrive here. It is false if another `malloc` comes before this one, if the process was started with
@@ -100,7 +100,7 @@ extern "C" fn begin() {
     c_api::start_background_thread_if_set();
 }
 
-/// Called before the arena serves its first request. If `is_glibc_free` is false, that request may have interrupted glibc while it was
+/// Runs before the arena serves its first request. If `is_glibc_free` is false, that request may have interrupted glibc while it was
 /// changing its heap.
 #[cold]
 pub(crate) fn arena_opened(is_glibc_free: bool) {
@@ -210,7 +210,7 @@ fn parent_was_started_with(name: &str, value: &OsStr) -> bool {
     of_parent("environ").split(|&byte| byte == 0).any(|known| known == entry)
 }
 
-/// One of the parent's files in `/proc`, if it may be read.
+/// Reads one of the parent's files in `/proc`; empty if it can't be read.
 fn of_parent(file: &str) -> Vec<u8> {
     fs::read(format!("/proc/{}/{file}", parent_id())).unwrap_or_default()
 }

@@ -114,7 +114,7 @@ pub(crate) unsafe extern "C" fn prctl(option: c_int, a: c_long, b: c_long, c: c_
     unsafe { next_prctl(option, a, b, c, d) }
 }
 
-/// [`syscall`] for the calls that enter a sandbox.
+/// The part of [`syscall`] for the calls that enter a sandbox.
 ///
 /// # Safety
 /// As syscall(2) requires.
@@ -124,7 +124,8 @@ unsafe extern "C" fn enter(n: c_long, a: c_long, b: c_long, c: c_long, d: c_long
     unsafe { next_syscall(n, a, b, c, d, e, f) }
 }
 
-/// syscall(2). It jumps to the C library's: the call may be a `vfork`, whose child returns first, on the same stack.
+/// syscall(2). It jumps to the C library's function instead of calling it: the call may be a `vfork`, whose child returns first, on the
+/// same stack.
 ///
 /// # Safety
 /// As syscall(2) requires.

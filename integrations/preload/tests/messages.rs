@@ -1,5 +1,5 @@
-//! The output of the library: its messages, their number, and the file that receives them; the report; and with `ZK_ALLOC_PROFILE`, the call
-//! sites of a process, whose names are looked up afterwards.
+//! Tests the output of the library: its messages and the file that receives them, the report, and the call sites that `ZK_ALLOC_PROFILE`
+//! samples.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod support;
@@ -84,8 +84,8 @@ fn zk_alloc_off_loads_the_library_and_serves_nothing() {
     assert_ok(Arm::Default.command(header).arg("off").env("ZK_ALLOC", "off"));
 }
 
-/// Every process has the same environment, so otherwise every process would print the same warning. Each process reports once, about itself,
-/// except one in which nothing happened, and a child that a process forks.
+/// All processes have the same environment, so without this rule, each would print the same warning. Each process reports once, about
+/// itself. A process in which nothing happened does not report, and neither does a forked child.
 #[test]
 fn only_one_process_of_a_tree_warns_of_a_setting_and_each_reports_once() {
     // Children, grandchildren, another shell, and forks that start no program. Each program makes requests that open the arena.
@@ -97,7 +97,7 @@ fn only_one_process_of_a_tree_warns_of_a_setting_and_each_reports_once() {
         ("ZK_ALLOC_THP", "perhaps"),
         ("ZK_ALLOC_PROFILE_BYTES", "many"),
         ("ZK_ALLOC_REPORT", "2"),
-        // Otherwise a misspelt variable would have no effect, and nobody would notice.
+        // Without a warning, nobody would notice that a misspelt variable has no effect.
         ("ZK_ALLOC_RETAINFOR", "60"),
     ] {
         let Some(mut shell) = bash(script) else { return };
@@ -143,7 +143,7 @@ fn report_goes_to_a_file_too() {
         assert_eq!(text.matches("zk-alloc: report of ls").count(), lines, "{text}");
         assert!(text.lines().all(|line| line.contains("served")), "{text}");
     }
-    // A file that can't be opened must not lose the report.
+    // If the file can't be opened, the report must not be lost.
     let output =
         outcome_of(Arm::Everything.command("bash").args(["-c", ":"]).env("ZK_ALLOC_REPORT", file.join("file")));
     assert!(output.err.contains("report of bash"), "{}", output.err);

@@ -1,5 +1,5 @@
-//! The library in processes with limits, in core files, and in idle processes, where resident memory follows the peak live size of the last
-//! seconds without any phases.
+//! Tests the library under process limits, in core files, and in idle processes. There, resident memory follows the peak live size of the
+//! last seconds, even without phases.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(unsafe_code, reason = "asks for the page faults of a child")]
 
@@ -13,7 +13,8 @@ use support::{ARMS, Arm, assert_ok, errors_of, has, library_of, outcome_of, prog
 
 const MIB: u64 = 1 << 20;
 
-/// As [`assert_ok`](support::assert_ok), but the library may print one line with the error with which the system refused memory.
+/// Like [`assert_ok`](support::assert_ok), but the library may print one line with the error that the system returned when it refused
+/// memory.
 fn assert_says_ok(command: &mut Command, error: &str) {
     let errors = errors_of(command);
     let is_expected = |line: &str| line.starts_with("zk-alloc: the system refused") && line.contains(error);
@@ -107,7 +108,7 @@ fn a_core_file_is_little_larger_than_what_is_resident() {
                 _ => {}
             }
         }
-        // 200 MiB were alive at once.
+        // The program had 200 MiB alive at once.
         let is_small = arm != Arm::Everything || dumped < 400 * MIB && left_out > 20 * MIB;
         assert!(is_small, "{arm:?}: {dumped} bytes would be dumped, {left_out} are left out");
         if has("gcore") {
@@ -166,8 +167,8 @@ fn stages(arm: Arm, window: &str, seconds: &str, how: &str, background: bool) ->
 /// Memory of the program itself and of glibc's heap, in MiB.
 const BESIDE_MIB: u64 = 12;
 
-/// A busy process keeps its pages, and an idle one keeps little more than its live size. Without the background thread, the process makes
-/// a few requests while it is idle. The windows are long enough for the rounds even on a busy machine.
+/// A busy process keeps its pages, and an idle one keeps little more than its live size. Without the background thread, the process makes a
+/// few requests while it is idle. The retention window of 2.5 s is longer than the rounds of work, even on a busy machine.
 #[test]
 fn a_busy_process_keeps_its_peak_and_an_idle_one_its_live_size() {
     let check = |arm: Arm, background: bool| {
@@ -190,7 +191,7 @@ fn a_busy_process_keeps_its_peak_and_an_idle_one_its_live_size() {
         let names: Vec<_> = stages.iter().map(|stage| &*stage.0).collect();
         assert_eq!(names, ["cold", "warm", "idle", "again", "forked", "child", "ended", "idle"]);
     };
-    // All runs at once, because they sleep most of the time.
+    // Starts all runs at once, because they sleep most of the time.
     std::thread::scope(|scope| {
         for (arm, background) in ARMS[1..].iter().flat_map(|&arm| [(arm, false), (arm, true)]) {
             scope.spawn(move || check(arm, background));

@@ -24,8 +24,8 @@ fn prints_the_same(name: &str, needs: &[&str]) {
     assert!(of_program.any(|line| line.contains(": served ") || is_own(line)), "{name}: {reports}");
 }
 
-/// As `prints_the_same`, with libjemalloc linked into the first of the programs, and also at thresholds at which the arena serves
-/// only a part of its memory.
+/// Like `prints_the_same`, for a first program that is linked with libjemalloc. Also runs it at thresholds at which the arena serves only a
+/// part of its memory.
 fn prints_the_same_beside_jemalloc(name: &str, needs: &[&str]) {
     if is_compared(name, needs, &["1", "4096"]) {
         let program = path_of(needs[0]).expect("it was found before");
@@ -58,7 +58,7 @@ fn is_compared(name: &str, needs: &[&str], thresholds: &[&str]) -> bool {
     true
 }
 
-/// The output of a program in a folder of its own.
+/// Runs a program in a folder of its own, and returns its output.
 fn output_of(name: &str, arm: &str, command: &mut Command) -> Outcome {
     let folder = empty_folder(&format!("programs/{name}-{arm}"));
     std::fs::create_dir(folder.join("here")).expect("a folder for a program");
@@ -106,7 +106,7 @@ programs! {
     nghttpd: prints_the_same_beside_jemalloc(["nghttpd", "curl", "python3", "sha256sum"]);
 }
 
-/// numpy calls C functions itself to allocate arrays, including zeroed and grown ones.
+/// numpy calls C's allocation functions directly, also for arrays that are zeroed or grow.
 #[test]
 fn python_with_numpy() {
     let finds_numpy =

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Programs of other projects, which programs.rs runs in an empty folder: programs.sh NAME
-# Each prints the same, whatever serves its memory. SOURCES is the folder of this package, and USER_HOME that of the user.
+# Programs of other projects, which programs.rs runs in an empty folder: programs.sh NAME Each prints the same under every allocator.
+# SOURCES is the folder of this package, and USER_HOME that of the user.
 set -euo pipefail
 # Ends background servers when the script ends.
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
@@ -133,15 +133,14 @@ openssl dgst -sha512 text && openssl enc -aes-256-ctr -pbkdf2 -iter 1000 -S 0102
 openssl prime 1000003 && openssl ciphers -v ALL | sort | openssl dgst -sha256
 ;;
 
-# Brings its own allocator, and loads libraries that don't. The toolchain is found through the user's folder.
+# Brings its own allocator, and loads libraries that don't. rustc finds its toolchain through the user's folder.
 rustc)
 export HOME=$USER_HOME
 printf 'fn main() { let v: Vec<u64> = (0..1000).map(|n| n * n).collect(); println!("{:?}", v.iter().sum::<u64>()); }' > p.rs
 rustc --edition 2024 -O -C codegen-units=4 --emit=asm -o - p.rs | sha256sum && rustc --edition 2024 -O p.rs -o p && ./p
 ;;
 
-# redis calls `malloc_usable_size` for all that it allocates, and forks to write its data. redis-benchmark sends the
-# requests.
+# redis calls `malloc_usable_size` for each allocation, and forks to write its data. redis-benchmark sends the requests.
 redis_server_and_its_benchmark)
 redis-server --port 0 --unixsocket "$PWD/socket" --save "" --io-threads 2 --enable-debug-command yes > log 2>&1 &
 until redis-cli -s socket ping 2>&1 | grep -q PONG; do kill -0 $!; sleep 0.05; done
@@ -234,7 +233,7 @@ if command -v h2load >/dev/null; then
 fi
 ;;
 
-# numpy calls C functions itself to allocate arrays, including zeroed and grown ones.
+# numpy calls C's allocation functions directly, also for arrays that are zeroed or grow.
 python_with_numpy)
 OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 python3 -c '
 import hashlib, threading

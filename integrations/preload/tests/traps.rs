@@ -15,7 +15,8 @@ use support::{
     program_with_library, programs, report_of, text,
 };
 
-/// Runs a program in each arm, and at other thresholds. One lies in the middle of the size classes, and no request reaches the largest.
+/// Runs a program in each arm, and at other thresholds. One threshold lies in the middle of the size classes, and the largest is above
+/// every request.
 fn at_each_threshold(program: &Path, arguments: &[&str]) {
     in_all_arms(program, arguments);
     for threshold in ["1", "1000", "4096", "33K", "1M", "8388608T"] {
@@ -145,7 +146,7 @@ fn functions_of_the_header_are_weak_and_work_with_the_library() {
     }
 }
 
-/// A program that is not position-independent has its own address for `malloc`, which leads to the library's.
+/// A program that is not position-independent has its own address for `malloc`, a stub that leads to the library's function.
 #[test]
 fn program_at_a_fixed_address_is_not_taken_for_an_allocator() {
     let program = compiled("functions_fixed", "functions.c", &["-no-pie", "-fno-pie"]);
@@ -235,7 +236,7 @@ fn memory_of_jemallocs_own_functions_is_never_freed_by_the_library() {
     for threshold in ["65536", "0", "1", "4096"] {
         let mut command = Arm::Default.command("dig");
         let preload = format!("{} {}", crossing.display(), library().display());
-        // No server answers. dig prints that after it has made and freed everything.
+        // No server answers. dig prints that after it has freed all of its memory.
         command.args(["-p", "9", "@127.0.0.1", "+time=1", "+tries=1", "name.example"]);
         let output = outcome_of(command.env("LD_PRELOAD", preload).env("ZK_ALLOC_MIN_BYTES", threshold));
         assert!(output.out.contains("name.example"), "{threshold}: {} {}", output.out, output.err);

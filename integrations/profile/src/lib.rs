@@ -44,11 +44,10 @@ pub struct Profile {
     missed: u64,
 }
 
-/// Takes a profile now and writes it into `dir`, which it creates if needed: `profile.pb.gz` for pprof; and for each of
-/// [`Value::OF_BYTES`] folded stacks (`peak_space.folded`) and a flame graph (`peak_space.svg`). A figure that is 0 everywhere has no
-/// files.
+/// Takes a profile now and writes it into `dir`, which it creates if needed: `profile.pb.gz` for pprof; and for each of [`Value::OF_BYTES`]
+/// folded stacks (`peak_space.folded`) and a flame graph (`peak_space.svg`). Writes no files for a figure that is 0 at every site.
 ///
-/// Looking up the names may take a second, and memory for the program's debug information. None of that is in the profile.
+/// Looking up the names may take a second, and memory for the program's debug information. The profile does not include that memory.
 ///
 /// # Errors
 /// The system's error, if the folder or a file can't be written.
@@ -113,8 +112,8 @@ impl Profile {
         self.stacks.iter().map(|stack| value.of(&stack.figures)).sum()
     }
 
-    /// The file for pprof: a message of `profile.proto`, compressed with gzip. A server may answer requests for
-    /// `/debug/pprof/heap` with it.
+    /// Returns the file for pprof: a message of `profile.proto`, compressed with gzip. A server may answer requests for `/debug/pprof/heap`
+    /// with it.
     ///
     /// # Errors
     /// None in practice: the compressor writes to memory.
@@ -122,14 +121,14 @@ impl Profile {
         let mut profile = Message::default();
         let mut strings = Numbers::new();
         let (mut functions, mut locations) = (Numbers::new(), Numbers::new());
-        // The format wants the empty string first.
+        // The format requires the empty string first.
         number(&mut strings, String::new());
         for value in Value::ALL {
             profile.message(1, |kind| value_type(kind, &mut strings, value.name(), value.unit()));
         }
         for stack in &self.stacks {
             profile.message(2, |sample| {
-                // The numbers of locations begin with 1.
+                // Location numbers begin with 1.
                 sample.numbers(1, stack.calls.iter().map(|call| number(&mut locations, call.clone()) + 1));
                 sample.numbers(2, Value::ALL.iter().map(|value| value.of(&stack.figures)));
                 sample.message(3, |label| {
@@ -170,14 +169,14 @@ impl Profile {
         gzip.finish()
     }
 
-    /// Folded stacks: a line for each call site, with its functions from the outermost to the innermost and the figure. Sites where it
-    /// is 0 are left out. Requests that the backing allocator served lie below `[backing allocator]`.
+    /// Returns folded stacks: a line for each call site, with its functions from the outermost to the innermost, and the figure. Leaves out
+    /// sites where the figure is 0. Requests that the backing allocator served lie below `[backing allocator]`.
     #[must_use]
     pub fn folded(&self, value: Value) -> String {
         self.folded_from(value, 1)
     }
 
-    /// As [`folded`](Self::folded), with one line for all sites whose figure is below `least`.
+    /// Like [`folded`](Self::folded), with one line for all sites whose figure is below `least`.
     fn folded_from(&self, value: Value, least: u64) -> String {
         let mut text = String::new();
         let mut rest = 0;
@@ -189,7 +188,7 @@ impl Profile {
             }
             let root = (!stack.is_of_arena).then(|| "[backing allocator]".to_owned());
             let lines = stack.calls.iter().rev().flat_map(|call| call.lines.iter().rev());
-            // A semicolon ends a function's name.
+            // A semicolon ends a function's name in folded stacks.
             let names = lines.map(|line| line.function.replace(';', ","));
             let mut names: Vec<_> = root.into_iter().chain(names).collect();
             if names.is_empty() {
@@ -203,7 +202,7 @@ impl Profile {
         text
     }
 
-    /// A flame graph, as SVG. `None` if the figure is 0 everywhere.
+    /// Returns a flame graph as SVG, or `None` if the figure is 0 at every site.
     ///
     /// # Errors
     /// None in practice: the graph is written to memory.
@@ -258,10 +257,10 @@ macro_rules! values {
         }
 
         impl Value {
-            /// All of them, in the order of the file for pprof.
+            /// All figures, in the order of the file for pprof.
             pub const ALL: [Self; 7] = [$(Self::$value),*];
 
-            /// Its name, and the title of its flame graph.
+            /// Returns the figure's name, and the title of its flame graph.
             const fn words(self) -> (&'static str, &'static str) {
                 match self {
                     $(Self::$value => ($name, $title),)*
@@ -274,22 +273,22 @@ macro_rules! values {
 values! {
     /// `alloc_objects`: the number of allocations.
     AllocObjects = "alloc_objects", "Allocations";
-    /// `alloc_space`: their bytes.
+    /// `alloc_space`: the bytes of all allocations.
     AllocSpace = "alloc_space", "Bytes allocated";
-    /// `inuse_objects`: the number of allocations that are alive.
+    /// `inuse_objects`: the number of live allocations.
     InuseObjects = "inuse_objects", "Allocations alive now";
-    /// `inuse_space`: their bytes.
+    /// `inuse_space`: the bytes of live allocations.
     InuseSpace = "inuse_space", "Bytes alive now";
     /// `peak_objects`: the number of allocations that were alive at the peak of the live bytes.
     PeakObjects = "peak_objects", "Allocations alive at the peak";
-    /// `peak_space`: their bytes.
+    /// `peak_space`: the bytes of these allocations.
     PeakSpace = "peak_space", "Bytes alive at the peak";
     /// `fresh_space`: the bytes that were not resident when the arena handed them out.
     FreshSpace = "fresh_space", "Fresh bytes, which cost page faults";
 }
 
 impl Value {
-    /// Those that count bytes. Each has a file of folded stacks and a flame graph.
+    /// The figures that count bytes. Each has a file of folded stacks and a flame graph.
     pub const OF_BYTES: [Self; 4] = [Self::AllocSpace, Self::InuseSpace, Self::PeakSpace, Self::FreshSpace];
 
     /// The name that pprof shows.
@@ -327,7 +326,7 @@ impl Message {
         self.0.push(value as u8);
     }
 
-    /// A number. Fields that are 0 are left out.
+    /// Writes a number. Leaves out fields that are 0.
     fn number(&mut self, field: u32, value: u64) {
         if value != 0 {
             self.varint(u64::from(field) << 3);

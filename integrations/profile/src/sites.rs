@@ -1,4 +1,4 @@
-//! Call sites: first as return addresses, in this process or in the file that another process wrote; then with the names of their
+//! Call sites: first as return addresses, from this process or from a file that another process wrote, then with the names of their
 //! functions. The names of another process come from the files that it had mapped.
 
 use std::collections::HashMap;
@@ -78,20 +78,20 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// A place of which only the function is known.
+    /// Returns a line of which only the function is known.
     pub(crate) fn named(function: String) -> Self {
         Self { function, file: String::new(), line: 0 }
     }
 }
 
-/// A call, by the address to which it returns. It has several lines, the innermost first, if functions were inlined there.
+/// A call, identified by its return address. It has several lines, the innermost first, if functions were inlined there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Call {
     pub(crate) address: usize,
     pub(crate) lines: Arc<[Line]>,
 }
 
-/// A call site of the program. If it has the names of functions, the allocator's own calls are removed from it.
+/// A call site of the program. Once it has the names of functions, it lacks the allocator's own calls.
 #[derive(Debug)]
 pub(crate) struct Stack<C = Call> {
     /// The innermost call first.
@@ -100,7 +100,7 @@ pub(crate) struct Stack<C = Call> {
     pub(crate) figures: Figures,
 }
 
-/// The sites with the lines that `look_up` finds for an address. Sites that differ only in the allocator's own calls are merged. The
+/// Returns the sites, with the lines that `look_up` finds for each address. Merges sites that differ only in the allocator's own calls. The
 /// site with the most bytes at the peak comes first.
 pub(crate) fn stacks(sites: &[RawSite], mut look_up: impl FnMut(usize) -> Vec<Line>) -> Vec<Stack> {
     let mut known = Known::new();
@@ -231,9 +231,9 @@ impl<'a> Elsewhere<'a> {
         Self { mappings: maps.lines().filter_map(Mapping::parse).collect(), files: HashMap::new() }
     }
 
-    /// The lines at an address of that process, the innermost first. Files that no longer exist have no names.
+    /// The lines at an address of that process, the innermost first. Files that no longer exist give no names.
     pub(crate) fn lines(&mut self, address: usize) -> Vec<Line> {
-        // The call lies before the address.
+        // The call lies before its return address.
         let call = (address as u64).wrapping_sub(1);
         let mapping = self.mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&call));
         let Some(mapping) = mapping else { return Vec::new() };
@@ -271,7 +271,7 @@ impl File {
         Some(Self { segments, loader: Loader::new(path).ok()? })
     }
 
-    /// The address of an offset in the file, as `nm` and debuggers know it.
+    /// Returns the address of an offset in the file, as `nm` and debuggers show it.
     fn address(&self, offset: u64) -> Option<u64> {
         let is_within = |&&((start, len), _): &&((u64, u64), u64)| (start..start + len).contains(&offset);
         let &((start, _), address) = self.segments.iter().find(is_within)?;
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(&*stacks(&[unknown], |address| files.lines(address))[0].calls[0].lines[0].function, "0x7");
     }
 
-    /// A program is mapped at another address in each run, so a bare address could not be compared between runs or looked up.
+    /// A program is mapped at a different address in each run, so a bare address could not be compared between runs or looked up.
     #[test]
     fn address_without_a_name_is_shown_as_an_offset_in_its_file() {
         let mut files = Elsewhere::new("7000-9000 r-xp 00001000 00:00 0 /nowhere/stripped\n");

@@ -1,4 +1,4 @@
-//! The files have the figures of the snapshot, as readers by other authors see them.
+//! Readers by other authors find the figures of the snapshot in the files.
 
 #[path = "../../test_support.rs"]
 mod support;
@@ -102,8 +102,8 @@ fn go_tool_pprof_shows_whole_names() {
     assert!(!text.lines().any(|line| line.ends_with(" 0x0")), "{text}");
 }
 
-/// Otherwise a table by function would attribute every byte to the allocator, and thirteen lines of the runtime would lie at the bottom of
-/// every flame graph. The program itself calls `phase`, so that call stays.
+/// If these calls stayed, a table by function would attribute every byte to the allocator, and thirteen lines of the runtime would lie at
+/// the bottom of every flame graph. The program itself calls `phase`, so that call stays.
 #[test]
 fn the_calls_of_the_allocator_and_those_that_start_a_thread_are_skipped_and_no_others() {
     let (_one, _kept) = sampling();

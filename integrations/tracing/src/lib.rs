@@ -28,8 +28,8 @@ const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
 /// Begins a recording, and installs a global subscriber that does nothing else. A program that has a subscriber of its own adds
 /// [`Recorder::layer`] to it instead.
 ///
-/// It records the spans that `RUST_LOG` names, such as `info,p3_dft=debug`, and without it those of level `INFO` and above.
-/// (The variable is ignored if it has directives for fields, which only `EnvFilter` supports.)
+/// It records the spans that `RUST_LOG` names, such as `info,p3_dft=debug`. Without that variable, it records those of level `INFO` and
+/// above. (The variable is ignored if it has directives for fields, which only `EnvFilter` supports.)
 ///
 /// # Panics
 /// If the program already has a global subscriber.
@@ -71,14 +71,14 @@ impl Recorder {
         Self(Arc::new(Mutex::new(Recording::new())))
     }
 
-    /// A layer that records the spans of its subscriber. With filters in the subscriber, it records what they let through.
+    /// Returns a layer that records the spans of its subscriber. If the subscriber has filters, it records the spans that they let through.
     #[must_use]
     pub fn layer(&self) -> MemoryLayer {
         MemoryLayer(self.clone())
     }
 
-    /// A report of the spans so far, including those that are still open. Call it outside of phases: in a phase, the arena would serve the
-    /// report itself.
+    /// Returns a report of the spans so far, including those that are still open. Call it outside of phases: in a phase, the arena would
+    /// serve the report itself.
     #[must_use]
     pub fn report(&self) -> Report {
         let mut recording = self.lock();

@@ -38,13 +38,13 @@ pub(crate) struct Recording {
     pub(crate) timeline: Timeline,
     pub(crate) threads: List<Thread>,
     by_id: Map<ThreadId, usize>,
-    /// The spans that exist.
+    /// The spans that are not closed yet.
     spans: Map<u64, Span>,
-    /// The nodes that have a span that is entered now.
+    /// The nodes with a span that is currently entered.
     open_nodes: List<NodeId>,
-    /// The spans that are entered now, in the order of their entries.
+    /// The currently entered spans, in the order of their entries.
     pub(crate) entered: List<Entry>,
-    /// Entries that were not recorded.
+    /// The number of entries that were not recorded.
     pub(crate) unrecorded: u64,
 }
 
@@ -57,9 +57,9 @@ struct Span {
 /// A thread that entered a span.
 #[derive(Debug)]
 pub(crate) struct Thread {
-    /// In UTF-8.
+    /// The thread's name, in UTF-8.
     name: Option<List<u8>>,
-    /// Its number in its pool, if it is a worker of rayon.
+    /// The thread's number in its pool, if it is a worker of rayon.
     worker: Option<usize>,
     last: ThreadTotals,
 }
@@ -112,7 +112,7 @@ impl Recording {
         self.spans.remove(&span);
     }
 
-    /// The calling thread entered a span.
+    /// Records that the calling thread entered a span.
     pub(crate) fn enter(&mut self, span: u64) {
         self.advance();
         let node = self.spans.get(&span).and_then(|span| span.node);
@@ -135,7 +135,7 @@ impl Recording {
         self.entered.push(Entry { span, node, thread, begun_ns: self.last.totals.wall_ns, totals: Totals::default() });
     }
 
-    /// The calling thread left a span.
+    /// Records that the calling thread left a span.
     pub(crate) fn exit(&mut self, span: u64) {
         let Some(&thread) = self.by_id.get(&std::thread::current().id()) else { return };
         let is_this = |entered: &Entry| entered.span == span && entered.thread == thread;
@@ -157,7 +157,7 @@ impl Recording {
         }
     }
 
-    /// Adds what the process did since the last entry or exit to the spans that are entered.
+    /// Adds the changes of the process's counters since the last entry or exit to all entered spans.
     pub(crate) fn advance(&mut self) {
         let now = Reading::now(self.began);
         let changes = now.since(&self.last);
@@ -171,7 +171,7 @@ impl Recording {
         self.last = now;
     }
 
-    /// Adds what the calling thread did since its last entry or exit to the spans that it is in.
+    /// Adds the changes of the calling thread's counters since its last entry or exit to the spans that it is in.
     fn advance_thread(&mut self, thread: usize) {
         let now = ThreadTotals::now(self.last.totals.wall_ns);
         let changes = now.since(&std::mem::replace(&mut self.threads[thread].last, now));
@@ -184,12 +184,12 @@ impl Recording {
         }
     }
 
-    /// The nodes under this one, in the order in which they came.
+    /// Returns the nodes under this one, in the order of their first span.
     pub(crate) fn children(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
         (1..self.nodes.len()).filter(move |&child| self.nodes[child].parent == id)
     }
 
-    /// The node for spans of this name under `parent`. Makes one if there is none. `None` if the tree is full.
+    /// Returns the node for spans of this name under `parent`. Makes one if there is none. Returns `None` if the tree is full.
     fn find_or_add(&mut self, parent: NodeId, name: &'static str) -> Option<NodeId> {
         let known = self.children(parent).find(|&child| self.nodes[child].name == name);
         if known.is_some() || self.nodes.len() == MAX_NODES {
@@ -214,8 +214,8 @@ impl Recording {
         Some(next)
     }
 
-    /// For a span without a parent on a worker of rayon: the innermost span of the thread that the pool works for. It is known if
-    /// just one thread outside of the pool is in a span.
+    /// Returns the parent for a span that a rayon worker makes: the innermost span of the thread that the pool works for. It is known only
+    /// if exactly one thread outside of the pool is in a span.
     fn served_by_worker(&self) -> Option<NodeId> {
         rayon::current_thread_index()?;
         let mut outside = self.entered.iter().filter(|entry| self.threads[entry.thread].worker.is_none());
@@ -239,7 +239,7 @@ pub(crate) struct Node {
     pub(crate) totals: Totals,
     /// The number of spans that were entered.
     pub(crate) spans: u64,
-    /// The number of their entries that have not ended.
+    /// The number of entries of these spans that have not ended.
     pub(crate) entered: usize,
     /// The arena's memory at the first entry, and at the last exit.
     pub(crate) at_entry: Level,
@@ -280,9 +280,9 @@ pub(crate) struct Timeline {
     pub(crate) samples: List<Sample>,
     /// The number of entries that were dropped.
     pub(crate) dropped: u64,
-    /// Entries that are shorter are dropped.
+    /// Entries that are shorter than this are dropped.
     shortest_ns: u64,
-    /// How many readings a sample stands for, and how many the last sample stands for so far.
+    /// The number of readings that a sample stands for, and the number that the last sample stands for so far.
     stride: usize,
     in_last: usize,
 }
@@ -336,7 +336,7 @@ fn merged(earlier: Sample, later: Sample) -> Sample {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Totals {
-    /// Time, in nanoseconds. It counts once if several threads were in the span at the same time.
+    /// Time, in nanoseconds. Time that several threads spend in the span at once counts once.
     pub wall_ns: u64,
     /// Processor time of all threads, in nanoseconds.
     pub cpu_ns: u64,
@@ -348,9 +348,9 @@ pub struct Totals {
     pub requests: u64,
     /// Bytes of these requests ([`Stats::arena_bytes`](zk_alloc::Stats::arena_bytes)).
     pub allocated_bytes: u64,
-    /// Bytes among them that were not resident ([`Stats::fresh_bytes`](zk_alloc::Stats::fresh_bytes)).
+    /// Bytes of these requests that were not resident ([`Stats::fresh_bytes`](zk_alloc::Stats::fresh_bytes)).
     pub fresh_bytes: u64,
-    /// Bytes requested of the arena that the backing allocator served instead.
+    /// Bytes requested from the arena that the backing allocator served instead.
     pub overflow_bytes: u64,
     /// The peak of the live bytes of the process ([`Stats::peak_live_bytes`](zk_alloc::Stats::peak_live_bytes)).
     pub peak_live_bytes: u64,
@@ -396,8 +396,8 @@ macro_rules! counters {
         }
 
         impl $totals {
-            /// The change of each counter; 0 if the counter went back. A sum over threads is not read at one instant, so it may go back by
-            /// a little, and the program may have reset its counters.
+            /// Returns the change of each counter; 0 if the counter decreased. A sum over threads is not read at one instant, so it may
+            /// decrease slightly, and the program may have reset its counters.
             fn since(mut self, before: &Self) -> Self {
                 $(self.$field = self.$field.saturating_sub(before.$field);)*
                 self
@@ -427,7 +427,7 @@ pub(crate) struct Reading {
     totals: Totals,
     pub(crate) level: Level,
     pub(crate) phases: u64,
-    /// Whether the arena has its address space.
+    /// Whether the arena has been opened.
     pub(crate) has_arena: bool,
 }
 
@@ -458,7 +458,7 @@ impl Reading {
         }
     }
 
-    /// The changes since an earlier reading.
+    /// Returns the changes since an earlier reading.
     fn since(&self, before: &Self) -> Totals {
         let mut changes = self.totals.since(&before.totals);
         changes.is_served |= before.totals.is_served || changes.requests > 0;

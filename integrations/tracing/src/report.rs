@@ -18,11 +18,11 @@ pub struct Report {
     pub page_bytes: u64,
     /// The whole program, since the recording began.
     pub whole: SpanReport,
-    /// The spans without a parent, in the order in which they came.
+    /// The spans without a parent, in the order in which they were first made.
     pub spans: Vec<SpanReport>,
     /// The number of entries of spans that were not recorded, because there were more than 1,024 threads or 4,095 names.
     pub unrecorded_entries: u64,
-    /// The number of entries of spans that only the trace lacks. It keeps the longest, 65,536 at most.
+    /// The number of span entries that are missing only from the trace, which keeps at most the 65,536 longest.
     pub entries_not_in_trace: u64,
 }
 
@@ -47,7 +47,8 @@ pub struct SpanReport {
     pub name: String,
     /// How many spans were entered. A span that is entered again, as in `async` code, counts once.
     pub count: u64,
-    /// The changes of the process's counters. They include the children's. If children overlap in time, the sum of theirs may be larger.
+    /// The changes of the process's counters. They include the children's changes. If children overlap in time, the sum over the children
+    /// may be larger.
     #[serde(flatten)]
     pub totals: Totals,
     /// The arena's memory at the first entry.
@@ -56,7 +57,7 @@ pub struct SpanReport {
     pub at_exit: Level,
     /// The part of each thread that entered these spans. The rest of `totals` is the work of other threads.
     pub threads: Vec<ThreadReport>,
-    /// The spans under these spans, in the order in which they came.
+    /// The spans under these spans, in the order in which they were first made.
     pub children: Vec<SpanReport>,
 }
 
@@ -66,7 +67,7 @@ pub struct SpanReport {
 pub struct ThreadReport {
     /// The thread's name, or else its number among rayon's workers or among the threads of the recording.
     pub thread: String,
-    /// The changes of its counters while it was in these spans.
+    /// The changes of the thread's counters while it was in these spans.
     #[serde(flatten)]
     pub totals: ThreadTotals,
 }
@@ -209,7 +210,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// Writes a number with a comma before each three digits.
+/// Writes a number with a comma before each group of three digits.
 fn grouped(number: u64) -> String {
     if number < 1000 { number.to_string() } else { format!("{},{:03}", grouped(number / 1000), number % 1000) }
 }
@@ -229,7 +230,7 @@ pub(crate) fn write_trace(recording: &Recording, out: impl Write) -> io::Result<
     }
     let microseconds = |ns: u64| ns as f64 / 1e3;
     let mut entries: Vec<_> = recording.timeline.entries.iter().chain(&recording.entered).collect();
-    // A slice comes before those within it.
+    // A slice must come before the slices within it.
     entries.sort_by_key(|entry| (entry.begun_ns, std::cmp::Reverse(entry.totals.wall_ns)));
     for Entry { node, thread, begun_ns, totals, .. } in entries {
         let name = recording.nodes[*node].name;

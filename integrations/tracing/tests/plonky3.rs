@@ -24,7 +24,8 @@ fn plonky3_stages_have_peaks() {
     let stages = stages.map(|name| find(&prove.children[0].children, name));
     assert!(find(&report.spans, "verify").totals.peak_live_bytes < prove.totals.peak_live_bytes);
 
-    // The trace has the capacity for its extension, which doubles the rows. A row has eight permutations, each more than 100 columns of 4 bytes.
+    // The trace has capacity for its extension, which doubles the rows. A row has eight permutations of more than 100 columns each, of 4
+    // bytes.
     let trace_bytes = (2 << LOG_ROWS) * 8 * 100 * 4;
     assert!(trace.totals.allocated_bytes >= trace_bytes, "{report}");
     for stage in stages {

@@ -81,10 +81,10 @@ fn each_span_has_the_peak_within_it_and_its_parent_has_the_highest() {
     assert!(prove.totals.fresh_bytes >= 80 * MIB, "{report:#?}");
     let trace = at(&report, &["prove", "trace"]);
     assert_mib(trace.at_exit.live_bytes - trace.at_entry.live_bytes, 16);
-    // In the order in which they first ran.
+    // The children are in the order in which they first ran.
     let order: Vec<_> = prove.children.iter().map(|span| span.name.as_str()).collect();
     assert_eq!(order, ["trace", "commit", "open", "end"]);
-    // Spans of one name are folded, but not under two parents.
+    // Spans of one name are folded only under the same parent.
     let count = |path: &[&str]| at(&report, path).count;
     assert_eq!((count(&["prove", "commit"]), count(&["prove", "end"]), count(&["end"])), (2, 1, 1));
 }
@@ -139,8 +139,8 @@ fn a_span_that_moves_between_threads_counts_once_and_only_while_it_is_entered() 
     assert_mib(future.totals.allocated_bytes, 4 + 8);
 }
 
-/// Otherwise the prover's counts would grow with the number of its spans. The trace keeps the longest entries, and the report counts the
-/// others.
+/// If the layer's memory counted, the prover's figures would grow with the number of its spans. The trace keeps the longest entries, and
+/// the report counts the others.
 #[test]
 fn layers_own_memory_is_bounded_and_not_counted_as_the_provers() {
     const ROUNDS: u64 = 100_000;
@@ -165,7 +165,7 @@ fn layers_own_memory_is_bounded_and_not_counted_as_the_provers() {
     assert_eq!(report.unrecorded_entries, 0);
 }
 
-/// For tracing, a span that a rayon worker makes has no parent. Workers see only the global subscriber.
+/// In tracing, a span that a rayon worker makes has no parent. Workers see only the global subscriber.
 #[test]
 fn spans_of_rayon_workers_go_under_the_span_that_they_work_for() {
     const PARTS: u64 = 64;
@@ -176,7 +176,7 @@ fn spans_of_rayon_workers_go_under_the_span_that_they_work_for() {
             let hash = |_| info_span!("hash").in_scope(|| drop(mib(1)));
             (0..PARTS).into_par_iter().for_each(hash);
         });
-        // The workers' work has no span of its own here. It counts in the span that waits for the pool.
+        // The workers' work has no span of its own here. It counts towards the span that waits for the pool.
         info_span!("open").in_scope(|| {
             (0..PARTS).into_par_iter().for_each(|_| drop(mib(1)));
         });
@@ -198,7 +198,7 @@ fn spans_of_rayon_workers_go_under_the_span_that_they_work_for() {
     assert!(open.threads[0].totals.allocated_bytes < 1 << 20, "{report:#?}");
 }
 
-/// The report, and `trace.json`, which has the format that ui.perfetto.dev and chrome://tracing read.
+/// Writes the recording's files. Returns the report, and `trace.json`, which has the format that ui.perfetto.dev and chrome://tracing read.
 fn written(memory: &Recorder) -> (Report, Value) {
     let folder = std::env::temp_dir().join(format!("zk-alloc-tracing-{}", std::process::id()));
     let report = memory.write(&folder).unwrap();
@@ -251,7 +251,7 @@ fn assert_drawn(report: &Report, trace: &Value) -> Vec<String> {
     names
 }
 
-/// Each of two threads has spans that end in another order, and one that has not ended when the report is made.
+/// Each of two threads has spans that do not end in the reverse order of their entries, and one that is still open when the report is made.
 #[test]
 fn spans_that_end_in_another_order_keep_their_own_time_and_nested_slices() {
     let (_turn, memory, dispatch) = recorder();

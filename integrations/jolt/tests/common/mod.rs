@@ -42,7 +42,7 @@ pub(crate) fn build_verifier_fib(setup: VerifierSetup<BN254>) -> impl Fn(u64, u6
     move |n, output, panic, proof| !panic && verify_fib(setup.clone(), n, output, proof).is_ok()
 }
 
-/// Fibonacci numbers modulo 2^64, from `n` and 1.
+/// Returns Fibonacci numbers modulo 2^64, starting with `n` and 1.
 pub(crate) fn trace_fib(n: u64, log_rows: usize) -> Vec<u64> {
     let pairs = std::iter::successors(Some((n, 1u64)), |&(first, second)| Some((second, first.wrapping_add(second))));
     let mut trace = Vec::with_capacity(1 << log_rows);
@@ -50,7 +50,7 @@ pub(crate) fn trace_fib(n: u64, log_rows: usize) -> Vec<u64> {
     trace
 }
 
-/// Like `jolt_prover::dory::prove`, it can fail.
+/// Proves a trace. Like `jolt_prover::dory::prove`, it can fail.
 pub(crate) fn prove_fib(setup: &ProverSetup<BN254>, trace: &[u64]) -> Result<(u64, Proof), DoryError> {
     let polynomial = ArkworksPolynomial::new(trace.iter().copied().map(ArkFr::from_u64).collect());
     let log_rows = polynomial.num_vars();
@@ -68,7 +68,7 @@ pub(crate) fn verify_fib(setup: VerifierSetup<BN254>, n: u64, output: u64, proof
     verify(proof.commitment, ArkFr::from_u64(output), &point, &proof.opening, setup, &mut transcript(n))
 }
 
-/// The last row of a trace.
+/// Returns the point of a trace's last row.
 pub(crate) fn point(log_rows: usize) -> Vec<ArkFr> {
     vec![ArkFr::one(); log_rows]
 }

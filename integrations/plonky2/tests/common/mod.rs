@@ -47,7 +47,7 @@ impl Squarings {
     }
 }
 
-// A circuit that verifies another circuit. The inner proof's public inputs are its public inputs, too.
+// A circuit that verifies another circuit's proof. Both have the same public inputs.
 pub(crate) struct Recursion {
     pub(crate) data: CircuitData<F, C, D>,
     proof: ProofWithPublicInputsTarget<D>,

@@ -25,12 +25,12 @@ type Challenger = DuplexChallenger<Val, Perm, 16, 8>;
 type Pcs = TwoAdicFriPcs<Val, Radix2DitParallel<Val>, ValMmcs, ChallengeMmcs>;
 pub(crate) type Config = StarkConfig<Pcs, Challenge, Challenger>;
 
-// The binary logarithm of the blowup, by which the low-degree extension is longer than the trace. A trace generator
-// reserves capacity for the extension.
+// The binary logarithm of the blowup factor: the low-degree extension's length divided by the trace's. A trace generator reserves capacity
+// for the extension.
 pub(crate) const LOG_BLOWUP: usize = 1;
 
-// A configuration without proofs of work. Their search takes the first witness that any thread finds, so two proofs of
-// one input would differ.
+// A configuration without proofs of work. Their search takes the first witness that any thread finds, so two proofs of the same input would
+// differ.
 pub(crate) fn config() -> Config {
     let perm = default_koalabear_poseidon2_16();
     let val_mmcs = ValMmcs::new(Hash::new(perm.clone()), Compress::new(perm.clone()), 0);

@@ -1,5 +1,5 @@
-/* Programs that load a library. The first argument selects the program, and another one names the library. With LIBRARY defined, this is such a
-   library. */
+/* Programs that load a library. The first argument selects the program, and another one names the library. With LIBRARY defined, this
+   file is such a library. */
 #include "check.h"
 
 #include <dlfcn.h>

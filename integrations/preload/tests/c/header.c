@@ -12,7 +12,7 @@ static int tasks(void) {
     return count;
 }
 
-/* Whether there are `count` tasks, or will be in a moment: the threads of `zk_reserve` may still be ending. */
+/* Returns whether there are `count` tasks, now or soon: the threads of `zk_reserve` may still be ending. */
 static int are_tasks(int count) {
     for (int i = 0; i < 5000 && tasks() != count; i++) usleep(1000);
     return tasks() == count;

@@ -1,6 +1,6 @@
-/* Works like a service that proves now and then. For each stage it prints its page faults, resident MiB and tasks. The
- * arguments: the MiB that are allocated and freed by the work, the MiB that stay alive, the seconds to rest, and how: "idle",
- * or "trickle", which allocates a little now and then. A child that idles starts its own background thread. */
+/* Works like a service that proves now and then. For each stage it prints its page faults, resident MiB and tasks. Its arguments: the
+ * MiB that each round of work allocates and frees, the MiB that stay alive, the seconds of rest, and its kind: "idle", or "trickle",
+ * which allocates a little now and then. A child that idles starts its own background thread. */
 #include "check.h"
 #include "../../include/zk_alloc.h"
 
@@ -31,7 +31,7 @@ static int tasks_now(void) {
     return count;
 }
 
-/* The kernel lists a thread for a moment after it was joined, so the lowest of a few counts is the number. */
+/* The kernel lists a thread for a moment after it was joined, so this returns the lowest of a few counts. */
 static int tasks(void) {
     int count = tasks_now();
     for (int i = 0; i < 20; i++) {
@@ -84,7 +84,8 @@ int main(int argc, char **argv) {
     char *alive = malloc(stays << 20);
     memset(alive, 4, stays << 20);
     long before = faults();
-    /* The library purges freed memory until the program requests as much again. So the program faults in about as much again as is ever free. */
+    /* The library purges memory when it is freed for the first time, and keeps it resident once the program uses it again. So these
+       rounds fault in the freed memory once more. */
     for (int i = 0; i < 3; i++) work(most);
     stage("cold", before);
     before = faults();

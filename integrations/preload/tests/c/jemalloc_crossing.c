@@ -29,7 +29,7 @@ static void *next(const char *name) {
     return found;
 }
 
-/* The place of an address in the table of jemalloc's memory, or the first free place. */
+/* Returns the place of an address in the table of jemalloc's memory, or the first free place. */
 static void **place_of(const void *at) {
     size_t i = ((uintptr_t)at >> 3) * 0x9e3779b97f4a7c15u >> 44;
     while (places[i] && places[i] != at) i = (i + 1) % PLACES;

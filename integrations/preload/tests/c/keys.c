@@ -1,5 +1,5 @@
-/* A library takes all early thread keys. Every thread still has a cache, which a later thread adopts. With LIBRARY defined, this is the
-   library. */
+/* A library takes all early thread keys. Every thread still has a cache, which a later thread adopts. With LIBRARY defined, this file is
+   the library. */
 #ifdef LIBRARY
 /* Takes the keys for which glibc needs no memory, before all other code. */
 #include <pthread.h>
@@ -21,7 +21,7 @@ __attribute__((constructor)) static void take_keys(void) {
 
 extern pthread_key_t first_key;
 
-/* Whether this thread gets the block that it freed last, as from a cache. Slabs would return the lowest free block. */
+/* Returns whether this thread gets the block that it freed last, as from a cache. Slabs would return the lowest free block. */
 static int has_cache(void) {
     void *one = hidden(malloc(200)), *other = hidden(malloc(200));
     void *low = one < other ? one : other, *high = one < other ? other : one;

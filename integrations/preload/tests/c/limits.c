@@ -50,7 +50,7 @@ PROGRAM(address_space) {
         mapped[i] = mmap(NULL, 100 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         CHECK(mapped[i] != MAP_FAILED);
     }
-    /* The allocator goes on, beyond the memory that it had before the limit. */
+    /* The allocator still gets new memory, in addition to the memory that it had before the limit. */
     void *more[40];
     for (int i = 0; i < 40; i++) {
         CHECK((more[i] = hidden(malloc(10 * MIB))));
@@ -175,7 +175,8 @@ PROGRAM(foreign_mappings) {
     return 0;
 }
 
-/* ZK_ALLOC_RELEASE_SIGNAL: the signal returns free memory; a handler of the program counts instead. */
+/* ZK_ALLOC_RELEASE_SIGNAL: the signal returns free memory. If the program installs a handler of its own, that handler counts signals
+   instead. */
 static volatile sig_atomic_t own;
 
 static void handle(int number) {

@@ -47,7 +47,7 @@ PROGRAM(invalid) {
         free(hidden(block));
         CHECK(hidden(realloc(hidden(block), 300)));
         break;
-    /* The second copy comes back to the slab, where the block is free already. */
+    /* The cache returns the second copy to the slab, where the block is already free. */
     case 's': {
         enum { MANY = 1000 };
         static char *all[MANY];

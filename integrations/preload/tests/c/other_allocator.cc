@@ -1,6 +1,6 @@
 // A program that is linked with the library of this source. Like sloppy programs, it frees memory of C++'s operators by free(3), and the
-// reverse. It asks for the length of such memory. Memory of the other library's own functions stays with that library. With LIBRARY
-// defined, this is the library.
+// reverse. It also asks for the usable size of such memory. Memory of the other library's own functions stays with that library. With
+// LIBRARY defined, this file is the library.
 #ifdef LIBRARY
 // A library with an allocator, like libjemalloc. It has all of C's functions, glibc's second names for them, and C++'s operators. It
 // recognises its own memory, and ends a program that passes it any other.

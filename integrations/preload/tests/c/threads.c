@@ -106,7 +106,7 @@ static int churn(struct kept *kept, uint64_t seed, int steps) {
     return 1;
 }
 
-/* Frees all blocks at once, so that the cache runs full, and empty when the thread allocates again. */
+/* Frees all blocks at once, so that the cache fills up, and runs empty when the thread allocates again. */
 static int drain(struct kept *kept) {
     for (int i = 0; i < KEPT; i++) {
         if (kept[i].at && !is_filled(kept[i].at, kept[i].size, kept[i].seed)) return 0;
@@ -196,7 +196,7 @@ PROGRAM(environment) {
     return 0;
 }
 
-/* A program whose first thread ends before its last. The process ends with the last one, whatever threads the library has. */
+/* A program whose first thread ends before its last. The process ends with the last one, no matter which threads the library has. */
 static void *last(void *unused) {
     for (int round = 0; round < 20; round++) {
         for (size_t i = 0; i < SIZE_COUNT; i++) free(hidden(malloc(SIZES[i])));
@@ -219,8 +219,8 @@ PROGRAM(last_thread) {
     return 0;
 }
 
-/* The arena serves its first request with little stack: on a thread with the smallest stack, or in a signal handler on its own stack. The first
-   argument selects one of them. With "idle" as the second, the program makes no request. */
+/* The arena serves its first request on a small stack: on a thread with the smallest stack, or in a signal handler on its own stack. The
+   first argument selects one of them. With "idle" as the second, the program makes no request. */
 #ifndef AT_MINSIGSTKSZ
 #define AT_MINSIGSTKSZ 51
 #endif

@@ -1,6 +1,6 @@
-// When a thread first touches thread-local memory, the loader allocates (dtv). For destructors of thread-locals, the C library allocates. Both
-// may happen inside an allocation, and must not need what that allocation is about to make. A thread that ends frees this memory. With LIBRARY
-// defined, this is the library.
+// When a thread first touches thread-local memory, the loader allocates (dtv). For destructors of thread-locals, the C library allocates.
+// Both may happen inside an allocation, and must not need the state that this allocation is about to set up. A thread that ends frees this
+// memory. With LIBRARY defined, this file is the library.
 #ifdef LIBRARY
 // A library with its own thread-local memory. The test builds many copies.
 #include <stdlib.h>

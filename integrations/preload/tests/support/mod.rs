@@ -1,4 +1,4 @@
-//! The library, C programs for it, and processes that run with and without it.
+//! Builds the library and C programs, and runs processes with the library and without it.
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test file uses a part of it")]
 
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ pub(crate) enum Arm {
 pub(crate) const ARMS: [Arm; 3] = [Arm::Without, Arm::Default, Arm::Everything];
 
 impl Arm {
-    /// A command with this arm's environment, without the settings of the test's environment.
+    /// Returns a command with this arm's environment, and without the settings of the test's own environment.
     pub(crate) fn command(self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
@@ -89,14 +89,14 @@ pub(crate) fn assert_ok(command: &mut Command) {
     assert_eq!(errors_of(command), "", "{command:?}");
 }
 
-/// Runs such a program in each arm.
+/// Runs a program that prints "ok" in each arm.
 pub(crate) fn in_all_arms(program: &Path, arguments: &[&str]) {
     for arm in ARMS {
         assert_ok(arm.command(program).args(arguments));
     }
 }
 
-/// Runs such a program with the library's defaults, and returns its report.
+/// Runs a program that prints "ok" with the library's defaults, and returns its report.
 pub(crate) fn report_of(program: &Path, arguments: &[&str]) -> String {
     errors_of(Arm::Default.command(program).args(arguments).env("ZK_ALLOC_REPORT", "1"))
 }
@@ -113,13 +113,13 @@ macro_rules! programs {
 }
 pub(crate) use programs;
 
-/// The file of a program that a shell would run.
+/// Returns the file that a shell would run for this program.
 pub(crate) fn path_of(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// Whether a program exists. Prints a line if it does not, because a test that needs the program then shows nothing.
+/// Whether a program exists. Prints a line if it does not, because a test that needs the program then checks nothing.
 pub(crate) fn has(program: &str) -> bool {
     let is_there = path_of(program).is_some();
     if !is_there {
@@ -128,7 +128,7 @@ pub(crate) fn has(program: &str) -> bool {
     is_there
 }
 
-/// A shell with the library that runs a script. `$0` of the script is the program `hello`. `None` if there is no bash.
+/// Returns a shell with the library that runs a script, or `None` if there is no bash. `$0` of the script is the program `hello`.
 pub(crate) fn bash(script: &str) -> Option<Command> {
     let mut command = has("bash").then(|| Arm::Default.command("bash"))?;
     command.args(["--norc", "-c", script]).arg(program("hello.c"));
@@ -138,7 +138,7 @@ pub(crate) fn bash(script: &str) -> Option<Command> {
 /// Flags for C++. They allow a source to define only some of the operators.
 const CPP: [&str; 3] = ["-std=c++17", "-Wno-mismatched-new-delete", "-Wno-sized-deallocation"];
 
-/// Compiles a source in `tests/c`, once in this process. The name of the output appears in reports.
+/// Compiles a source in `tests/c`, once per process. The name of the output appears in reports.
 pub(crate) fn compiled(output: &str, source: &str, flags: &[&str]) -> PathBuf {
     static COMPILED: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut known = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,7 +159,7 @@ pub(crate) fn compiled(output: &str, source: &str, flags: &[&str]) -> PathBuf {
     program
 }
 
-/// A source's name without its ending.
+/// Returns a source's name without its extension.
 fn stem(source: &str) -> &str {
     source.split_once('.').expect("a source has an ending").0
 }
@@ -183,7 +183,7 @@ pub(crate) fn program_with_library(source: &str) -> (PathBuf, PathBuf) {
     (compiled(name, source, &linked), library)
 }
 
-/// A folder for the files of a test.
+/// Makes an empty folder for the files of a test.
 pub(crate) fn empty_folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&folder);
@@ -191,7 +191,7 @@ pub(crate) fn empty_folder(name: &str) -> PathBuf {
     folder
 }
 
-/// A path as text, for a list of arguments.
+/// Returns a path as text, for a list of arguments.
 pub(crate) fn text(path: &Path) -> &str {
     path.to_str().expect("a path that is text")
 }
