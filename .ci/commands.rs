@@ -78,7 +78,7 @@ fn is_of_allocator(file: &str) -> bool {
     file.ends_with(".rs") && folders.iter().any(|folder| file.starts_with(folder))
 }
 
-/// Whether a file may have tests that a filter selects.
+/// Returns whether a file may have tests that a filter selects.
 fn is_test(file: &str) -> bool {
     is_of_allocator(file) || file.contains("/tests/") && file.ends_with(".rs")
 }
@@ -99,15 +99,15 @@ fn commands_of(text: &str) -> Vec<(usize, String)> {
     commands.filter(|(_, text)| is_command(text)).collect()
 }
 
-/// The variables of zk-alloc that a line names. A name that ends in `_` stands for several variables.
+/// Returns the variables of zk-alloc that a line names. A name that ends in `_` stands for several variables.
 fn variables(line: &str) -> Vec<&str> {
     let starts = line.match_indices("ZK_ALLOC_").map(|(at, _)| &line[at..]);
     let names = starts.filter_map(|rest| rest.split(|c: char| !c.is_ascii_uppercase() && c != '_').next());
     names.filter(|name| !name.ends_with('_')).collect()
 }
 
-/// The fixed parts of a message. In the code, the variable parts are in braces. In the table, each is a word in capitals, dots, or the
-/// value y.
+/// Returns the fixed parts of a message. In the code, the variable parts are in braces. In the table, each is a word in capitals, dots, or
+/// the value y.
 fn fixed_parts(message: &str) -> Vec<String> {
     let is_of_word = |letter: char| letter.is_alphanumeric() || letter == '_';
     let message = message.replace("...", "{}").replace("'y'", "{}");
@@ -137,18 +137,18 @@ impl Names {
         Self(files.map(|file| (file.to_owned(), content(file))).collect())
     }
 
-    /// The contents of the files whose names `is` accepts.
+    /// Returns the contents of the files whose names `is` accepts.
     fn all(&self, is: impl Fn(&str) -> bool) -> String {
         self.0.iter().filter(|(file, _)| is(file)).map(|(_, text)| &**text).collect()
     }
 
-    /// Whether `part` occurs in a file whose name `is` accepts.
+    /// Returns whether `part` occurs in a file whose name `is` accepts.
     fn has(&self, is: impl Fn(&str) -> bool, part: &str) -> bool {
         self.0.iter().any(|(file, text)| is(file) && text.contains(part))
     }
 
-    /// The differences between the table of messages below `head` and the code: rows whose fixed parts are not in the code, and messages of the
-    /// code that begin with `start` and have no row.
+    /// Returns the differences between the table of messages below `head` and the code: rows whose fixed parts are not in the code, and
+    /// messages of the code that begin with `start` and have no row.
     fn message_faults(&self, page: &str, head: &str, start: &str) -> Vec<String> {
         // A backslash at the end of a line continues the string.
         let joined: String = self.all(is_of_allocator).split("\\\n").map(str::trim_start).collect();
@@ -229,7 +229,7 @@ impl Names {
         faults.chain(left_out.map(|file| format!("Makefile.toml: no task runs {file}"))).collect()
     }
 
-    /// Whether a module or test has `part` in its name. Some are in a macro, as `name: ...`.
+    /// Returns whether a module or test has `part` in its name. Some are in a macro, as `name: ...`.
     fn is_filter(&self, part: &str) -> bool {
         let name_of = |line: &str| {
             let item = line.trim_start();
@@ -290,7 +290,7 @@ impl Names {
         faults
     }
 
-    /// Whether a package has a target of this name; a star stands for the rest of it.
+    /// Returns whether a package has a target of this name; a star stands for the rest of it.
     fn has_target(&self, folder: &str, name: &str) -> bool {
         let targets = self.0.keys().filter_map(|file| file.split(&format!("/{folder}/")).nth(1));
         let mut names = targets.filter_map(|target| target.split('/').next()?.split('.').next());
@@ -328,7 +328,7 @@ fn script_fault(script: &str) -> Option<String> {
     }
 }
 
-/// Whether a word is a name, and not a placeholder such as NAME, `...` or `$name`.
+/// Returns whether a word is a name, and not a placeholder such as NAME, `...` or `$name`.
 fn is_name(word: &str) -> bool {
     let is_of_names = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_@.*".contains(c);
     word.starts_with(|c: char| c.is_ascii_lowercase()) && word.chars().all(is_of_names)

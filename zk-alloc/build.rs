@@ -6,7 +6,7 @@ use std::env;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-check-cfg=cfg(sanitized, thread_blocks)");
-    // Built with a sanitizer; only compilers that take `-Zsanitizer` say so.
+    // Only compilers that accept `-Zsanitizer` set this variable, and only in builds with a sanitizer.
     if env::var_os("CARGO_CFG_SANITIZE").is_some() {
         println!("cargo::rustc-cfg=sanitized");
     }

@@ -37,7 +37,7 @@ fn goes_on() {
     assert!((0..10).all(|_| foreign_at(None, 100 * MIB).is_some()));
 }
 
-/// A proof that allocates 300 MiB. Returns the buffers that are alive at its end.
+/// Makes a proof that allocates 300 MiB. Returns the buffers that are alive at its end.
 fn prove() -> Vec<Vec<u64>> {
     phase(|| (0..60).map(|seed| patterned(5 * WORDS, seed)).collect())
 }
@@ -103,7 +103,7 @@ fn grow_two(steps: usize) -> [Vec<usize>; 2] {
     })
 }
 
-/// Without room to grow, each vector would lie in the other's way.
+/// Without reserved room, each vector would block the other's growth.
 #[test]
 fn huge_runs_that_grow_in_turn_stay_where_they_are() {
     alone!();
@@ -113,12 +113,12 @@ fn huge_runs_that_grow_in_turn_stay_where_they_are() {
     }
 }
 
-/// Room to grow takes address space. If a limit makes it scarce, the arena leaves it to the program.
+/// Room to grow takes address space. If a limit makes address space scarce, the arena leaves it to the program.
 #[test]
 fn huge_runs_that_grow_leave_scarce_addresses_to_the_program() {
     alone!();
     phase(|| drop(patterned(WORDS, 1)));
-    // The second vector's room begins 512 MiB further on, more than a quarter of the remaining limit.
+    // The second vector's room to grow begins 512 MiB further on, more than a quarter of the remaining limit.
     let limit = address_space_bytes() + 1900 * MIB;
     limited(libc::RLIMIT_AS, limit, || {
         let places = phase(|| grow_two(3));
@@ -161,37 +161,38 @@ fn huge_runs_that_grow_make_no_reserved_memory_resident() {
     assert!(peak_rss_bytes() < 500 * MIB, "{} {}", peak_rss_bytes(), stats());
 }
 
-/// A mapping of the program's own, where the kernel puts it or at a fixed place. `None` if something is mapped there.
+/// Maps memory for the program itself, where the kernel puts it or at a fixed place. Returns `None` if something is mapped there.
 fn foreign_at(place: Option<usize>, len: usize) -> Option<&'static mut [u8]> {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let (wish, fixed) = place.map_or((0, 0), |place| (place, libc::MAP_FIXED_NOREPLACE));
     let wish = std::ptr::without_provenance_mut(wish);
-    // SAFETY: replaces nothing.
+    // SAFETY: without MAP_FIXED, the call replaces no mapping.
     let at = unsafe { libc::mmap(wish, len, protection, flags | libc::MAP_NORESERVE | fixed, -1, 0) };
     // SAFETY: zeroes that nothing else uses, and that stay mapped.
     (at != libc::MAP_FAILED).then(|| unsafe { std::slice::from_raw_parts_mut(at.cast(), len) })
 }
 
-/// As [`foreign_at`], at the first place after `from` where nothing is mapped.
+/// Like [`foreign_at`], at the first place after `from` where nothing is mapped.
 fn foreign_behind(from: usize, len: usize) -> &'static mut [u8] {
     let places = (0..4096).map(|step| from.next_multiple_of(2 * MIB) + step * 2 * MIB);
     places.filter_map(|place| foreign_at(Some(place), len)).next().expect("a free place")
 }
 
-/// Whether the first page and the last of each mapping hold the byte 9.
+/// Returns whether the first page and the last of each mapping hold the byte 9.
 fn are_intact(foreign: &[&mut [u8]]) -> bool {
     let ends = foreign.iter().flat_map(|bytes| [&bytes[..4096], &bytes[bytes.len() - 4096..]]);
     ends.flatten().all(|&byte| byte == 9)
 }
 
-/// Another mapping may lie where a zone would grow. The zones grow after such mappings: after small ones in a zone, and among large ones around
-/// the region and in it. The preload library's tests have memory of the backing allocator there, which the arena must not take for its own.
+/// Another mapping may lie where a zone would grow. The zones grow past such mappings: past small ones in a zone, and past large ones
+/// around the region and in it. The preload library's tests put memory of the backing allocator there, which the arena must not take for
+/// its own.
 #[test]
 fn the_arena_goes_on_growing_among_foreign_mappings_and_leaves_them_alone() {
     for (count, len) in [(12, MIB), (5, 6 << 30), (20, 6 << 30)] {
         in_its_own_process(&[("ZK_ALLOC_SLAB_GB", "5")], || {
             let is_small = len == MIB;
-            // Before the region exists, and after.
+            // Maps some of them before the region exists, and the others after.
             let before = if is_small { 0 } else { count / 2 };
             let mut foreign: Vec<_> = (0..before).filter_map(|_| foreign_at(None, len)).collect();
             let own = phase(|| Vec::<u8>::with_capacity(if is_small { MIB } else { 100 * MIB }));
@@ -251,7 +252,7 @@ fn small_requests_find_room_beside_any_number_of_long_runs() {
 fn one_warning_says_that_no_addresses_are_left() {
     let words = ["no addresses are left for 104857600 bytes"];
     with_one_warning(&[("ZK_ALLOC_SLAB_GB", "1")], &words, || {
-        // Three zones of a few GiB.
+        // Three zones of a few GiB each can't hold 1,000 runs of 100 MiB.
         let many: Vec<Vec<u8>> = phase(|| (0..1000).map(|_| Vec::with_capacity(100 * MIB)).collect());
         let small: Vec<_> = phase(|| (0..1000).map(|seed| patterned(100, seed)).collect());
         assert!(overflow_stats().0 > 100 && many.len() == 1000, "{:?} {}", overflow_stats(), stats());
@@ -259,7 +260,7 @@ fn one_warning_says_that_no_addresses_are_left() {
     });
 }
 
-/// How often this thread has waited in the kernel (its voluntary context switches).
+/// Returns how often this thread has waited in the kernel (its voluntary context switches).
 fn waits() -> i64 {
     // SAFETY: all zeroes is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

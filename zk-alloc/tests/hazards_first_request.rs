@@ -3,8 +3,8 @@
 //! may be printing its backtrace. The allocator must serve it, or refuse it if there is no memory. It must not wait
 //! forever, and must not end the process.
 //!
-//! A process has one first request, so each test starts its binary again. There a constructor takes over before any
-//! Rust code runs. It forks children that have made no request yet, and each makes its first request in such a moment.
+//! A process has one first request, so each test starts its binary again. In the new process, a constructor takes over before any Rust code
+//! runs. It forks children that have made no request yet, and each child makes its first request in such a moment.
 //!
 //! Each moment is tried with two allocators. One serves only phases, and the first phase begins in that moment too. The other also serves
 //! requests outside of phases, so its first request is the first call into the allocator, and applies the settings of the program.
@@ -42,7 +42,7 @@ impl Installed {
     }
 }
 
-// SAFETY: as for `ZkAllocator`. It is the same for all of the process's requests.
+// SAFETY: forwards to a `ZkAllocator`, the same one for all requests of the process.
 unsafe impl GlobalAlloc for Installed {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: upheld by the caller.
@@ -190,7 +190,7 @@ fn request_between(may_be_refused: bool) -> c_int {
     FINE
 }
 
-/// Whether the arena served any of the requests.
+/// Returns [`FINE`] if the arena served any of the requests.
 fn served() -> c_int {
     if stats().arena_allocations > 0 { FINE } else { ELSEWHERE }
 }
@@ -224,8 +224,8 @@ tests! {
     /// No address space is left (`RLIMIT_AS`), or no data memory (`RLIMIT_DATA`). In half of the children, the C library's
     /// heap is used up too.
     with_no_memory_left, 20;
-    /// The process made its first request long ago, the thread makes its first one now. Any memory that the thread's
-    /// cache needs must not come from `malloc`.
+    /// The process made its first request long ago, but the thread makes its first one now. Memory that the thread's cache needs must not
+    /// come from `malloc`.
     in_a_thread_that_finds_no_memory_left, 10;
     /// The allocator reads its settings while another thread moves the list of variables elsewhere.
     while_the_environment_changes, 40;
@@ -257,7 +257,7 @@ fn churn(round: u32) {
     }
 }
 
-/// The result of the requests that a handler or another thread makes; -1 before.
+/// The result of the requests that a handler or another thread makes; -1 before it makes them.
 static RESULT: AtomicI32 = AtomicI32::new(-1);
 /// When to interrupt: after this number of turns of a loop, from [`GO`] on.
 static TURNS: AtomicU32 = AtomicU32::new(0);
@@ -295,12 +295,12 @@ fn in_a_handler_that_interrupted_malloc(number: u32) -> c_int {
 }
 
 fn in_a_handler_that_interrupted_the_first_request(number: u32) -> c_int {
-    // The interruption may hit the thread anywhere in its first microseconds.
+    // The signal may interrupt the thread anywhere in its first microseconds.
     let Some(thread) = arrange_interruption(number * 251 % 30_000) else { return UNPREPARED };
     GO.store(true, Ordering::SeqCst);
     let code = request(false);
     join_thread(thread);
-    // The signal was sent: the handler has run, or runs as soon as this thread returns from the kernel.
+    // The signal is sent by now: the handler has run, or runs as soon as this thread returns from the kernel.
     code.max(RESULT.load(Ordering::SeqCst)).max(served())
 }
 
@@ -383,7 +383,7 @@ extern "C" fn request_when_told(_: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// The arena has memory, and the C library has none.
+/// Makes the first request of a thread when the arena has memory, and the C library has none.
 fn in_a_thread_that_finds_no_memory_left(_: u32) -> c_int {
     let code = request(false);
     let Some(thread) = start_thread(request_when_told, null_mut()) else { return UNPREPARED };
@@ -424,7 +424,7 @@ unsafe extern "C" fn destroy(_: *mut c_void) {
 /// A key whose destructor is [`destroy`], in every other child.
 static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
 
-/// A thread that leaves a value with a destructor: one that Rust runs, or one that the C library runs, which comes last.
+/// The body of a thread that leaves a value with a destructor: one that Rust runs, or one that the C library runs, which comes last.
 extern "C" fn end_with_destructor(_: *mut c_void) -> *mut c_void {
     if let Some(&key) = KEY.get() {
         // SAFETY: a key of this module, and a value that is not null.
@@ -465,8 +465,8 @@ fn in_the_destructors_of_threads(number: u32) -> c_int {
 const THREAD_BYTES: usize = 16 << 10;
 /// `SIGSTKSZ`. The kernel saves the state of the interrupted code in it.
 const SIGNAL_BYTES: usize = 8 << 10;
-/// The least room for the handler itself. If the kernel needs more than the rest, for example to save the largest
-/// registers, the stack is made larger.
+/// The minimum stack for the handler itself. If the kernel needs more than the remaining stack, for example to save the largest registers,
+/// the test makes the stack larger.
 const SIGNAL_OWN_BYTES: usize = 4 << 10;
 
 /// A cap that the requests reach, so that the arena must make room for them.
@@ -475,7 +475,7 @@ const MAX_BYTES: &str = "64M";
 /// Runs a thread with a stack of `bytes`, below which the C library maps a guard. Returns whether it was started.
 fn run_thread_on(bytes: usize, run: Run) -> bool {
     let (mut thread, mut attributes) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: places for both.
+    // SAFETY: valid places for the thread and its attributes.
     let started = unsafe {
         libc::pthread_attr_init(attributes.as_mut_ptr()) == 0
             && libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), bytes) == 0
@@ -506,8 +506,8 @@ fn handle_on(bytes: usize, handler: extern "C" fn(c_int)) -> bool {
     }
 }
 
-/// Exceeds the cap with live requests of all lengths. The arena has to purge free memory, and the backing allocator
-/// serves some of them. A request that is refused ends the process.
+/// Exceeds the cap with live allocations of all lengths. The arena has to purge free memory, and the backing allocator serves some of them.
+/// A request that is refused ends the process.
 fn beyond_the_cap() {
     let mut kept: Vec<Vec<u8>> = Vec::with_capacity(40);
     for (number, &bytes) in [100, 3_000, 40 << 10, 3 << 20, 5 << 20].repeat(8).iter().enumerate() {
@@ -519,7 +519,7 @@ fn beyond_the_cap() {
     std::hint::black_box(kept);
 }
 
-/// The first requests of the process, and later ones.
+/// Makes the first requests of the process, and later ones.
 fn requests() {
     let code = request(false);
     if_scoped(begin_phase);

@@ -1,4 +1,4 @@
-//! The host closes a plugin that contains the allocator, and runs on.
+//! The host closes a plugin that contains the allocator, and continues to run.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(unsafe_code, reason = "loads a shared object, and calls it")]
 
@@ -57,12 +57,12 @@ fn is_mapped() -> bool {
     std::fs::read_to_string("/proc/self/maps").expect("Linux has it").contains("libplugin.so")
 }
 
-/// Work of a host that is unrelated to the plugin.
+/// Does work of the host that is unrelated to the plugin.
 fn go_on() {
     for _ in 0..3 {
         let threads: Vec<_> = (0..3).map(|seed| thread::spawn(move || vec![seed; 1 << 20].len())).collect();
         threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), 1 << 20));
-        // Time for any thread that the plugin left running. Three of these pauses are longer than the plugin retains memory.
+        // Leaves time for any thread that the plugin left running. Three of these pauses are longer than the plugin retains memory.
         thread::sleep(Duration::from_millis(100));
     }
 }
@@ -96,7 +96,7 @@ fn use_and_close() {
     go_on();
 }
 
-/// In each mode of the allocator, without and with the background thread, which runs the plugin's code forever.
+/// Tests each mode of the allocator, without and with the background thread, which never leaves the plugin's code by itself.
 #[test]
 fn a_plugin_may_be_closed_by_a_thread_that_used_it_and_before_others_end() {
     for is_resident in [false, true] {

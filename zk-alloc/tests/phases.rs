@@ -12,7 +12,7 @@ use zk_alloc::{ZkAllocator, is_serving, phase, release, stats};
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// Bytes that the arena served while `f` ran.
+/// Returns the bytes that the arena served while `f` ran.
 fn arena_bytes(f: impl FnOnce()) -> u64 {
     let before = stats().arena_bytes;
     f();

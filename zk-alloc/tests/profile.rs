@@ -28,7 +28,7 @@ fn total<'a>(sites: impl IntoIterator<Item = &'a Site>, amount: impl Fn(&Site) -
     total
 }
 
-/// The sites whose calls include a function of this name.
+/// Returns the sites whose calls include a function of this name.
 fn within<'a>(profile: &'a Snapshot, function: &'a str) -> impl Iterator<Item = &'a Site> {
     let is_named = move |&address: &usize| {
         let mut found = false;
@@ -40,7 +40,7 @@ fn within<'a>(profile: &'a Snapshot, function: &'a str) -> impl Iterator<Item = 
     profile.sites.iter().filter(move |site| site.addresses.iter().any(is_named))
 }
 
-/// The live allocations of the test `name`. The main thread allocates at the same time, for the test harness.
+/// Returns the live allocations of the test `name`. The main thread allocates at the same time, for the test harness.
 fn live_of(profile: &Snapshot, name: &str) -> Amount {
     let unknown = profile.sites.iter().filter(|site| site.addresses.is_empty());
     total(within(profile, name).chain(unknown), |site| site.live)
@@ -91,7 +91,7 @@ fn the_estimates_agree_with_all_requests() {
     assert_eq!(left, Amount::default(), "all frees are seen");
 }
 
-// The functions use their results, so that no call becomes a jump.
+// The functions use the results of their calls, so that no call becomes a jump.
 
 #[inline(never)]
 fn hold_small_ones() -> Vec<Vec<u8>> {
@@ -232,7 +232,7 @@ fn a_forked_child_continues_to_sample() {
         kept.push(black_box(vec![1u8; 3_000]));
         kept.truncate(kept.len() % 50);
     };
-    // The child samples, and notes its peak.
+    // The child samples, and records its peak.
     support::process::fork_beside_threads(2, work, || {
         let before = total(&profile::snapshot().sites, |site| site.live).bytes;
         let kept = black_box([vec![1u8; 3_000], vec![2u8; 64 * MIB]]);
@@ -255,7 +255,7 @@ fn a_signal_handler_may_allocate() {
     alone!(UNSAMPLED);
     let mut stack = vec![0u8; 2 * libc::SIGSTKSZ];
     let second = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
-    // SAFETY: the stack lasts longer than the handlers are in force.
+    // SAFETY: the stack outlives the use of the handlers.
     unsafe { libc::sigaltstack(&raw const second, std::ptr::null_mut()) };
     for flags in [libc::SA_RESTART, libc::SA_RESTART | libc::SA_ONSTACK] {
         profile::start(1);

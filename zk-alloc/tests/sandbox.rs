@@ -81,7 +81,7 @@ fn grow(seed: u64) {
 /// Grows vectors that are copied, and of which most pages were never touched.
 fn grow_sparse() {
     drop(black_box(vec![0xA5u8; 16 * MIB]));
-    // Otherwise, the vectors may get memory that the arena clears by writing, which makes it resident.
+    // Purges first. Otherwise, the vectors may get memory that the arena clears by writing, which makes it resident.
     release();
     let mut grown: Vec<_> = (0..8u8).map(|_| vec![0u8; 700 << 10]).collect();
     for words in &mut grown {
@@ -93,7 +93,7 @@ fn grow_sparse() {
     }
 }
 
-/// Zeroed requests return zeroes, even from memory that was written before, in whole or in part.
+/// Checks that zeroed requests return zeroes, even from memory that was written before, in whole or in part.
 fn zeroed() {
     for bytes in [3_000, 40 << 10, 300 << 10, 2 * MIB, 70 * MIB] {
         // After a sparse use, the arena checks how much is resident when this length is requested again.
@@ -106,7 +106,8 @@ fn zeroed() {
     }
 }
 
-/// A child finds its inherited memory unchanged, and allocates. If no process can be started, nothing changes.
+/// Checks that a child finds its inherited memory unchanged, and allocates. If the call that starts processes is refused, checks that
+/// nothing changes.
 fn forked(is_refused: bool, error: c_int) {
     let inherited = phase(|| blocks(77));
     // Retains memory, so that there is free memory at the fork.
@@ -169,8 +170,8 @@ fn memory_keeps_its_contents_when_calls_are_refused() {
     }
 }
 
-/// Under a limit that is set late, mremap(2) may refuse after it has already unmapped the target. That hole can't be mapped again,
-/// so a request that got it would find no memory there.
+/// Under a limit that is set late, mremap(2) may refuse after it has already unmapped the target. That hole can't be mapped again, so a
+/// request that got it would get no memory.
 #[test]
 fn the_hole_of_a_refused_move_is_not_handed_out() {
     alone!();
@@ -215,13 +216,13 @@ const CALLS: [c_long; 17] = [
     libc::SYS_rt_sigprocmask,
 ];
 
-/// Skips the next step unless the loaded part has this value.
+/// Makes a step that skips the next one unless the loaded part has this value.
 fn unless(value: u32) -> libc::sock_filter {
     skip_if(value, 0, 1)
 }
 
-/// From now on, the kernel allows the calls in [`CALLS`] and `more`, and madvise with `advices`. Any other call kills
-/// the process.
+/// From now on, makes the kernel allow only the calls in [`CALLS`] and `more`, and madvise with `advices`. Any other call kills the
+/// process.
 fn enter_sandbox(more: &[c_long], advices: &[c_int]) {
     let allow = |value: u32| [unless(value), end(libc::SECCOMP_RET_ALLOW)];
     let mut program = vec![load(NUMBER_AT)];
@@ -300,7 +301,7 @@ const RECORDED: [c_int; 8] = [
     libc::MADV_POPULATE_WRITE,
 ];
 
-/// The arena opens before the process enters the sandbox, or within it.
+/// Checks that a process lives in this sandbox, both if the arena opens before the process enters the sandbox and if it opens within it.
 #[track_caller]
 fn lives(settings: Settings, more: &[c_long], advices: &[c_int]) {
     for is_open in [true, false] {
@@ -310,15 +311,15 @@ fn lives(settings: Settings, more: &[c_long], advices: &[c_int]) {
     }
 }
 
-/// With the sandbox setting, the arena needs only the calls of glibc. Without it, the arena makes every call that it may need before `main`. An
-/// operator who records and allows those covers the whole run.
+/// With the sandbox setting, the arena needs only the calls of glibc. Without it, the arena makes every call that it may need before
+/// `main`. An operator who records and allows these calls covers the whole run.
 #[test]
 fn the_arena_survives_in_sandboxes_that_allow_the_calls_of_glibc_or_those_made_at_the_start() {
     lives(&[("ZK_ALLOC_SANDBOX", "1")], &[], &[libc::MADV_DONTNEED]);
     lives(&[], &MORE, &RECORDED);
 }
 
-/// Whether this program makes a call with this argument at its start. A filter kills it if it does.
+/// Returns whether this program makes a call with this argument at its start. A filter kills it if it does.
 fn calls_at_the_start(call: c_long, argument_at: u32, argument: u32) -> bool {
     let mut program = [
         load(NUMBER_AT),

@@ -17,12 +17,12 @@ static ALLOC: ZkAllocator = ZkAllocator::resident();
 const CAPACITY_BYTES: usize = 64 << 10;
 const LINE_BYTES: usize = 64;
 
-/// Aligned to more than a line.
+/// A value that is aligned to more than a cache line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(align(256))]
 struct Wide(u64);
 
-/// Makes a value of a type that differs by seed and index.
+/// A function that makes a value of a type. The value differs by seed and index.
 type Make<T> = fn(u8, usize) -> T;
 
 fn word(seed: u8, index: usize) -> u64 {
@@ -129,7 +129,7 @@ fn request() -> impl Strategy<Value = Request> {
     (how, align, bytes, any::<u8>()).prop_map(|(how, align, bytes, seed)| Request { how, align, bytes, seed })
 }
 
-/// The methods that free all memory of a scratch.
+/// Returns a strategy for the methods that free all memory of a scratch.
 fn back() -> impl Strategy<Value = fn(&mut Scratch)> {
     prop::sample::select(vec![Scratch::reset as fn(&mut Scratch), Scratch::wipe, Scratch::release])
 }
@@ -274,7 +274,7 @@ mod collections {
         prop::sample::select([vec![Op::New, Op::Truncate, Op::Shrink, Op::Drop], vec![Op::Extend; 4]].concat())
     }
 
-    /// A number of bytes.
+    /// Returns a strategy for numbers of bytes.
     fn bytes() -> impl Strategy<Value = usize> {
         prop_oneof![4 => 0..100usize, 2 => 0..2_000usize, 1 => 0..20_000usize]
     }
@@ -367,15 +367,15 @@ mod collections {
         scratch.alloc_array(1 << 16, |_| 0xA5u8);
         scratch.reset();
         let scratch = &scratch;
-        // SAFETY: initialised blocks of a scratch that outlives their use in this test, each read only while it is held.
+        // SAFETY: initialised blocks of a scratch that outlives their use in this test. Each is read only while it is allocated.
         let bytes = |block: NonNull<[u8]>| -> &'static mut [u8] { unsafe { &mut *block.as_ptr() } };
         let is_kept = |block| bytes(block).iter().enumerate().all(|(at, &byte)| byte == u8::from(at < 1000));
         let layout = |size| Layout::from_size_align(size, 16).unwrap();
         let block = scratch.allocate_zeroed(layout(1000)).unwrap();
         assert!(bytes(block).iter().all(|&byte| byte == 0));
         bytes(block).fill(1);
-        // In place, then moved because something follows, then refused because no room is left.
-        // SAFETY: the blocks are held, with these layouts.
+        // The block grows in place, then moves because another block follows, then fails to grow because no room is left.
+        // SAFETY: the blocks are allocated, with these layouts.
         let grown = unsafe { scratch.grow_zeroed(block.cast(), layout(1000), layout(3000)) }.unwrap();
         assert!(grown.cast::<u8>() == block.cast::<u8>() && is_kept(grown));
         scratch.alloc(1u8);

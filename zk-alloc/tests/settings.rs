@@ -39,7 +39,7 @@ const VARIABLES: [(&str, Option<&str>); 6] = [
     ("ZK_ALLOC_THP", Some("auto")),
 ];
 
-/// Uses the arena first on many threads at once, and prints the settings in force.
+/// Opens the arena on many threads at once, and prints the settings in force.
 fn report() {
     std::thread::scope(|scope| (0..8).for_each(|_| _ = scope.spawn(|| phase(|| request(&ALLOC, 1 << 19)))));
     (0..2).for_each(|_| phase(|| request(&ALLOC, 1 << 20)));
@@ -134,8 +134,8 @@ fn messages(before: impl FnOnce(), after: impl FnOnce()) -> Option<String> {
     Some(ended.stderr)
 }
 
-/// If a program closes descriptor 2, the next file that it opens gets that number. Only the file matters, not which descriptors it had in
-/// between: in the first process, standard error is back, and gets the messages.
+/// If a program closes descriptor 2, the next file that it opens gets that number. Only the file matters, no matter which descriptors it
+/// had in between. In the first process, standard error has its descriptor back, and gets the messages.
 #[test]
 fn messages_are_written_to_standard_error_and_to_no_data_file_that_has_its_descriptor() {
     let close_and_open = || {
@@ -171,7 +171,7 @@ fn in_force() -> SettingsInForce {
     stats().settings.expect("there is an arena")
 }
 
-/// Bytes that the arena served while `f` ran, and bytes that the backing allocator served in its place.
+/// Returns the bytes that the arena served while `f` ran, and the bytes that the backing allocator served in its place.
 fn served(f: impl FnOnce()) -> (u64, u64) {
     let before = stats();
     f();

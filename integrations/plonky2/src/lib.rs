@@ -33,9 +33,9 @@ pub fn init() -> bool {
 /// A circuit that can be proved: [`CircuitData`], [`ProverCircuitData`], or a type of the caller that holds the same
 /// two parts.
 pub trait Circuit<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: usize> {
-    /// The part that only the prover needs.
+    /// Returns the part that only the prover needs.
     fn prover_only(&self) -> &ProverOnlyCircuitData<F, C, D>;
-    /// The part that the verifier has too.
+    /// Returns the part that the verifier has too.
     fn common(&self) -> &CommonCircuitData<F, D>;
 }
 

@@ -75,7 +75,7 @@ pub(crate) unsafe extern "C" fn free(at: *mut c_void) {
 /// The slow path of [`free`].
 ///
 /// # Safety
-/// As for [`free`].
+/// Same as for [`free`].
 #[inline(never)]
 unsafe extern "C" fn free_any(at: *mut c_void) {
     // SAFETY: upheld by the caller.
@@ -149,7 +149,7 @@ pub(crate) unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_
 }
 
 /// # Safety
-/// As for [`realloc`], with memory of glibc.
+/// Same as for [`realloc`], with memory of glibc.
 unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
     if start::is_for_arena(size)
         // SAFETY: upheld by the caller.
@@ -176,7 +176,7 @@ unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
 /// this one.
 ///
 /// # Safety
-/// As for [`realloc`].
+/// Same as for [`realloc`].
 pub(crate) unsafe extern "C" fn reallocarray(at: *mut c_void, count: usize, size: usize) -> *mut c_void {
     let Some(bytes) = count.checked_mul(size) else { return fails(libc::ENOMEM) };
     let realloc = named!("realloc");

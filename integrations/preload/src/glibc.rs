@@ -88,7 +88,7 @@ pub(crate) fn look_up() -> bool {
     glibc.is_some()
 }
 
-/// The function of this name that comes after ours in the search order. Loaders other than glibc's do not allocate here.
+/// Returns the function of this name that comes after ours in the search order. Loaders other than glibc's do not allocate here.
 fn behind(name: &CStr) -> *mut c_void {
     // SAFETY: a NUL-terminated name.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
@@ -108,19 +108,19 @@ extern "C" fn trim_elsewhere(_pad: usize) -> c_int {
     0
 }
 
-/// The size of a page.
+/// Returns the size of a page.
 pub(crate) fn page_bytes() -> usize {
     // SAFETY: only returns a number.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// Whether the C library is glibc.
+/// Returns whether the C library is glibc.
 pub(crate) fn is_there() -> bool {
     !address_of_release().is_null()
 }
 
-/// The address of `gnu_get_libc_release`, which only glibc has. The symbol is weak, because programs of other C
-/// libraries must start without it.
+/// Returns the address of `gnu_get_libc_release`, which only glibc has. The symbol is weak, because programs of other C libraries must
+/// start without it.
 fn address_of_release() -> *mut c_void {
     address!(
         ".weak gnu_get_libc_release\nmov {0}, qword ptr [rip + gnu_get_libc_release@GOTPCREL]",
@@ -278,7 +278,7 @@ impl Symbols {
         Some(Self { bias, symbols: symbols?, names: names?, hashes: hashes?, versions: versions.unwrap_or(null()) })
     }
 
-    /// The function of this name that programs link with today; null if there is none.
+    /// Returns the function of this name that programs link with today; null if there is none.
     pub(crate) fn function(&self, name: &CStr) -> *mut c_void {
         let hash = name.to_bytes().iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
         // SAFETY: the loader searches the same table. It consists of four numbers, a filter of `filter_words` words of 64 bits, the

@@ -155,7 +155,7 @@ nothrow! {
         aligned if "_ZnamSt11align_val_t" && "_ZnwmSt11align_val_t";
 }
 
-/// The function that throws `std::bad_alloc`; null if the process has no C++ library.
+/// Returns the function that throws `std::bad_alloc`; null if the process has no C++ library.
 fn thrower() -> *mut c_void {
     // The C++ library may be visible only to the libraries that depend on it (`RTLD_LOCAL`).
     let files = [c"libstdc++.so.6", c"libc++.so.1"].into_iter();
@@ -167,7 +167,7 @@ fn thrower() -> *mut c_void {
     functions.find(|function| !function.is_null()).unwrap_or(null_mut())
 }
 
-/// A function from the C++ library's own symbol table. A look-up by name might find another library's function.
+/// Returns a function from the C++ library's own symbol table. A look-up by name might find another library's function.
 #[cold]
 #[inline(never)]
 fn of_library(name: &CStr) -> *mut c_void {

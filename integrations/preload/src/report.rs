@@ -120,7 +120,7 @@ fn why_not_in_use() -> Cow<'static, str> {
     format!("not in use, malloc comes from {}", owner.unwrap_or(c"another file").to_string_lossy()).into()
 }
 
-/// The program's name without its path.
+/// Returns the program's name without its path.
 fn program() -> Cow<'static, str> {
     unsafe extern "C" {
         static program_invocation_short_name: *const c_char;

@@ -37,7 +37,7 @@ pub(crate) fn is_in_use() -> bool {
     IS_IN_USE.load(Ordering::Relaxed)
 }
 
-/// Whether a request goes to the arena.
+/// Returns whether a request goes to the arena.
 #[inline(always)]
 pub(crate) fn is_for_arena(size: usize) -> bool {
     size >= MIN_BYTES.load(Ordering::Relaxed) || is_enough_in_all(size)
@@ -55,7 +55,7 @@ fn is_enough_in_all(size: usize) -> bool {
         && MIN_BYTES.compare_exchange(OPENING_BYTES, SERVING_BYTES, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
-/// The smallest request that the arena serves, in bytes.
+/// Returns the smallest request that the arena serves, in bytes.
 pub(crate) fn min_bytes() -> usize {
     MIN_BYTES.load(Ordering::Relaxed)
 }
@@ -123,7 +123,7 @@ const PROBE_BYTES: usize = 12_289;
 /// `malloc` in the program may write to it, during the one probe.
 static mut PROBE: [u128; PROBE_BYTES.div_ceil(16)] = [0; PROBE_BYTES.div_ceil(16)];
 
-/// The memory for a request, if it is the probe.
+/// Returns the memory for a request, if it is the probe.
 #[inline]
 pub(crate) fn answer_to_probe(size: usize) -> Option<*mut c_void> {
     let is_probe = size == PROBE_BYTES && IS_PROBED.load(Ordering::Relaxed);
@@ -133,9 +133,9 @@ pub(crate) fn answer_to_probe(size: usize) -> Option<*mut c_void> {
     })
 }
 
-/// Whether `malloc` is ours. It is not if the program brings its own, which comes before all libraries, or if `dlopen`
-/// loaded this library late. Comparing addresses does not show this: a program's address of `malloc` may be a stub in the
-/// program that leads to ours. Nor does a call by name from this file, which the linker may have bound to ours.
+/// Returns whether `malloc` is ours. It is not if the program brings its own, which comes before all libraries, or if `dlopen` loaded this
+/// library late. Comparing addresses does not show this: a program's address of `malloc` may be a stub in the program that leads to ours.
+/// Nor does a call by name from this file, which the linker may have bound to ours.
 fn arrives_here() -> bool {
     // SAFETY: a NUL-terminated name.
     let malloc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
@@ -160,18 +160,18 @@ fn arrives_here() -> bool {
     false
 }
 
-/// The file of the `malloc` that comes first in the search order.
+/// Returns the file of the `malloc` that comes first in the search order.
 pub(crate) fn owner_of_malloc() -> Option<&'static CStr> {
     // SAFETY: a NUL-terminated name.
     file_of(unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) })
 }
 
-/// The file of this library.
+/// Returns the file of this library.
 pub(crate) fn own_file() -> Option<&'static CStr> {
     file_of((&raw const IS_IN_USE).cast())
 }
 
-/// The file that contains an address.
+/// Returns the file that contains an address.
 fn file_of(address: *const c_void) -> Option<&'static CStr> {
     // SAFETY: all zeroes are a valid value.
     let mut info = unsafe { zeroed::<libc::Dl_info>() };
@@ -181,7 +181,7 @@ fn file_of(address: *const c_void) -> Option<&'static CStr> {
     (!info.dli_fname.is_null()).then(|| unsafe { CStr::from_ptr(info.dli_fname) })
 }
 
-/// A file's name without its path.
+/// Returns a file's name without its path.
 fn file_name(file: &CStr) -> &[u8] {
     file.to_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default()
 }
@@ -198,13 +198,13 @@ fn say_if_late() {
     }
 }
 
-/// Whether the parent process has the library, too. `false` if that cannot be determined.
+/// Returns whether the parent process has the library, too. `false` if that cannot be determined.
 pub(crate) fn parent_has_library() -> bool {
     let name = own_file().map_or(&b""[..], file_name);
     !name.is_empty() && of_parent("maps").windows(name.len()).any(|window| window == name)
 }
 
-/// Whether the parent process was started with this variable and value. `false` if that cannot be determined.
+/// Returns whether the parent process was started with this variable and value. `false` if that cannot be determined.
 fn parent_was_started_with(name: &str, value: &OsStr) -> bool {
     let entry = [name.as_bytes(), b"=", value.as_bytes()].concat();
     of_parent("environ").split(|&byte| byte == 0).any(|known| known == entry)

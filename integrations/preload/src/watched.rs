@@ -38,7 +38,7 @@ pub(crate) fn look_up() -> bool {
     look_up_behind(&NEXT_DLOPEN, c"dlopen")
 }
 
-/// Whether a library was requested with `RTLD_DEEPBIND`.
+/// Returns whether a library was requested with `RTLD_DEEPBIND`.
 pub(crate) fn left_deepbind_out() -> bool {
     WAS_LEFT_OUT.load(Ordering::Relaxed)
 }

@@ -31,7 +31,7 @@ fn every_form_of_cpp_new_and_delete_reaches_the_library() {
     assert!(served(&program) > 300);
 }
 
-/// The number of the program's requests that the library serves.
+/// Returns the number of the program's requests that the library serves.
 fn served(program: &Path) -> u64 {
     let report = report_of(program, &[]);
     let number = report.split_once("served ").and_then(|(_, rest)| rest.split_once(' '));

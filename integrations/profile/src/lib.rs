@@ -100,13 +100,13 @@ impl Profile {
         Self { stacks, mean_bytes: raw.mean_bytes, missed: raw.missed }
     }
 
-    /// The number of samples that could not be stored. The figures do not include them.
+    /// Returns the number of samples that could not be stored. The figures do not include them.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.missed
     }
 
-    /// The sum of a figure over all call sites.
+    /// Returns the sum of a figure over all call sites.
     #[must_use]
     pub fn total(&self, value: Value) -> u64 {
         self.stacks.iter().map(|stack| value.of(&stack.figures)).sum()
@@ -223,7 +223,7 @@ impl Profile {
         Ok(Some(String::from_utf8_lossy(&svg).replacen("</style>", LOOK, 1).into_bytes()))
     }
 
-    /// The smallest figure of a site that has a line of its own in the files.
+    /// Returns the smallest figure of a site that has a line of its own in the files.
     fn least(&self, value: Value) -> u64 {
         (self.total(value) / SMALLEST_PART).max(1)
     }
@@ -291,7 +291,7 @@ impl Value {
     /// The figures that count bytes. Each has a file of folded stacks and a flame graph.
     pub const OF_BYTES: [Self; 4] = [Self::AllocSpace, Self::InuseSpace, Self::PeakSpace, Self::FreshSpace];
 
-    /// The name that pprof shows.
+    /// Returns the name that pprof shows.
     ///
     /// ```
     /// assert_eq!(zk_alloc_profile::Value::PeakSpace.name(), "peak_space");

@@ -119,8 +119,8 @@ pub(crate) fn stacks(sites: &[RawSite], mut look_up: impl FnMut(usize) -> Vec<Li
 /// The lines of each address that was looked up.
 type Known = HashMap<usize, Arc<[Line]>>;
 
-/// The calls of the program itself. The innermost calls of a site are those of the allocator, and of the standard library on the way
-/// there; the outermost ones start the program or a thread.
+/// Returns the calls of the program itself. The innermost calls of a site are those of the allocator, and of the standard library on the
+/// way there; the outermost ones start the program or a thread.
 fn of_program(addresses: &[usize], known: &mut Known, look_up: &mut impl FnMut(usize) -> Vec<Line>) -> Vec<Call> {
     let mut look_up = |address| match look_up(address) {
         // If nothing is known, the address stands for the function.
@@ -148,8 +148,8 @@ fn of_program(addresses: &[usize], known: &mut Known, look_up: &mut impl FnMut(u
     kept
 }
 
-/// The number of outermost lines that start the program or a thread: the C library's, and Rust's up to `__rust_begin_short_backtrace`.
-/// 0 if there are no other lines.
+/// Returns the number of outermost lines that start the program or a thread: the C library's, and Rust's up to
+/// `__rust_begin_short_backtrace`. 0 if there are no other lines.
 fn of_runtime(lines: &[&Line]) -> usize {
     let marked = lines.iter().rposition(|line| line.function.contains("__rust_begin_short_backtrace"));
     let within = &lines[..marked.unwrap_or(lines.len())];
@@ -166,7 +166,8 @@ fn of_runtime(lines: &[&Line]) -> usize {
 /// An allocator's own calls take fewer lines than this.
 const MAX_LINES: usize = 40;
 
-/// Whether a line is the entry of an allocator: a symbol such as `__rust_alloc`, a C function such as `malloc`, or a method of `ZkAllocator`.
+/// Returns whether a line is the entry of an allocator: a symbol such as `__rust_alloc`, a C function such as `malloc`, or a method of
+/// `ZkAllocator`.
 fn is_entry(line: &Line) -> bool {
     let name = &*line.function;
     let last = name.rsplit("::").next().unwrap_or(name);
@@ -179,7 +180,7 @@ fn is_entry(line: &Line) -> bool {
 const OF_RUST: &[&str] = &["__rust_alloc", "__rust_realloc", "__rg_", "__rdl_"];
 const OF_C: &[&str] = &["malloc", "calloc", "realloc", "reallocarray", "posix_memalign", "aligned_alloc", "memalign"];
 
-/// Whether a line belongs to an allocator, or to the standard library's way there. The names of inlined functions may lack their
+/// Returns whether a line belongs to an allocator, or to the standard library's way there. The names of inlined functions may lack their
 /// modules, so the file counts too.
 fn is_allocator(line: &Line) -> bool {
     let name = line.function.trim_start_matches('<');
@@ -192,7 +193,7 @@ const OF_ALLOCATORS: &[&str] =
     &["zk_alloc::", "backtrace::", "alloc::alloc::", "alloc::raw_vec::", "core::alloc::", "operator new"];
 const FILES: &[&str] = &["/alloc/src/alloc.rs", "/alloc/src/raw_vec"];
 
-/// The lines at an address of this process, the innermost first.
+/// Returns the lines at an address of this process, the innermost first.
 pub(crate) fn here(address: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     // `resolve` looks up the call that lies before this return address.
@@ -231,7 +232,7 @@ impl<'a> Elsewhere<'a> {
         Self { mappings: maps.lines().filter_map(Mapping::parse).collect(), files: HashMap::new() }
     }
 
-    /// The lines at an address of that process, the innermost first. Files that no longer exist give no names.
+    /// Returns the lines at an address of that process, the innermost first. Files that no longer exist give no names.
     pub(crate) fn lines(&mut self, address: usize) -> Vec<Line> {
         // The call lies before its return address.
         let call = (address as u64).wrapping_sub(1);
@@ -278,7 +279,7 @@ impl File {
         Some(offset - start + address)
     }
 
-    /// The lines at an offset in the file.
+    /// Returns the lines at an offset in the file.
     fn lines(&self, offset: u64) -> Option<Vec<Line>> {
         let probe = self.address(offset)?;
         let mut lines: Vec<_> = self.loader.find_frames(probe).ok()?.map(|frame| Ok(line_of(&frame))).collect().ok()?;

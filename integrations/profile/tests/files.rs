@@ -45,7 +45,7 @@ fn text(proto: &Proto, index: i64) -> &str {
     &proto.string_table[usize::try_from(index).unwrap()]
 }
 
-/// The sum of a figure over the samples with this function.
+/// Returns the sum of a figure over the samples with this function.
 fn sum(proto: &Proto, value: Value, function: &str) -> i64 {
     let index = proto.sample_type.iter().position(|kind| text(proto, kind.ty) == value.name()).expect("a sample type");
     let functions = proto.function.iter().filter(|known| text(proto, known.name).ends_with(function));

@@ -65,7 +65,7 @@ pub(crate) struct Thread {
 }
 
 impl Thread {
-    /// The name of the thread with this number.
+    /// Returns the name of the thread with this number.
     pub(crate) fn name(&self, number: usize) -> String {
         match (&self.name, self.worker) {
             (Some(name), _) => String::from_utf8_lossy(name).into_owned(),
@@ -199,7 +199,7 @@ impl Recording {
         Some(self.nodes.len() - 1)
     }
 
-    /// The number of the calling thread; `None` if there are too many threads.
+    /// Returns the number of the calling thread; `None` if there are too many threads.
     fn thread(&mut self) -> Option<usize> {
         let current = std::thread::current();
         let known = self.by_id.get(&current.id()).copied();
@@ -411,7 +411,7 @@ counters!(Totals: wall_ns cpu_ns minor_faults requests allocated_bytes fresh_byt
 counters!(ThreadTotals: wall_ns cpu_ns minor_faults requests allocated_bytes;);
 
 impl ThreadTotals {
-    /// The counters of the calling thread since it began, with `at_ns` as the time.
+    /// Returns the counters of the calling thread since it began, with `at_ns` as the time.
     fn now(at_ns: u64) -> Self {
         let (cpu_ns, minor_faults) = usage(true);
         let stats = zk_alloc::thread_stats();
@@ -469,8 +469,8 @@ impl Reading {
     }
 }
 
-/// Processor time in nanoseconds and page faults that needed no disk, as the kernel counts them: of the process, or of the calling
-/// thread alone. 0 on systems that do not report them.
+/// Returns the processor time in nanoseconds and the page faults that needed no disk, as the kernel counts them: of the process, or of the
+/// calling thread alone. 0 on systems that do not report them.
 fn usage(_of_thread: bool) -> (u64, u64) {
     #[cfg(unix)]
     {
@@ -488,7 +488,7 @@ fn usage(_of_thread: bool) -> (u64, u64) {
     (0, 0)
 }
 
-/// The size of a page of memory.
+/// Returns the size of a page of memory.
 pub(crate) fn page_bytes() -> u64 {
     #[cfg(unix)]
     if let Ok(Some(bytes)) = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE) {

@@ -94,8 +94,8 @@ impl Report {
         }
     }
 
-    /// The path to the innermost span that had the peak of live bytes: the names of the spans, the outermost first. It is empty if the
-    /// peak was outside of all spans.
+    /// Returns the path to the innermost span that had the peak of live bytes: the names of the spans, the outermost first. It is empty if
+    /// the peak was outside of all spans.
     ///
     /// ```
     /// # let memory = zk_alloc_tracing::Recorder::new();

@@ -32,7 +32,7 @@ fn recorder() -> (MutexGuard<'static, ()>, Recorder, Dispatch) {
     (turn, memory, dispatch)
 }
 
-/// The span at this path.
+/// Returns the span at this path.
 #[track_caller]
 fn at<'a>(report: &'a Report, path: &[&str]) -> &'a SpanReport {
     let (mut spans, mut found) = (&report.spans, None);

@@ -1,4 +1,4 @@
-//! Programs of the fuzzer's making, carried out as those of tests/model are.
+//! Runs programs that the fuzzer makes, in the same way as tests/model runs its programs.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

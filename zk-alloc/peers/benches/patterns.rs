@@ -1,5 +1,5 @@
-//! The cost of one allocation: allocate, touch the first byte, free, with one size repeatedly. Each allocator is called as a `GlobalAlloc` value, and
-//! none is installed.
+//! Measures the cost of one allocation: repeatedly allocates one size, touches the first byte, and frees the memory. Each allocator is
+//! called as a `GlobalAlloc` value, and none is installed.
 #![allow(unsafe_code, reason = "calls GlobalAlloc")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,6 +1,6 @@
-//! Memory compared with other allocators. Small blocks that survive between larger temporaries cost their own size, and survivors of one size keep
-//! no memory from requests of another. Each program runs under zk-alloc and under its peers, and zk-alloc may take a quarter more memory
-//! than the best of them. Another allocator may also stand behind the arena.
+//! Compares memory use with other allocators. Small blocks that survive between larger temporaries cost only their own size, and survivors
+//! of one size do not keep requests of another size from reusing memory. Each program runs under zk-alloc and under its peers, and zk-alloc
+//! may take a quarter more memory than the best of them. One test runs other allocators as the backing allocator.
 //!
 //! The free memory between survivors is resident and fits no request, or lies where a new thread does not look. It must be purged before
 //! fresh memory becomes resident. Each purge is a system call, so some tests bound their number.
@@ -32,8 +32,7 @@ use tikv_jemallocator::Jemalloc;
 use volume::Volume;
 use zk_alloc::{Mode, ZkAllocator, phase, stats};
 
-/// The cost that an allocator may have beyond its share of the best peer's figure: for tables, and because the kernel's
-/// figure lags.
+/// The cost that is allowed on top of 1.25 of the best peer's figure: for tables, and because the kernel's figure lags.
 const SLACK_BYTES: usize = 2 * MIB;
 
 static SCOPED: ZkAllocator = ZkAllocator;
@@ -61,7 +60,7 @@ fn against_peers(program: impl Fn(Allocator) -> usize) {
     assert!(within, "zk-alloc costs more than {bound} bytes, a quarter above the best peer: {costs:?}");
 }
 
-/// The largest resident size of `program`, in bytes.
+/// Runs `program`. Returns the growth of the resident size at its peak, in bytes.
 fn peak<R>(program: impl FnOnce() -> R) -> usize {
     let before = restart_peak();
     let alive = program();
@@ -75,7 +74,7 @@ fn run(pattern: &str, allocator: Allocator) {
     (pattern.run)(Heap(allocator), &Plan { threads: 2, seed: 1, tiny: false });
 }
 
-/// Blocks of 1 to 32 KiB, `bytes` in all, with each power of two equally likely.
+/// Allocates blocks of 1 to 32 KiB, `bytes` in total, with each power of two equally likely.
 fn temporaries(allocator: Allocator, numbers: &mut Numbers, bytes: usize) -> Vec<Block> {
     let mut made = Vec::with_capacity(bytes / KIB);
     let mut left = bytes;
@@ -118,12 +117,12 @@ fn patterns_peak_at_most_a_quarter_above_the_best_peer() {
 /// Bytes that each half of a program allocates. The hazard was found with four times this size.
 const HALF: usize = 128 * MIB;
 
-/// Enough blocks of `size` bytes to make `total` bytes. Their list lies in the system's memory under every allocator.
+/// Allocates `total` bytes in blocks of `size` bytes. The list of blocks lies in the system allocator's memory under every allocator.
 fn filled(allocator: Allocator, size: usize, total: usize) -> Vec<Block> {
     (0..total / size).map(|_| Block::written(allocator, size)).collect()
 }
 
-/// Blocks of `size` bytes, of which every `nth` stays.
+/// Allocates blocks of `size` bytes, and frees all but every `nth`.
 fn survivors(allocator: Allocator, size: usize, nth: usize) -> Vec<Block> {
     let mut blocks = filled(allocator, size, HALF);
     keep_every(nth, &mut blocks);
@@ -135,14 +134,14 @@ fn survivors(allocator: Allocator, size: usize, nth: usize) -> Vec<Block> {
 #[test]
 fn a_new_thread_reuses_the_memory_between_survivors_of_another() {
     alone!();
-    // 128 MiB of 16 KiB, an eighth of which stays, then as much of 4 KiB on a new thread.
+    // Allocates 128 MiB in blocks of 16 KiB, of which an eighth stays, then as much in blocks of 4 KiB on a new thread.
     let peak = peak(|| run("survivors-16k-4k", &RESIDENT));
     let bound = (HALF + HALF / 8) / 4 * 5;
     assert!(peak <= bound, "{peak} bytes, more than {bound}: a quarter above what is alive\n{}", stats());
 }
 
-/// Seven free blocks of 16 KiB between two survivors are 28 of 4 KiB, in slabs of another class. A purge must also empty the caches of idle
-/// threads, each of which holds a few blocks.
+/// Seven free blocks of 16 KiB between two survivors have room for 28 blocks of 4 KiB, but in slabs of another class. A purge must also
+/// empty the caches of idle threads, each of which holds a few blocks.
 #[test]
 fn memory_between_survivors_is_reused_also_beside_hundreds_of_idle_threads() {
     let halves = |allocator| (survivors(allocator, 16 * KIB, 8), filled(allocator, 4 * KIB, HALF));
@@ -159,13 +158,13 @@ fn memory_between_survivors_is_reused_also_beside_hundreds_of_idle_threads() {
     });
 }
 
-/// The most system calls of a program: one for each free run between the survivors of its first half, and a quarter more
-/// for free runs that span two slabs. The fresh memory takes the other 256.
+/// Returns the maximum number of system calls of a program: one for each free run between the survivors of its first half, and a quarter
+/// more for free runs that span two slabs. The other 256 are for fresh memory.
 const fn max_calls(size: usize, nth: usize) -> usize {
     HALF / size / nth / 4 * 5 + 256
 }
 
-/// Sixteen phases that each allocate blocks of one size, from 512 bytes to 32 KiB, and keep one of 64.
+/// Runs sixteen phases. Each allocates blocks of one size, from 512 bytes to 32 KiB, and keeps one block in 64.
 fn phases() -> Vec<Vec<Block>> {
     let phase = |phase: i32| {
         let mut blocks = filled(&RESIDENT, (512.0 * 64f64.powf(f64::from(phase) / 15.0)) as usize, HALF / 4);
@@ -175,9 +174,9 @@ fn phases() -> Vec<Vec<Block>> {
     (0..16).map(phase).collect()
 }
 
-/// One call purges all pages between two survivors, even if the request needs fewer. In the second case, the free runs are of 30 KiB. In the
-/// third, free slabs serve the next phase as they are, and only pages between survivors are purged. Each purge counts as a system call, or the
-/// bounds would check nothing.
+/// One call purges all pages between two survivors, even if the request needs fewer. In the second case, the free runs are 30 KiB long. In
+/// the third, free slabs serve the next phase as they are, and only pages between survivors are purged. Each purge must count as a system
+/// call. Otherwise the bounds would check nothing.
 #[test]
 fn each_free_run_between_survivors_is_purged_once_and_completely() {
     type Program = fn() -> Vec<Vec<Block>>;
@@ -206,9 +205,8 @@ fn check_behind<A: GlobalAlloc + Sync + 'static>(backing: fn() -> ZkAllocator<A>
     }
 }
 
-/// Another allocator behind the arena serves the requests that the arena does not, and gets back that memory and no
-/// other. Growth may move memory from one to the other. With a wrong owner, jemalloc or mimalloc would abort or corrupt
-/// its heap.
+/// Another backing allocator serves the requests that the arena does not, and must free that memory and no other. Growth may move memory
+/// from one allocator to the other. If the arena's memory were freed there, jemalloc or mimalloc would abort or corrupt its heap.
 #[test]
 fn jemalloc_and_mimalloc_stand_behind_the_arena() {
     alone!();

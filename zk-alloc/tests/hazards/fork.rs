@@ -15,16 +15,16 @@ use zk_alloc::{Phase, PhaseGuard, phase, release, stats};
 
 const FORKS: u64 = 28;
 
-/// `Err` with this step unless `ok`.
+/// Returns `Err(step)` unless `ok`.
 fn check(ok: bool, step: u8) -> Result<(), u8> {
     if ok { Ok(()) } else { Err(step) }
 }
 
-/// The child checks and uses its inherited memory. `Err` names the step that failed. It must not panic, because a panic
-/// takes locks that another thread may have held.
+/// Checks and uses the inherited memory in a child. `Err` names the step that failed. The child must not panic, because a panic takes locks
+/// that another thread may have held.
 fn child(seed: u64, inherited: Vec<Vec<u64>>, guard: PhaseGuard) -> Result<(), u8> {
     check(intact(&inherited, seed), 10)?;
-    // In the phase that was open at the fork.
+    // Allocates in the phase that was open at the fork.
     let own = buffers(!seed);
     check(intact(&own, !seed) && intact(&inherited, seed), 11)?;
     let mut grown = inherited;
@@ -35,8 +35,7 @@ fn child(seed: u64, inherited: Vec<Vec<u64>>, guard: PhaseGuard) -> Result<(), u
     check(intact(&grown, seed) && intact(&own, !seed), 12)?;
     drop(grown);
     drop(guard);
-    // Outside of the child's own phases, and in further ones. Phases that other threads had open at the fork stay open
-    // here.
+    // Allocates outside of the child's own phases, and in further ones. Phases that other threads had open at the fork stay open here.
     check(intact(&buffers(seed), seed) && intact(&own, !seed), 13)?;
     for round in 0..5 {
         let kept = phase(|| phase(|| buffers(round)));
@@ -45,7 +44,7 @@ fn child(seed: u64, inherited: Vec<Vec<u64>>, guard: PhaseGuard) -> Result<(), u
         release();
         check(intact(&kept, round) && intact(&own, !seed), 15)?;
     }
-    // On a thread that the child starts.
+    // Allocates on a thread that the child starts.
     let made = phase(|| thread::spawn(move || buffers(seed)).join());
     check(made.is_ok_and(|made| intact(&made, seed)), 16)?;
     check(intact(&own, !seed), 17)
@@ -73,7 +72,7 @@ fn a_child_forked_in_a_phase_allocates_and_frees_inherited_memory() {
     let before = stats();
     beside([hammer, busy(0), busy(1)], || {
         for seed in 0..FORKS {
-            // Each fork hits the other threads at another moment of their work.
+            // Each fork catches the other threads at a different point of their work.
             let until = cycles.load(Ordering::Relaxed) + 20;
             while cycles.load(Ordering::Relaxed) < until {
                 thread::yield_now();
@@ -97,19 +96,19 @@ const RETAINED_MIB: usize = 256;
 /// With these settings, all memory is in small pages, and free memory stays resident, so that a fork would copy many page table entries.
 const SMALL_PAGES: &[(&str, &str)] = &[("ZK_ALLOC_THP", "never"), ("ZK_ALLOC_RETAIN_BYTES", "8G")];
 
-/// The buffers of a proof, from every zone: four long ones, then many short ones.
+/// Makes the buffers of a proof, from every zone: four long ones, then many short ones.
 fn proof() -> Vec<Vec<u64>> {
     let long = [96 * MIB, 40 * MIB, 40 * MIB, 40 * MIB];
     let short = [300 << 10, 20 << 10, 90 << 10].repeat(100);
     long.into_iter().chain(short).zip(1..).map(|(bytes, seed)| black_box(vec![seed; bytes / 8])).collect()
 }
 
-/// Whether the words of the first buffer are all 1, those of the second 2, and so on, as [`proof`] makes them.
+/// Returns whether the words of the first buffer are all 1, those of the second 2, and so on, as [`proof`] makes them.
 fn are_filled(buffers: &[Vec<u64>]) -> bool {
     buffers.iter().zip(1..).all(|(words, seed)| words.iter().all(|&word| word == seed))
 }
 
-/// The proportional set size of a process: if n processes share a page, it counts one n-th for each.
+/// Returns the proportional set size of a process: if n processes share a page, it counts one n-th for each.
 fn pss_bytes(process: &str) -> usize {
     kernel_bytes(&format!("{process}/smaps_rollup"), "Pss")
 }

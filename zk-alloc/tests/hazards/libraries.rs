@@ -1,7 +1,7 @@
 //! Libraries hold memory across phases, in their own structures. Each test runs the real library, and checks its results.
 //!
 //! - rayon: blocks of its injector, buffers of its deques, whole pools.
-//! - crossbeam-epoch frees late: any thread may free, in a later phase, what an earlier phase removed.
+//! - crossbeam-epoch frees late: any thread may free, in a later phase, nodes that an earlier phase removed.
 //! - tracing-subscriber stores spans in pages. It allocates a page on first use, and never frees it.
 //! - tokio: a server's runtime in the prover's process allocates messages in phases that it does not know about.
 
@@ -146,7 +146,7 @@ fn pools_built_in_one_phase_work_in_the_nine_after_it() {
 }
 
 const KEYS: u64 = 4_000;
-/// Phases, each of which updates the map.
+/// The number of phases, each of which updates the map.
 const ROUNDS: u64 = 20;
 
 /// A value of the map. All values share a count of those that the garbage collector has not dropped.
@@ -158,7 +158,7 @@ struct Value {
 
 impl Value {
     fn new(seed: u64, alive: &Arc<()>) -> Self {
-        // Most are nodes of a few bytes, and some are large.
+        // Most values are small, and some are large.
         let len = if (seed / ROUNDS).is_multiple_of(4) { 1_024 } else { 8 };
         Self { seed, words: patterned(len, seed), _alive: alive.clone() }
     }
@@ -265,7 +265,7 @@ fn spans_opened_in_one_phase_close_in_another_with_their_data() {
     assert!(stats().slab_allocations - before >= (3 * 2 * SPANS * each) as u64, "{}", stats());
 }
 
-/// A chain of spans, each the parent of the next.
+/// Opens a chain of spans, each the parent of the next.
 fn open() -> Vec<tracing::Span> {
     let mut spans: Vec<tracing::Span> = Vec::new();
     for number in 0..SPANS {
@@ -276,7 +276,7 @@ fn open() -> Vec<tracing::Span> {
     spans
 }
 
-/// Closes spans in any order. Children keep their parent open.
+/// Closes spans in random order. Children keep their parent open.
 fn close(mut spans: Vec<tracing::Span>) {
     let mut numbers = Numbers::new(spans.len() as u64);
     while !spans.is_empty() {
@@ -288,8 +288,8 @@ fn close(mut spans: Vec<tracing::Span>) {
 type Message = (u64, Vec<u64>);
 const MESSAGE_WORDS: usize = (1 << 20) / 8;
 
-/// Threads of the runtime make messages, tasks, wakers and channel blocks, at times unrelated to phases. Each may lie
-/// in the arena or not, lives through many phases, and is freed by another thread.
+/// Threads of the runtime make messages, tasks, wakers and channel blocks, at times unrelated to phases. Each of them may or may not lie in
+/// the arena, lives through many phases, and is freed by another thread.
 #[test]
 fn messages_arrive_intact_while_phases_open_and_close_around_them() {
     alone!(each THRESHOLDS);
@@ -314,7 +314,7 @@ fn messages_arrive_intact_while_phases_open_and_close_around_them() {
     drop(runtime);
     kept.iter().for_each(|(round, buffer)| assert_patterned(buffer, *round));
     let after = stats();
-    // The prover's own buffers, and some of the messages.
+    // Counts the prover's own buffers, and some of the messages.
     let runs = after.run_allocations - before.run_allocations;
     assert!(arrived >= 20, "{arrived} messages");
     assert!(runs >= 1_000 + 5, "{arrived} messages; {after}");

@@ -1,5 +1,5 @@
-//! The edges of a process's life: before `main`, at exit, in a signal handler between two instructions of a thread, and after other code took
-//! the keys of the C library.
+//! The edges of a process's life: before `main`, at exit, in a signal handler between two instructions of a thread, and after other code
+//! took the C library's thread keys.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -74,7 +74,7 @@ fn say(line: &str) {
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
-/// Buffers that a phase left for the end of the process.
+/// Buffers from a phase that are freed at the end of the process.
 static LEFT: Mutex<Vec<Vec<u64>>> = Mutex::new(Vec::new());
 
 extern "C" fn at_exit() {
@@ -114,7 +114,7 @@ static FROM_HANDLER: AtomicPtr<[u64; 1_024]> = AtomicPtr::new(null_mut());
 const HANDLERS: u64 = 0xAAAA_AAAA_AAAA_AAAA;
 const INTERRUPTED: u64 = 0x5555_5555_5555_5555;
 
-/// A new buffer full of `word`.
+/// Returns a new buffer full of `word`.
 fn make<const WORDS: usize>(word: u64) -> Box<[u64; WORDS]> {
     black_box(Box::new([word; WORDS]))
 }
@@ -126,10 +126,10 @@ fn end<const WORDS: usize>(buffer: Box<[u64; WORDS]>, word: u64) {
     }
 }
 
-/// Puts `new` into a slot, and returns what was there.
+/// Puts `new` into a slot, and returns the block that was there.
 fn swap(slot: &AtomicPtr<[u64; 1_024]>, new: Option<Block>) -> Option<Block> {
     let passed = slot.swap(new.map_or(null_mut(), Box::into_raw), Ordering::AcqRel);
-    // SAFETY: what is in a slot came from a box, and is taken out once.
+    // SAFETY: a block in a slot came from a box, and is taken out once.
     (!passed.is_null()).then(|| unsafe { Box::from_raw(passed) })
 }
 
@@ -166,7 +166,7 @@ fn a_signal_handler_may_allocate_in_the_middle_of_an_allocation() {
     const RING: u64 = 80;
     alone!();
     let _guard = PhaseGuard::new();
-    // 80 buffers of 8 KiB need more than one slab, so slabs come and go all the time.
+    // 80 buffers of 8 KiB need more than one slab, so slabs are claimed and freed all the time.
     let mut ring: Vec<(Block, u64)> = (0..RING).map(|seed| (make(seed), seed)).collect();
     assert!(handle(libc::SIGUSR1, on_signal, libc::SA_RESTART));
     // SAFETY: only returns this thread.
@@ -229,7 +229,7 @@ mod keys {
     #[used]
     static INIT: extern "C" fn() = make_early;
 
-    /// Whether this thread has a cache, and so gets the block that it freed last. Slabs would return the lowest free block.
+    /// Returns whether this thread has a cache, and so gets the block that it freed last. Slabs would return the lowest free block.
     fn has_cache() -> bool {
         let [low, high] = {
             let mut blocks = [(); 2].map(|()| Box::new([1u8; 200]));
@@ -245,7 +245,7 @@ mod keys {
         std::ptr::eq(&raw const *next, high)
     }
 
-    /// The time in nanoseconds to allocate and free 64 bytes: the median of many rounds.
+    /// Returns the time in nanoseconds to allocate and free 64 bytes: the median of many rounds.
     fn pair_ns() -> f64 {
         let mut rounds = [(); 201].map(|()| {
             let began = Instant::now();

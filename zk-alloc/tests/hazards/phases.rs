@@ -114,7 +114,7 @@ fn collections_made_in_one_phase_are_used_and_grown_in_the_next_five() {
 /// A seed, and the buffer whose contents follow from it.
 type Buffer = (u64, Vec<u64>);
 
-/// Unwinding runs the destructors of half-built frames, and ends the phases on its way.
+/// Unwinding runs the destructors of half-built frames, and ends the phases that they opened.
 #[test]
 fn a_panic_in_nested_phases_frees_its_frames_and_nothing_else() {
     alone!(each THRESHOLDS);

@@ -35,7 +35,7 @@ fn shrinks_to(bytes: usize, mut each_time: impl FnMut()) -> bool {
     })
 }
 
-/// The most that may be resident in an idle process: its live size, a twentieth of that, and 2 MiB for the test itself.
+/// Returns the most that may be resident in an idle process: its live size, a twentieth of that, and 2 MiB for the test itself.
 fn at_rest(live_bytes: usize) -> usize {
     live_bytes + live_bytes / 20 + 2 * MIB
 }
@@ -296,7 +296,7 @@ fn resident_memory_follows_the_retention_policy() {
     assert!(release() < BUFFER_BYTES && escaped.iter().all(|&byte| byte == 1), "live memory stays");
 }
 
-/// How often the background thread went to sleep.
+/// Returns how often the background thread went to sleep.
 fn sleeps_of_the_thread() -> u64 {
     let [ours] = &ours()[..] else { panic!("{:?}", ours()) };
     field(ours.join("status"), "voluntary_ctxt_switches").parse().expect("a number")

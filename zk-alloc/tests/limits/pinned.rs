@@ -21,7 +21,7 @@ use zk_alloc::{
 
 const WORDS: usize = MIB / 8;
 
-/// A range that no driver has registered. The kernel would purge its pages if the arena asked for it.
+/// Makes a range that no driver registers. The kernel would purge its pages if the arena asked for it.
 fn try_unregistered(bytes: usize) -> Result<Pinned, NotPinned<Infallible>> {
     Pinned::new(bytes, |_, _| Ok(()), |_, _| Ok::<(), Infallible>(()))
 }
@@ -137,7 +137,7 @@ fn a_forked_child_has_no_range_and_leaves_the_parents_range_intact() {
             release() > 0 && map_of(at).is_none(),
         ])
     };
-    // SAFETY: the child ends without destructors. It needs no handlers of fork(3), because only one thread of the test is at work.
+    // SAFETY: the child ends without destructors. It needs no handlers of fork(3), because only one thread of the test is running.
     let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
     if child == 0 {
         // SAFETY: ends the child.
@@ -167,7 +167,7 @@ fn a_range_with_live_allocations_stays_registered_and_warns() {
     with_one_warning(&[], &[warning], body);
 }
 
-/// After the drop, its pages are ordinary memory of the arena: not locked, inherited by children, and purged like the rest.
+/// After the drop, its pages are ordinary memory of the arena: not locked, inherited by children, and purged like any other memory.
 #[test]
 fn a_range_without_live_allocations_is_unregistered_and_becomes_free_memory_of_the_arena() {
     alone!();

@@ -55,7 +55,7 @@ impl Drop for ControlGroup {
     }
 }
 
-/// As [`child`], but in a control group with this memory limit. If no such group can be made, prints why and returns `None`.
+/// Like [`child`], but in a control group with this memory limit. If no such group can be made, prints why and returns `None`.
 #[track_caller]
 pub(crate) fn child_in_a_group(limit_bytes: usize, settings: Settings, body: impl FnOnce()) -> Option<Ended> {
     if is_alone() {
@@ -78,7 +78,7 @@ pub(crate) fn child_in_a_group(limit_bytes: usize, settings: Settings, body: imp
 /// Longer than the time between two reads of the control group's files.
 const A_WHILE: Duration = Duration::from_millis(150);
 
-/// A proof of 100 MiB.
+/// Makes a proof of 100 MiB.
 fn prove() {
     phase(|| drop(patterned(100 * MIB / 8, 1)));
 }
@@ -141,7 +141,7 @@ fn short_phases_read_the_control_group_at_most_ten_times_a_second() {
     });
 }
 
-/// How often this process has called read(2) and similar calls.
+/// Returns how often this process has called read(2) and similar calls.
 fn reads() -> u64 {
     field("/proc/self/io", "syscr").parse().expect("a number")
 }
@@ -164,14 +164,14 @@ fn prove_with(largest_words: usize) {
     made.iter().for_each(|words| assert_patterned(words, words.len() as u64));
 }
 
-/// Whether a vector can grow by 800 MiB.
+/// Returns whether a vector can grow by 800 MiB.
 fn reserve(words: &mut Vec<u64>) -> bool {
     let had = words.try_reserve_exact(100 * MIB).is_ok();
     black_box(words);
     had
 }
 
-/// Whether 800 MiB of zeroes can be allocated.
+/// Returns whether 800 MiB of zeroes can be allocated.
 fn zeroed() -> bool {
     let layout = Layout::from_size_align(800 * MIB, 64).unwrap();
     // SAFETY: the layout's size is not zero.
@@ -197,8 +197,8 @@ fn without_address_space_the_backing_allocator_serves_and_its_requests_are_count
     });
 }
 
-/// The kernel counts memory when it becomes writable, not when it is reserved. So a refusal comes in the middle of a
-/// phase. Then the backing allocator serves from its free memory, and the arena from the memory that it had before.
+/// The kernel counts memory when it becomes writable, not when it is reserved. So it refuses memory in the middle of a phase. Then the
+/// backing allocator serves from its free memory, and the arena from the memory that it had before.
 #[test]
 fn memory_refused_within_a_phase_is_counted_and_no_contents_are_lost() {
     with_one_warning(&[], &["commit", "errno 12"], || {
@@ -209,7 +209,7 @@ fn memory_refused_within_a_phase_is_counted_and_no_contents_are_lost() {
         phase(|| {
             let before = [patterned(1_000, 1), patterned(100_000, 2)];
             let mut grown = before.clone();
-            // Afterwards the zone of slabs has this much memory, and a little that it committed ahead.
+            // Afterwards the arena has committed this much memory for slabs, and a little ahead.
             drop(black_box((0..3_000u64).map(|seed| patterned(1_000, seed)).collect::<Vec<_>>()));
             // The results are checked outside, because a panic needs memory.
             let (made, had) = without_more_memory(|| {

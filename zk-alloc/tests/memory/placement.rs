@@ -1,7 +1,7 @@
-//! Where memory lies. Slabs and runs of nearly all lengths share a zone. Freed memory of one kind serves the others, and survivors are not
-//! in the way. A thread caches the short runs that it freed last for its next requests; reuse.rs tests how other threads get them. Two threads
-//! that write to their own small blocks do not write to the same cache line. A large vector that grows moves to fresh memory without being
-//! copied, and to resident memory without a page fault. Its moves leave few mappings.
+//! Where memory lies. Slabs and runs of nearly all lengths share a zone. Freed memory of one kind serves requests of the others, and
+//! survivors do not prevent this. A thread caches the short runs that it freed last for its next requests; reuse.rs tests how other threads
+//! get them. Two threads that write to their own small blocks do not write to the same cache line. A large vector that grows moves to fresh
+//! memory without being copied, and to resident memory without a page fault. Its moves leave few mappings.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -31,7 +31,7 @@ fn run(bytes: usize) -> Vec<u8> {
     black_box(vec![1; bytes])
 }
 
-/// Blocks of 16 KiB, which are served from slabs.
+/// Allocates blocks of 16 KiB, which are served from slabs.
 fn blocks(bytes: usize) -> Vec<Vec<u8>> {
     black_box((0..bytes / (16 * KIB)).map(|_| vec![1; 16 * KIB]).collect())
 }
@@ -50,7 +50,7 @@ fn slabs_and_short_runs_that_stay_do_not_take_the_place_of_a_long_run() {
         let shorts = || black_box((0..12).map(|_| run(192 * KIB)).collect::<Vec<_>>());
         let long = run(16 * MIB);
         drop((shorts(), long));
-        // Another long run takes this memory first. A thread caches no long run, so it is free again.
+        // Another long run takes this memory first. It is free again at once, because a thread caches no long run.
         drop(run(MIB));
         let pins = shorts();
         assert_fresh(0, || run(16 * MIB));
@@ -58,7 +58,7 @@ fn slabs_and_short_runs_that_stay_do_not_take_the_place_of_a_long_run() {
     });
 }
 
-/// Each kind reaches its peak at another time. If they did not share memory, a proof would need the sum of their peaks.
+/// Each kind of allocation reaches its peak at a different time. If they did not share memory, a proof would need the sum of their peaks.
 #[test]
 fn slabs_short_runs_and_long_runs_reuse_each_others_memory() {
     // The small-object region: 3 MiB for each of the machine's threads.
@@ -82,7 +82,7 @@ fn slabs_short_runs_and_long_runs_reuse_each_others_memory() {
     });
 }
 
-/// A short run: threads cache none of 256 KiB or more.
+/// The length of a short run. Threads cache no run of 256 KiB or more.
 const CACHED_BYTES: usize = 128 * KIB;
 
 /// Writes to a buffer and frees it. Returns its address.
@@ -101,7 +101,7 @@ fn a_cached_run_is_reused_and_its_neighbour_grows_into_it() {
         let after = stats();
         assert_eq!(after.run_allocations - before.run_allocations, 2, "both requests count");
         assert_eq!(after.run_bytes - before.run_bytes, 2 * CACHED_BYTES as u64);
-        // The buffers stay alive, so that each try gets another place.
+        // The buffers stay alive, so that each try gets a different place.
         let mut grown = Vec::new();
         let mut is_behind = |_| {
             let mut grows: Vec<u8> = vec![3; CACHED_BYTES];
@@ -117,7 +117,7 @@ fn a_cached_run_is_reused_and_its_neighbour_grows_into_it() {
     });
 }
 
-/// The sizes are no multiples of a line, and none that the standard library asks for when it starts a thread.
+/// The sizes are not multiples of a cache line, and the standard library requests none of them when it starts a thread.
 #[test]
 fn first_blocks_of_two_threads_share_no_cache_line() {
     phase(|| {
@@ -131,7 +131,7 @@ fn first_blocks_of_two_threads_share_no_cache_line() {
             let both = thread::scope(|scope| {
                 [(); 2].map(|()| scope.spawn(first)).map(|thread| thread.join().expect("it allocates"))
             });
-            // The first line and the last.
+            // The first and the last cache line of each block.
             let [a, b] = both.map(|block| [0, bytes - 1].map(|byte| (block.as_ptr().addr() + byte) / 64));
             assert!(a[1] < b[0] || b[1] < a[0], "blocks of {bytes} bytes on the lines {a:?} and {b:?}");
         }

@@ -1,6 +1,6 @@
-//! The resident size in `stats()` matches the kernel's for the region, for all requests and all kinds of purges. Blocks
-//! are written whole there, because the arena can't know which bytes a program leaves untouched. Tests that depend on how memory is faulted in
-//! run under each setting that changes it.
+//! The resident size in `stats()` matches the kernel's for the region, for all requests and all kinds of purges. These tests write blocks
+//! whole, because the arena can't know which bytes a program leaves untouched. Tests that depend on how memory is faulted in run under each
+//! setting that changes it.
 //!
 //! In small pages, memory that the program does not touch is not resident. A kernel with pages of more than 4 KiB purges, protects and
 //! zeroes whole pages. If the arena's pages were smaller, that would be more than the arena asked for.
@@ -60,13 +60,13 @@ fn assert_huge(bytes: usize) {
     assert!(in_huge_pages >= bytes, "{in_huge_pages} bytes in huge pages");
 }
 
-/// Whether the end of a run of 9 MiB is in a mapping for huge pages.
+/// Returns whether the end of a run of 9 MiB is in a mapping for huge pages.
 fn end_is_huge(run: &Block) -> bool {
     map_of(run.address() + 9 * MIB - 1).is_some_and(|map| map.has("hg"))
 }
 
-/// A run of 9 MiB, of whose last huge page a part was purged, and the block before it. That block fills the addresses where the arena uses small
-/// pages, because a test would show nothing there.
+/// Returns a run of 9 MiB, after a part of its last huge page was purged, and the block before it. That block fills the addresses where the
+/// arena uses small pages, because a test would check nothing there.
 fn run_before_purged_memory() -> [Block; 2] {
     let [before, run] = [40 * MIB, 9 * MIB].map(|bytes| Block::written(&RESIDENT, bytes));
     release();
@@ -74,7 +74,7 @@ fn run_before_purged_memory() -> [Block; 2] {
     [before, run]
 }
 
-/// Blocks that lie far apart, in slabs and in runs: the few that stay when most of 128 MiB is freed.
+/// Returns blocks that lie far apart, in slabs and in runs: the few that stay when most of 128 MiB is freed.
 fn survivors() -> Vec<Block> {
     let small = (0..64 * KIB).map(|_| Block::written(&RESIDENT, KIB));
     let runs = (0..800).map(|_| Block::written(&RESIDENT, 80 * KIB));
@@ -195,8 +195,8 @@ fn a_block_that_is_resident_again_becomes_huge() {
     });
 }
 
-/// A program that does its work once never needs the memory again. So runs are purged when they are freed for the first time. Those that the
-/// program uses again stay resident from then on.
+/// A program that does its work only once never needs the memory again. So runs are purged when they are freed for the first time. Those
+/// that the program uses again stay resident from then on.
 #[test]
 fn runs_are_purged_when_they_are_freed_for_the_first_time_only() {
     alone!(each EACH_SETTING);
@@ -249,7 +249,7 @@ fn a_small_process_pays_for_little_more_than_it_uses() {
     assert_costs_at_most(4 * RUN_BYTES + MIB, before, "with 4 runs");
 }
 
-/// A server's buffers, long enough for any message. Most messages are short, so only the written pages may take memory.
+/// A server's buffers are long enough for any message. Most messages are short, so only the written pages may take memory.
 #[test]
 fn buffers_that_are_hardly_written_are_not_prefaulted() {
     for (capacity, count) in [(24 * KIB, 10_000), (64 * KIB, 4_000), (9 * MIB / 4, 500), (48 * MIB, 20)] {

@@ -15,7 +15,7 @@ use zk_alloc::{Phase, Retain, Stats, phase, release, set_retain, start_backgroun
 /// The kernel maps whole pages, so a block of up to a page costs one.
 const PAGE_BYTES: usize = 4 << 10;
 
-/// The most that may stay resident when `alive` bytes are live and all other memory was purged.
+/// Returns the most that may stay resident when `alive` bytes are live and all other memory was purged.
 fn at_rest(alive: usize) -> usize {
     alive + alive / 100 + 2 * MIB
 }
@@ -56,7 +56,7 @@ fn a_cap_holds_for_blocks_on_large_boundaries() {
     assert!(stats().resident_bytes <= CAP_BYTES, "{}", stats());
 }
 
-/// A phase returns the values that stay, and everything else in it was temporary, as in the README.
+/// As in the README, a phase returns the values that stay, and everything else in it is temporary.
 #[test]
 fn small_survivors_of_phases_cost_three_times_their_size_and_a_page_each_after_release() {
     alone!();
@@ -79,7 +79,7 @@ fn small_survivors_of_phases_cost_three_times_their_size_and_a_page_each_after_r
     assert_costs_at_most(at_rest(alive), before, "after release()");
     assert!(left.iter().flatten().all(|&byte| byte == 2));
 
-    // All of these blocks are alive at once, so the survivors are spread over all pages. Each keeps one page, and no more.
+    // All of these blocks are alive at once, so the survivors are spread over all pages. Each survivor keeps only one page.
     let before = rss_bytes();
     let mut blocks = Vec::with_capacity(256 * KIB);
     phase(|| blocks.extend((0..256 * KIB).map(|_| Block::written(&crate::ALLOC, KIB))));
@@ -105,7 +105,7 @@ fn release_purges_the_caches_of_a_thousand_threads() {
         }
         all.wait();
         let blocks = [KIB, 3 * KIB, 20 * KIB, 64 * KIB].map(|bytes| Block::written(&RESIDENT, bytes));
-        // All at once, so that no thread takes over the cache of another.
+        // All threads free their blocks at once, so that no thread takes over the cache of another.
         all.wait();
         drop(blocks);
     };
@@ -143,7 +143,7 @@ fn memory_dropped_after_its_phase_follows_the_retention_policy() {
     follow(Retain::For(Duration::from_millis(20)), 2 * MIB);
 }
 
-/// A random size of 256 bytes to 4 MiB. Each doubling is equally likely.
+/// Returns a random size of 256 bytes to 4 MiB. Each doubling is equally likely.
 fn mixed_bytes(numbers: &mut Numbers) -> usize {
     let least = 256 << numbers.below(14);
     least + numbers.below(least)
@@ -161,7 +161,8 @@ fn as_one_request<R>(bytes: usize, request: impl FnOnce() -> R) -> R {
     result
 }
 
-/// However much memory was freed before a pause, each request purges an amount in proportion to its size, and the next ones go on.
+/// No matter how much memory was freed before a pause, each request purges an amount in proportion to its size. The next requests continue
+/// the purge.
 #[test]
 fn a_request_purges_in_proportion_to_its_size() {
     alone!(&[("ZK_ALLOC_RETAIN_FOR", "0.05")]);
@@ -194,8 +195,8 @@ fn small_request(numbers: &mut Numbers) {
     as_one_request(100, || drop(Block::written(&RESIDENT, 100 + numbers.below(2_000))));
 }
 
-/// Requests go on with a purge that a decay tick began. They stop when a phase opens, which may need the memory, or when the program asks
-/// to keep it.
+/// Requests continue a purge that a decay tick began. They stop when a phase opens, which may need the memory, or when the program asks to
+/// keep it.
 #[test]
 fn requests_stop_a_purge_when_a_phase_opens_or_the_policy_changes() {
     alone!();
@@ -244,8 +245,8 @@ fn replace_at_the_peak() -> Stats {
     stats()
 }
 
-/// At its peak, a program must not purge what it needs in the next millisecond, and it faults in a bounded amount of memory. With a setting that
-/// retains all of its memory, it purges nothing.
+/// At a program's peak, the arena must not purge memory that the program needs in the next millisecond, and faults in a bounded amount of
+/// memory. With a setting that retains all of its memory, it purges nothing.
 #[test]
 fn replacing_allocations_at_the_peak_purges_little_and_nothing_below_the_retained_size() {
     in_its_own_process(&[], || {

@@ -27,8 +27,8 @@ fn count_of(bytes: usize) -> usize {
     (32 * MIB / bytes).max(1)
 }
 
-/// Zeroing by a purge has two effects: the kernel's pages are zero, and they are not resident. With only one of them,
-/// the memory would be stale, or the process would stay large. In small pages, zeroing by a purge may not pay.
+/// Zeroing by a purge has two effects: the kernel's pages are zero, and they are not resident. With only one of them, the memory would be
+/// stale, or the process would stay large. In small pages, zeroing by a purge may not be worth its cost.
 #[test]
 fn memory_zeroed_by_a_purge_is_zero_and_not_resident() {
     for huge_pages in ["always", "never"] {
@@ -94,7 +94,7 @@ fn the_caches_of_idle_threads_serve_others() {
     // free.
     drop(written(1, KIB));
     let sizes = [KIB, 3 * KIB, 20 * KIB, 100 * KIB, MIB];
-    // Threads that compete begin more slabs than they fill, and the rest of these slabs is untouched. So more is fresh.
+    // Threads that compete begin more slabs than they fill, and the remainder of these slabs is untouched. So more memory is fresh.
     for (in_turn, part) in [(true, 4), (false, 2)] {
         for bytes in sizes {
             // All threads have the same amount at once, free it, and keep what fits into their caches.
@@ -122,8 +122,8 @@ fn the_caches_of_idle_threads_serve_others() {
 
 const CAP: [(&str, &str); 1] = [("ZK_ALLOC_MAX_BYTES", "160M")];
 
-/// A cap counts resident memory, so free memory of one kind leaves no room for requests of another kind. The arena
-/// must purge it first. The test tries every pair of kinds, because each kind lies in its own place.
+/// A cap counts resident memory, so free memory of one kind leaves no room for requests of another kind. The arena must purge it first. The
+/// test tries every pair of kinds, because each kind has its own place in the region.
 #[test]
 fn free_memory_of_every_kind_makes_room_under_a_cap() {
     // Each kind leaves no room for another: it takes 112 MiB of the cap's 160.
@@ -210,7 +210,7 @@ fn empty_layouts_of_any_alignment_get_distinct_addresses() {
     assert_distinct(&alive);
     for new_size in [100, 0, 70_000, 0, 1, 0] {
         for (at, layout) in &mut alive {
-            // SAFETY: it has this layout by now.
+            // SAFETY: the block has this layout by now.
             *at = unsafe { RESIDENT.realloc(*at, *layout, new_size) };
             *layout = Layout::from_size_align(new_size, layout.align()).unwrap();
         }
@@ -218,7 +218,7 @@ fn empty_layouts_of_any_alignment_get_distinct_addresses() {
     }
     let live_bytes = stats().live_bytes;
     for (at, layout) in alive {
-        // SAFETY: as above.
+        // SAFETY: the block has this layout by now.
         unsafe { RESIDENT.dealloc(at, layout) };
     }
     assert!(stats().live_bytes < live_bytes);
@@ -233,7 +233,8 @@ const MAX_TIMES: u32 = 50;
 /// resolution.
 const MIN_TIME: Duration = Duration::from_micros(1);
 
-/// The median time of requests of `size` bytes, and their blocks: while they are alive, the next requests cannot reuse their memory.
+/// Returns the median time of requests of `size` bytes, and their blocks: while they are alive, the next requests cannot reuse their
+/// memory.
 fn median_request(allocator: Allocator, size: usize) -> (Duration, Vec<Block>) {
     let mut alive = Vec::with_capacity(SAMPLES);
     let mut times = [(); SAMPLES].map(|()| {
@@ -292,7 +293,7 @@ fn small_requests_do_not_search_all_slabs() {
     alone!();
     const PART: usize = 100_000;
     let allocate = || (0..PART).map(|_| Block::untouched(&RESIDENT, 512, 8)).collect::<Vec<_>>();
-    // The least time of ten parts, which stay alive.
+    // Returns the shortest time of ten parts, which stay alive.
     let timed = |alive: &mut Vec<Block>| {
         let part = |_| {
             let begun = Instant::now();

@@ -9,11 +9,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-/// Up to this size, every byte of a block is written and checked. Of a longer block, only its edges and the starts of
-/// some pages.
+/// Up to this size, every byte of a block is written and checked. In a longer block, only its edges and the starts of some pages are.
 const FULL_BYTES: usize = 1 << 10;
-/// Up to this size, all of a zeroed block is checked. Of a longer one, the words that blocks write to, and sometimes
-/// all of it.
+/// Up to this size, all of a zeroed block is checked. In a longer one, only the words that blocks write to are checked, and sometimes the
+/// whole block.
 const FULL_ZEROES_BYTES: usize = 32 << 10;
 
 /// A live block, which must be returned to its [`Heap`].
@@ -69,7 +68,7 @@ impl<A: GlobalAlloc> Heap<A> {
         self.live_bytes.load(Ordering::Relaxed)
     }
 
-    /// A new block, or `None` if the allocator has no memory.
+    /// Allocates a block. Returns `None` if the allocator has no memory.
     pub(crate) fn alloc(&self, layout: Layout, zeroed: bool) -> Option<Block> {
         assert!(layout.size() > 0);
         // SAFETY: the layout is not empty.
@@ -83,7 +82,7 @@ impl<A: GlobalAlloc> Heap<A> {
         Some(block)
     }
 
-    /// The block with another length, or the unchanged block if the allocator has no memory.
+    /// Resizes a block. Returns the unchanged block if the allocator has no memory.
     pub(crate) fn realloc(&self, mut block: Block, new_size: usize) -> Block {
         assert!(new_size > 0);
         let (old_at, old_size) = (block.at.addr().get(), block.size());
@@ -153,8 +152,8 @@ impl<A: GlobalAlloc> Heap<A> {
     }
 }
 
-/// The indices of the words that are written and checked in a block at `base`. Words in the middle lie at round
-/// addresses, so that later blocks check the words that earlier ones wrote.
+/// Returns the indices of the words that are written and checked in a block at `base`. Words in the middle lie at round addresses, so that
+/// later blocks check the words that earlier ones wrote.
 fn words(base: usize, size: usize) -> impl Iterator<Item = usize> {
     let count = size / 8;
     let stride: usize = match size >> 18 {
@@ -168,7 +167,7 @@ fn words(base: usize, size: usize) -> impl Iterator<Item = usize> {
     (0..head).chain(pages).chain(tail..count)
 }
 
-/// The value of word `index` of a block.
+/// Returns the value of word `index` of a block.
 fn word(id: u64, index: usize) -> u64 {
     ((id << 32) ^ index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
 }
@@ -190,7 +189,7 @@ fn check(block: &Block, base: usize, size: usize, len: usize) {
     }
 }
 
-/// A number that depends on each of the first `len` bytes of a block that was written whole.
+/// Returns a hash of the first `len` bytes of a block that was written whole.
 fn digest(block: &Block, len: usize) -> u64 {
     // SAFETY: the block is alive, owned here, and at least as long.
     let bytes = unsafe { std::slice::from_raw_parts(block.at.as_ptr(), len) };
@@ -227,7 +226,7 @@ pub(crate) struct Lock<T> {
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// Runs `f` with the value. `f` must not panic: the lock would stay taken.
+    /// Runs `f` with the value. `f` must not panic, because the lock would stay taken.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         while self.taken.swap(true, Ordering::Acquire) {
             thread::yield_now();

@@ -38,8 +38,8 @@ fn number(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Two runs of a quarter of the operations each, on four threads. In the first, each call takes the lock of the tracked intervals. The second
-/// has no such lock.
+/// Makes two runs of a quarter of the operations each, on four threads. In the first, each call takes the lock of the tracked intervals.
+/// The second has no such lock.
 fn run_volumes(allocator: fn() -> ZkAllocator, seed: u64) {
     for (tracks_intervals, part) in [(true, 0), (false, 1)] {
         let heap = Box::leak(Box::new(Heap::new(allocator(), tracks_intervals)));
@@ -101,7 +101,7 @@ mod settings {
 
     const CAP: (&str, &str) = ("ZK_ALLOC_MAX_BYTES", "256M");
 
-    /// Resident memory must match the kernel's figure, and stay within the cap, if there is one.
+    /// Checks that resident memory matches the kernel's figure, and is within the cap, if there is one.
     fn check_resident_bytes() {
         assert!(env::var_os(CAP.0).is_none() || stats().resident_bytes <= 256 * MIB, "{}", stats());
         REGION.check("all threads met");

@@ -31,8 +31,8 @@ pub(crate) enum Op {
 pub(crate) const OP_BYTES: usize = 6;
 
 impl Op {
-    /// Makes an operation of any bytes, of proptest or of the fuzzer. Nearly all sizes are below 128 KiB, and each doubling is equally likely. A
-    /// fifth lies around powers of two, which are the borders between the allocator's paths.
+    /// Makes an operation from any bytes, which come from proptest or from the fuzzer. Nearly all sizes are below 128 KiB, and each
+    /// doubling is equally likely. A fifth lies around powers of two, which are the borders between the allocator's paths.
     pub(crate) fn decode([kind, log2, form, align, low, high]: [u8; OP_BYTES]) -> Self {
         let which = u16::from_le_bytes([low, high]);
         let base = 1usize
@@ -60,7 +60,7 @@ impl Op {
     }
 }
 
-/// The largest size that a layout with this alignment may have.
+/// Returns the largest size that a layout with this alignment may have.
 fn absurd_size(align: usize) -> usize {
     isize::MAX as usize - (align - 1)
 }

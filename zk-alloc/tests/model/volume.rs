@@ -22,7 +22,7 @@ pub(crate) struct Volume {
     pub(crate) ops: u64,
     /// A thread ends after this number of operations, and leaves its live blocks to random threads. A new thread takes its place.
     pub(crate) ops_per_life: u64,
-    /// One operation in this number changes what happens to unused memory: `release()`, a policy, and the like.
+    /// One operation in this number changes what happens to unused memory: `release()`, the retention policy, or another setting.
     pub(crate) ops_per_settling: usize,
     /// A check of the process, which one thread runs from time to time while all threads wait. It panics if it fails.
     pub(crate) at_rest: Option<fn()>,
@@ -37,7 +37,7 @@ const OPS_PER_CHECK: u64 = 1_000;
 const MAX_LIVE_BYTES: usize = 1 << 30;
 const MAX_LIVE_BLOCKS: usize = 256;
 
-/// From 1 to `1 << max_log2`, with each power of two equally likely.
+/// Returns a number from 1 to `1 << max_log2`, with each power of two equally likely.
 fn log_uniform(rng: &mut Numbers, max_log2: u32) -> usize {
     let top = 1 << rng.below(max_log2 as usize + 1);
     top / 2 + rng.below(top - top / 2) + 1
@@ -106,7 +106,7 @@ thread_local! {
     static AT_EXIT: AtExit = AtExit::default();
 }
 
-/// One thread's life: it runs its operations, then passes on its blocks.
+/// Runs one thread's life: runs the thread's operations, then passes on its blocks.
 fn live<A: GlobalAlloc + Sync + 'static>(
     heap: &'static Heap<A>,
     seed: u64,

@@ -24,7 +24,7 @@ pub extern "C" fn prove(seed: u64) -> u64 {
     stats().arena_allocations
 }
 
-/// As [`prove`], on threads that the plugin starts.
+/// Like [`prove`], on threads that the plugin starts.
 #[unsafe(no_mangle)]
 pub extern "C" fn prove_on_own_threads(seed: u64) -> u64 {
     phase(|| {

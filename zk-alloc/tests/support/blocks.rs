@@ -25,19 +25,19 @@ pub(crate) struct Block {
 unsafe impl Send for Block {}
 
 impl Block {
-    /// A block that was not written to.
+    /// Allocates a block, and does not write to it.
     pub(crate) fn untouched(allocator: Allocator, size: usize, align: usize) -> Self {
         // SAFETY: no size here is zero.
         Self::made(allocator, size, align, |layout| unsafe { allocator.alloc(layout) })
     }
 
-    /// A block of zeroes.
+    /// Allocates a block of zeroes.
     pub(crate) fn zeroed(allocator: Allocator, size: usize) -> Self {
         // SAFETY: no size here is zero.
         Self::made(allocator, size, 8, |layout| unsafe { allocator.alloc_zeroed(layout) })
     }
 
-    /// A block whose every byte was written, so that the whole block is resident.
+    /// Allocates a block and writes every byte, so that the whole block is resident.
     pub(crate) fn written(allocator: Allocator, size: usize) -> Self {
         let block = Self::untouched(allocator, size, 8);
         block.write(0, size);
@@ -65,14 +65,14 @@ impl Block {
         unsafe { self.at.add(from).write_bytes(0xA5, len) };
     }
 
-    /// Whether every byte is zero, in a block that was zeroed or written whole.
+    /// Returns whether every byte is zero, in a block that was zeroed or written whole.
     pub(crate) fn is_zero(&self) -> bool {
         // SAFETY: the block is alive, and initialised if the allocator works.
         let bytes = unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.layout.size()) };
         bytes.iter().fold(0, |all, byte| all | byte) == 0
     }
 
-    /// A pointer to the block's words. The block must be aligned for them.
+    /// Returns a pointer to the block's words. The block must be aligned for them.
     pub(crate) fn words(&self) -> NonNull<u64> {
         self.at.cast()
     }
@@ -87,7 +87,7 @@ impl Block {
         true
     }
 
-    /// The block with another length, or `None` if the allocator refuses.
+    /// Returns the block with another length, or `None` if the allocator refuses.
     pub(crate) fn resized(mut self, size: usize) -> Option<Self> {
         self.resize(size).then_some(self)
     }
@@ -100,7 +100,7 @@ impl Drop for Block {
     }
 }
 
-/// The growth of RSS since `before`, in bytes. While call sites are sampled, the size of the tables of samples is subtracted.
+/// Returns the growth of RSS since `before`, in bytes. While call sites are sampled, the size of the tables of samples is subtracted.
 pub(crate) fn cost(before: usize) -> usize {
     let is_sampled = std::env::var_os("ZK_ALLOC_PROFILE").is_some_and(|value| value == "1");
     let tables = if is_sampled { 4 * MIB } else { 0 };

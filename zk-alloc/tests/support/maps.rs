@@ -13,10 +13,10 @@ use zk_alloc::{HugePagesOutcome, stats};
 #[derive(Debug, Default)]
 pub(crate) struct Map {
     range: Range<usize>,
-    /// Such as `rw-p`.
+    /// The access rights, such as `rw-p`.
     pub(crate) access: String,
     resident_bytes: usize,
-    /// Two letters each, as `man 5 proc` lists them.
+    /// The flags, each of two letters, as `man 5 proc` lists them.
     flags: String,
 }
 
@@ -44,20 +44,20 @@ fn maps() -> Vec<Map> {
     maps
 }
 
-/// The number of mappings of this process.
+/// Returns the number of mappings of this process.
 pub(crate) fn count() -> usize {
     fs::read_to_string("/proc/self/maps").expect("Linux has it").lines().count()
 }
 
-/// The mapping that contains an address, if there is one.
+/// Returns the mapping that contains an address, if there is one.
 pub(crate) fn map_of(address: usize) -> Option<Map> {
     maps().into_iter().find(|map| map.range.contains(&address))
 }
 
 /// The arena's region, found by an address in it.
 ///
-/// The arena maps parts of its region as it grows, and addresses of the same length are free on both sides. So all mappings
-/// within this distance of an address in the region belong to the arena.
+/// The arena maps parts of its region as it grows, and a range of addresses as long as the region is free on each side. So all mappings
+/// within that distance of an address in the region belong to the arena.
 pub(crate) struct Region {
     address: usize,
     reserved_bytes: usize,
@@ -80,7 +80,7 @@ impl Region {
         found
     }
 
-    /// The resident bytes of the region, as the kernel counts them.
+    /// Returns the resident bytes of the region, as the kernel counts them.
     pub(crate) fn resident_bytes(&self) -> usize {
         self.maps().iter().map(|map| map.resident_bytes).sum()
     }
@@ -117,7 +117,7 @@ impl Region {
 /// The size of a huge page.
 const BLOCK_BYTES: usize = 2 << 20;
 
-/// The number of resident pages of 4 KiB in a range that starts at `at`. The provenance of a pointer to it must be exposed.
+/// Returns the number of resident pages of 4 KiB in a range that starts at `at`. The provenance of a pointer to it must be exposed.
 pub(crate) fn resident_pages(at: usize, bytes: usize) -> usize {
     let mut pages = vec![0u8; bytes.div_ceil(4 << 10)];
     let start = std::ptr::with_exposed_provenance_mut(at);
@@ -127,7 +127,7 @@ pub(crate) fn resident_pages(at: usize, bytes: usize) -> usize {
     pages.iter().filter(|&&page| page & 1 == 1).count()
 }
 
-/// The largest difference that is allowed between `stats()` and the kernel.
+/// Returns the largest difference that is allowed between `stats()` and the kernel.
 pub(crate) fn tolerance_bytes(resident_bytes: usize) -> usize {
     let exact = resident_bytes / 100 + (2 << 20);
     // The kernel makes and splits huge pages without notice. A write may fault in a huge page where the page table has
@@ -136,7 +136,7 @@ pub(crate) fn tolerance_bytes(resident_bytes: usize) -> usize {
     if is_huge { exact + (4 << 20) + resident_bytes / 10 } else { exact }
 }
 
-/// The addresses in the first line of a mapping's entry; `None` for the other lines.
+/// Returns the addresses in the first line of a mapping's entry; `None` for the other lines.
 fn range(line: &str) -> Option<Range<usize>> {
     let (from, to) = line.split(' ').next()?.split_once('-')?;
     Some(usize::from_str_radix(from, 16).ok()?..usize::from_str_radix(to, 16).ok()?)

@@ -20,7 +20,7 @@ const ALONE: &str = "ZK_ALLOC_TEST_ALONE";
 /// After this many seconds, an alarm ends a process that hangs. No test takes as long, even on a busy machine.
 const PATIENCE_S: u32 = 120;
 
-/// `len` numbers that no other seed produces. The optimiser can't remove the vector, even if no code reads it.
+/// Returns `len` numbers that no other seed produces. The optimiser can't remove the vector, even if no code reads it.
 pub(crate) fn patterned(len: usize, seed: u64) -> Vec<u64> {
     black_box((0..len as u64).map(|i| mix(seed, i)).collect())
 }
@@ -91,8 +91,8 @@ impl Kept {
     }
 }
 
-/// Starts `count` threads with small stacks, and each does `work`. Calls `meanwhile` while all of them are idle. Then each thread does `after`.
-/// When this function returns, the destructors of the threads' locals have run.
+/// Starts `count` threads with small stacks, each of which calls `work`. Calls `meanwhile` while all threads are idle. Then each thread
+/// calls `after`. When this function returns, the destructors of the threads' locals have run.
 pub(crate) fn beside_idle_threads<R>(
     count: usize,
     work: impl Fn() + Sync,
@@ -117,7 +117,7 @@ pub(crate) fn beside_idle_threads<R>(
     })
 }
 
-/// Whether this process was started by [`child`].
+/// Returns whether this process was started by [`child`].
 pub(crate) fn is_alone() -> bool {
     std::env::var_os(ALONE).is_some()
 }
@@ -136,7 +136,7 @@ pub(crate) fn skip(what: &str, reason: impl std::fmt::Display) {
     println!("skipped: {what}: {reason}");
 }
 
-/// Whether requests of every size go to the arena in this process.
+/// Returns whether requests of every size go to the arena in this process.
 pub(crate) fn small_nodes_too() -> bool {
     std::env::var_os("ZK_ALLOC_MIN_BYTES").is_none_or(|value| value == "0")
 }
@@ -152,7 +152,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// The lines that the allocator wrote.
+    /// Returns the lines that the allocator wrote.
     pub(crate) fn warnings(&self) -> Vec<&str> {
         self.stderr.lines().filter(|line| line.starts_with("zk-alloc: ")).collect()
     }
@@ -169,7 +169,7 @@ impl Ended {
         assert!(self.warnings().is_empty(), "{self:?}");
     }
 
-    /// The text after `name` in a line that the process printed.
+    /// Returns the text after `name` in a line that the process printed.
     pub(crate) fn printed(&self, name: &str) -> &str {
         let line = self.stdout.lines().find_map(|line| line.split_once(name));
         line.unwrap_or_else(|| panic!("{name} was not printed: {self:?}")).1
@@ -196,7 +196,7 @@ pub(crate) fn child(settings: Settings, body: impl FnOnce()) -> Option<Ended> {
     child_as(settings, |_| (), body)
 }
 
-/// As [`child`], but `prepare` may change the command that starts the process.
+/// Like [`child`], but `prepare` may change the command that starts the process.
 pub(crate) fn child_as(settings: Settings, prepare: impl FnOnce(&mut Command), body: impl FnOnce()) -> Option<Ended> {
     let call = CALLS.replace(CALLS.get() + 1).to_string();
     if let Some(own) = std::env::var_os(ALONE) {
@@ -257,7 +257,8 @@ pub(crate) fn with_one_warning(settings: Settings, words: &[&str], body: impl Fn
     assert!(words.iter().all(|word| warning.contains(word)), "{ended:?}");
 }
 
-/// Whether this is a process that runs the calling test alone. If not, runs the test in a process of its own for each list of settings.
+/// Returns whether this is a process that runs the calling test alone. If not, runs the test in a process of its own for each list of
+/// settings.
 #[track_caller]
 pub(crate) fn is_alone_with(all: &[Settings]) -> bool {
     let mut is_here = false;
@@ -284,20 +285,20 @@ pub(crate) use alone;
 /// With the default threshold, the arena serves the small nodes of libraries. With a threshold of 1 KiB, the backing allocator does.
 pub(crate) const THRESHOLDS: &[Settings] = &[&[], &[("ZK_ALLOC_MIN_BYTES", "1024")]];
 
-/// A field of a file of `/proc`, such as `VmRSS` of `/proc/self/status`.
+/// Returns a field of a file of `/proc`, such as `VmRSS` of `/proc/self/status`.
 pub(crate) fn field(file: impl AsRef<std::path::Path>, name: &str) -> String {
     let text = std::fs::read_to_string(file).expect("Linux has it");
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("the field");
     line.trim().to_owned()
 }
 
-/// A size in a file of `/proc`, such as `self/status`, in bytes.
+/// Returns a size in a file of `/proc`, such as `self/status`, in bytes.
 pub(crate) fn kernel_bytes(file: &str, name: &str) -> usize {
     let kib = field(format!("/proc/{file}"), name);
     kib.trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
 }
 
-/// The size of this process's resident anonymous memory.
+/// Returns the size of this process's resident anonymous memory.
 pub(crate) fn rss_bytes() -> usize {
     kernel_bytes("self/status", "RssAnon")
 }
@@ -309,17 +310,17 @@ pub(crate) fn restart_peak() -> usize {
     kernel_bytes("self/status", "VmRSS")
 }
 
-/// The largest resident size, including pages of code.
+/// Returns the largest resident size, including pages of code.
 pub(crate) fn peak_rss_bytes() -> usize {
     kernel_bytes("self/status", "VmHWM")
 }
 
-/// The size of locked memory.
+/// Returns the size of locked memory.
 pub(crate) fn locked_bytes() -> usize {
     kernel_bytes("self/status", "VmLck")
 }
 
-/// The size of all mappings.
+/// Returns the size of all mappings.
 pub(crate) fn address_space_bytes() -> usize {
     kernel_bytes("self/status", "VmSize")
 }

@@ -23,7 +23,7 @@ pub(crate) fn fork(work: impl FnOnce() -> u8) -> i32 {
         // SAFETY: takes any number.
         unsafe { libc::alarm(PATIENCE_S) };
         let code = work();
-        // SAFETY: ends the child.
+        // SAFETY: ends the child, without destructors.
         unsafe { libc::_exit(code.into()) };
     }
     assert!(child > 0, "no process: {}", std::io::Error::last_os_error());
@@ -43,7 +43,7 @@ pub(crate) fn in_a_fork(work: impl FnOnce() -> u8) -> i32 {
     code_of(fork(work))
 }
 
-/// The number of the first check that failed, from 1 on; 0 if all hold.
+/// Returns the number of the first check that failed, from 1 on; 0 if all hold.
 pub(crate) fn first_failure(checks: &[bool]) -> u8 {
     checks.iter().position(|&holds| !holds).map_or(0, |index| index as u8 + 1)
 }
@@ -82,7 +82,7 @@ pub(crate) fn fork_beside_threads(code: i32, work: impl FnMut() + Clone + Send, 
     beside(works, || (0..40).for_each(|_| assert_eq!(in_a_fork(&child), code)));
 }
 
-/// The value of an environment variable. Allocates nothing. Must be called before other threads can change the environment.
+/// Returns the value of an environment variable. Allocates nothing. Must be called before other threads can change the environment.
 pub(crate) fn variable(name: &CStr) -> Option<&'static str> {
     // SAFETY: `name` is a C string.
     let value = unsafe { libc::getenv(name.as_ptr()) };
@@ -97,7 +97,7 @@ pub(crate) fn handle(signal: c_int, handler: extern "C" fn(c_int), flags: c_int)
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = flags;
-    // SAFETY: a valid action. The test answers for its handler.
+    // SAFETY: a valid action. The test ensures that its handler is safe to run.
     unsafe { libc::sigaction(signal, &raw const action, null_mut()) == 0 }
 }
 
@@ -119,18 +119,18 @@ pub(crate) fn join_thread(thread: libc::pthread_t) {
     assert_eq!(unsafe { libc::pthread_join(thread, null_mut()) }, 0);
 }
 
-/// The directories in `/proc` of all tasks (threads) of this process.
+/// Returns the directories in `/proc` of all tasks (threads) of this process.
 pub(crate) fn tasks() -> Vec<PathBuf> {
     fs::read_dir("/proc/self/task").expect("Linux has it").map(|task| task.expect("an entry").path()).collect()
 }
 
-/// The tasks of the allocator, which it names `zk-alloc...`.
+/// Returns the tasks of the allocator, which it names `zk-alloc...`.
 pub(crate) fn ours() -> Vec<PathBuf> {
     let is_ours = |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("zk-alloc"));
     tasks().into_iter().filter(is_ours).collect()
 }
 
-/// Whether `holds` returns `true` within 20 seconds. It is called every few milliseconds.
+/// Returns whether `holds` returns `true` within 20 seconds. It is called every few milliseconds.
 pub(crate) fn soon(mut holds: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     while !holds() {
@@ -142,8 +142,8 @@ pub(crate) fn soon(mut holds: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Whether the allocator has `count` tasks, now or soon. A new thread takes a moment to name itself, and the kernel lists a joined thread a
-/// little longer.
+/// Returns whether the allocator has `count` tasks, now or soon. A new thread takes a moment to name itself, and the kernel lists a joined
+/// thread a little longer.
 pub(crate) fn are_ours(count: usize) -> bool {
     soon(|| ours().len() == count)
 }
@@ -160,7 +160,7 @@ fn limit_of(resource: Resource) -> libc::rlimit {
     limit
 }
 
-/// The number of bytes that this process may lock.
+/// Returns the number of bytes that this process may lock.
 pub(crate) fn lockable_bytes() -> u64 {
     limit_of(libc::RLIMIT_MEMLOCK).rlim_cur
 }

@@ -78,7 +78,7 @@ pub(crate) fn refuse(calls: &[c_long], answer: Answer) -> bool {
     install(&mut program[..5 + calls.len()], libc::SECCOMP_FILTER_FLAG_TSYNC)
 }
 
-/// The error of a call whose arguments are all invalid; 0 if it succeeds.
+/// Returns the error of a call whose arguments are all invalid; 0 if it succeeds.
 pub(crate) fn error_of(call: c_long) -> i32 {
     // SAFETY: the call has no effect, because all arguments are invalid.
     if unsafe { libc::syscall(call, -1, -1, -1, -1, -1, -1) } != -1 {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// The library, built like this test: cargo builds none for the tests of a package whose only library is a cdylib.
+/// Returns the library, built like this test: cargo builds none for the tests of a package whose only library is a cdylib.
 /// `ZK_ALLOC_TEST_LIBRARY` names another one, such as that of `cargo make dist`.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
@@ -119,7 +119,7 @@ pub(crate) fn path_of(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// Whether a program exists. Prints a line if it does not, because a test that needs the program then checks nothing.
+/// Returns whether a program exists. Prints a line if it does not, because a test that needs the program then checks nothing.
 pub(crate) fn has(program: &str) -> bool {
     let is_there = path_of(program).is_some();
     if !is_there {

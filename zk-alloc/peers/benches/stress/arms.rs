@@ -1,4 +1,5 @@
-//! The allocators, as values. Blocks from the one under test, written when they are allocated and checked when they are freed.
+//! The allocators as values, and blocks from the allocator under test. A block is written when it is allocated, and checked when it is
+//! freed.
 //!
 //! Word `i` of a block holds the block's key, which no other block has, xor `i`. So the run fails on memory that was
 //! handed out twice, moved wrongly, not zeroed, or not aligned.
@@ -19,7 +20,7 @@ pub(crate) struct Arm {
     pub(crate) allocator: Allocator,
 }
 
-/// Every time is divided by this arm's. It takes part in every run.
+/// The baseline: all times are shown relative to this arm's. Every run includes it.
 pub(crate) const BASELINE: &str = "glibc";
 
 /// The arm that is compared with its peers.
@@ -33,14 +34,13 @@ pub(crate) static ARMS: [Arm; 5] = [
     Arm { name: OURS, allocator: &RESIDENT },
 ];
 
-/// In no list: only the quick run of `--test` uses it, and demands that it fails, because a check that never fails checks
-/// nothing.
+/// An arm that is in no list. Only the quick run of `--test` uses it, and requires it to fail, to show that the checks find damage.
 pub(crate) static BROKEN: Arm = Arm { name: "broken", allocator: &Broken };
 
 /// An allocator that hands out the same memory again and again, while it is in use.
 struct Broken;
 
-/// As long as the longest block of the pattern `lifetimes`.
+/// The memory that [`Broken`] hands out, as long as the longest block of the pattern `lifetimes`.
 static MEMORY: [AtomicU64; 4096] = [const { AtomicU64::new(0) }; 4096];
 
 // SAFETY: this breaks the contract of `GlobalAlloc` on purpose: blocks overlap. Each block is still memory of the
@@ -66,7 +66,7 @@ pub(crate) enum Touch {
     Ends,
     /// One word of each page, and the last word.
     Pages,
-    /// All words. One word of each page, and the last word, are checked.
+    /// All words. Only one word of each page, and the last word, are checked.
     Whole,
 }
 
@@ -75,12 +75,12 @@ pub(crate) enum Touch {
 pub(crate) struct Heap(pub(crate) Allocator);
 
 impl Heap {
-    /// A block of `bytes`, which is not 0, rounded up to whole words.
+    /// Allocates a block of `bytes`, rounded up to whole words. `bytes` must not be 0.
     pub(crate) fn block(self, bytes: usize, touch: Touch) -> Block {
         self.aligned(bytes, WORD_BYTES, touch)
     }
 
-    /// A block at a multiple of `align`, a power of two.
+    /// Allocates a block at a multiple of `align`, a power of two.
     pub(crate) fn aligned(self, bytes: usize, align: usize, touch: Touch) -> Block {
         let memory = Memory::untouched(self.0, bytes.next_multiple_of(WORD_BYTES), align);
         if !memory.address().is_multiple_of(align) {
@@ -89,7 +89,7 @@ impl Heap {
         Block::new(memory, touch)
     }
 
-    /// A block of zeroes, which are checked where the block is written.
+    /// Allocates a zeroed block. Checks that each word is zero before it writes the word.
     pub(crate) fn zeroed(self, bytes: usize, touch: Touch) -> Block {
         let memory = Memory::zeroed(self.0, bytes.next_multiple_of(WORD_BYTES));
         visit(memory.size() / WORD_BYTES, touch, |index| {
@@ -103,7 +103,8 @@ impl Heap {
     }
 }
 
-/// Calls `each` with the indices of the words that `touch` writes in `words` words, or of the words to check if it writes all.
+/// Calls `each` with the index of each word that `touch` writes in a block of `words` words. For [`Touch::Whole`], these are the words to
+/// check.
 fn visit(words: usize, touch: Touch, mut each: impl FnMut(usize)) {
     let step = match touch {
         Touch::First => return each(0),
@@ -136,7 +137,7 @@ impl Block {
         self.bytes() / WORD_BYTES
     }
 
-    /// Grows a block that is written whole by `realloc`, as `Vec` does. Its contents are checked before and after.
+    /// Grows a block by `realloc`, as `Vec` does. The block must be written whole. Its contents are checked before and after.
     pub(crate) fn grow(&mut self, bytes: usize) {
         assert!(self.touch == Touch::Whole, "only what is written whole has contents to keep");
         let old_words = self.words();
@@ -148,7 +149,7 @@ impl Block {
         self.write_from(old_words);
     }
 
-    /// Writes the first and the last word `times` times, as a working owner does.
+    /// Writes the first and the last word `times` times, as a program that uses the block does.
     pub(crate) fn rewrite(&self, times: usize) {
         for _ in 0..times {
             for index in [0, self.words() - 1] {
@@ -193,8 +194,8 @@ impl fmt::Display for Block {
     }
 }
 
-/// A key that no other block of the process has: the thread's number in the upper part, its count in the lower part. An
-/// odd factor spreads it, so that neighbours' keys differ by more than word indices do.
+/// Returns a key that no other block of the process has: the thread's number in the upper part, its count in the lower part. An odd factor
+/// spreads it, so that neighbours' keys differ by more than word indices do.
 fn fresh_key() -> u64 {
     static THREADS: AtomicU64 = AtomicU64::new(1);
     thread_local! {

@@ -4,12 +4,11 @@
 //! Each allocator is called as a `GlobalAlloc` value, and none is installed, so one binary holds them all. Each run of
 //! a pattern has a process of its own (this binary again, with hidden arguments), so that its peak is its own.
 //!
-//! The figures do not include the bookkeeping of the patterns and of the standard library's threads, which goes through
-//! glibc in every arm. Every call goes through a virtual function. Both cost every arm the same, except that glibc
-//! finds the bookkeeping in its heap.
+//! The figures do not include the bookkeeping of the patterns and of the standard library's threads, which goes through glibc in every arm.
+//! Every call goes through a virtual function. Both cost every arm the same, except that the bookkeeping lies in glibc's own heap.
 //!
-//! In each round, every arm runs every pattern. The arms of a pattern run one after the other in random order, so a round's ratios share the
-//! state of the machine.
+//! In each round, every arm runs every pattern. The arms of a pattern run one after the other in random order, so the machine's state is
+//! similar for all times that a ratio compares.
 #![allow(unsafe_code, reason = "calls alarm(2)")]
 
 mod arms;
@@ -100,21 +99,21 @@ struct Options {
 }
 
 impl Options {
-    /// The selected patterns, in the order of the list.
+    /// Returns the selected patterns, in the order of the list.
     fn patterns(&self) -> Vec<&'static Pattern> {
         let filter = self.filter.as_deref().unwrap_or_default();
         let wanted = |name: &str| self.patterns.is_empty() || self.patterns.iter().any(|asked| asked == name);
         PATTERNS.iter().filter(|pattern| wanted(pattern.name) && pattern.name.contains(filter)).collect()
     }
 
-    /// The selected arms, in the order of the list. A table also includes the baseline.
+    /// Returns the selected arms, in the order of the list. A table also includes the baseline.
     fn arms(&self) -> Vec<&'static Arm> {
         let is_asked = |arm: &&Arm| self.arms.iter().any(|asked| asked == arm.name);
         let is_wanted = |arm: &&Arm| self.arms.is_empty() || is_asked(arm) || (arm.name == BASELINE && !self.child);
         ARMS.iter().filter(is_wanted).chain(Some(&BROKEN).filter(is_asked)).collect()
     }
 
-    /// Whether figures are measured: false in tests.
+    /// Returns whether figures are measured: `false` in tests.
     fn measures(&self) -> bool {
         self.bench && !self.test
     }
@@ -125,13 +124,13 @@ impl Options {
     }
 }
 
-/// The names that `--arms` accepts, including a hidden one.
+/// Returns the names that `--arms` accepts, including a hidden one.
 fn arm_names() -> PossibleValuesParser {
     let names = ARMS.iter().map(|arm| PossibleValue::new(arm.name));
     PossibleValuesParser::new(names.chain([PossibleValue::new(BROKEN.name).hide(true)]))
 }
 
-/// The list of arms and patterns.
+/// Returns the list of arms and patterns.
 fn listing() -> String {
     let names = ARMS.iter().map(|arm| arm.name).collect::<Vec<_>>().join(", ");
     let mut text = format!("arms: {names}\n");
@@ -230,14 +229,14 @@ struct Sample {
 }
 
 impl Sample {
-    /// From the line that the child prints.
+    /// Parses the line that the child prints.
     fn from_line(line: &str) -> Option<Self> {
         let (wall_ns, peak_rss_bytes) = line.trim().split_once(' ')?;
         Some(Self { wall_ns: wall_ns.parse().ok()?, peak_rss_bytes: peak_rss_bytes.parse().ok()? })
     }
 }
 
-/// Runs the one pattern under the one arm that the hidden arguments name, and prints the sample: the process that [`run`] starts.
+/// The body of the process that [`run`] starts. Runs one pattern under one arm, as the hidden arguments say, and prints the sample.
 ///
 /// The peak comes from the kernel (`VmHWM` of /proc/self/status, reset before the pattern begins), minus the resident
 /// size at that time. Samples of `RssAnon` would leave out the few pages of code that a pattern loads, but would miss

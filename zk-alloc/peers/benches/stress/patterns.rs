@@ -1,8 +1,7 @@
-//! The requests of programs: functions that know a [`Heap`] and nothing about the arms.
+//! The patterns: functions that make the requests of programs. They use a [`Heap`], and do not depend on the arm.
 //!
-//! One run of a pattern takes 50 to 500 ms, and makes the same requests in each run of a seed. It also writes to its
-//! memory. The patterns of mimalloc-bench write lightly, as they do there; those of provers and of long lives write all
-//! of it.
+//! One run of a pattern takes 50 to 500 ms, and makes the same requests in each run of a seed. It also writes to its memory. The patterns
+//! of mimalloc-bench write little, as they do there; those of provers and of long-lived blocks write all of it.
 
 use std::ops::RangeInclusive;
 use std::sync::mpsc::sync_channel;
@@ -26,7 +25,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// This amount of work, or a hundredth of it.
+    /// Returns this amount of work, or a hundredth of it.
     fn work(&self, amount: usize) -> usize {
         if self.tiny { (amount / 100).max(2) } else { amount }
     }
@@ -127,7 +126,7 @@ fn replace(place: &mut Option<Block>, new: impl FnOnce() -> Block) {
     *place = Some(new());
 }
 
-/// The stream of one thread of a run.
+/// Returns the random numbers for one thread of a run.
 pub(crate) fn stream(seed: u64, thread: usize) -> Rng {
     Rng::with_seed(seed ^ (thread as u64 + 1).wrapping_mul(0xD6E8_FEB8_6659_FD93))
 }
@@ -147,13 +146,13 @@ fn refill(times: usize, blocks: usize, mut block: impl FnMut() -> Block) {
     }
 }
 
-/// Places without blocks.
+/// Returns this number of places without blocks.
 fn empty(places: usize) -> Vec<Option<Block>> {
     (0..places).map(|_| None).collect()
 }
 
-/// A random number in the range, with each power of two equally likely, because programs request small sizes more
-/// often than large ones.
+/// Returns a random number in the range, with each power of two equally likely, because programs request small sizes more often than large
+/// ones.
 fn log_within(random: &mut Rng, range: &RangeInclusive<usize>) -> usize {
     let doublings = (range.end() / range.start()).ilog2() as usize;
     let low = range.start() << random.usize(..doublings.max(1));
@@ -204,7 +203,7 @@ fn xmalloc(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, block
     let pairs = (plan.threads / 2).max(1);
     thread::scope(|scope| {
         for pair in 0..pairs {
-            // Bounded, as the queues of servers are. Its slots are allocated once, here.
+            // The channel is bounded, as the queues of servers are. Its slots are allocated once, here.
             let (sender, receiver) = sync_channel::<[Block; BATCH]>(8);
             let mut random = stream(plan.seed, pair);
             scope.spawn(move || {
@@ -221,13 +220,13 @@ fn xmalloc(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, block
     });
 }
 
-/// If the holder of a lock panicked, the blocks behind the lock are still valid.
+/// Locks a mutex. If an earlier holder panicked, the blocks behind the lock are still valid.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// mimalloc's test/test-stress.c: short lives, long lives, and blocks that threads swap through a common table, in
-/// rounds at whose end the threads end.
+/// mimalloc's test/test-stress.c: short-lived blocks, long-lived blocks, and blocks that threads swap through a common table. The threads
+/// end after each round.
 fn mstress(heap: Heap, plan: &Plan) {
     let table: Vec<Mutex<Option<Block>>> = (0..1000).map(|_| Mutex::new(None)).collect();
     for round in 0..5 {
@@ -280,8 +279,7 @@ fn rptest(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, loops:
             if turn % 2 == 1 {
                 let half = alive.iter_mut().skip(random.usize(..2)).step_by(2).filter_map(Option::take);
                 lock(neighbour).extend(half);
-                // Without it, the inbox of a thread that does not run would fill up, and the scheduler would
-                // determine the peak.
+                // Without this barrier, the inbox of a thread that does not run would fill up, and the scheduler would determine the peak.
                 handed.wait();
                 mem::swap(&mut foreign, &mut *lock(inbox));
                 foreign.clear();
@@ -320,7 +318,7 @@ fn share_lines(heap: Heap, plan: &Plan, bytes: usize, passive: bool) {
     });
 }
 
-// Long-lived blocks among short-lived ones. The patterns look for memory that the few keep from the many.
+// Long-lived blocks among short-lived ones. The patterns show how much memory a few long-lived blocks keep from being reused.
 
 /// Repeatedly replaces a random block; all blocks together make 64 MiB.
 fn random_lifetimes(heap: Heap, plan: &Plan) {
@@ -368,7 +366,7 @@ fn bursts(heap: Heap, plan: &Plan, blocks: usize, sizes: RangeInclusive<usize>, 
     }
 }
 
-/// A table of one size is thinned out, then another thread builds one of another size.
+/// Thins out a table with blocks of one size. Then another thread builds a table with blocks of another size.
 fn survivors_16k_4k(heap: Heap, plan: &Plan) {
     let bytes = plan.work(128 * MIB);
     let old = survivors_of(heap, bytes, 16 * KIB, 8);
@@ -376,7 +374,7 @@ fn survivors_16k_4k(heap: Heap, plan: &Plan) {
     drop((old, new.join()));
 }
 
-/// As above, on the same thread. Neither size is whole pages.
+/// Like [`survivors_16k_4k`], but on the same thread. Neither size is a whole number of pages.
 fn survivors_2k_3000(heap: Heap, plan: &Plan) {
     let old = survivors_of(heap, plan.work(128 * MIB), 2 * KIB, 16);
     drop((old, fill(heap, plan.work(128 * MIB), 3_000)));
@@ -388,7 +386,7 @@ fn phases(heap: Heap, plan: &Plan) {
     drop(sizes.map(|size| survivors_of(heap, plan.work(32 * MIB), size, 64)).collect::<Vec<_>>());
 }
 
-/// Replaces a random one of 12,000 page runs. No run fits exactly into the place of another.
+/// Repeatedly replaces a random one of 12,000 page runs. No run fits exactly into the place of another.
 fn runs_random(heap: Heap, plan: &Plan) {
     let mut random = stream(plan.seed, 0);
     let sizes = 33 * KIB..=200 * KIB;
@@ -400,7 +398,7 @@ fn runs_random(heap: Heap, plan: &Plan) {
     }
 }
 
-/// `bytes` in blocks of one size, every byte written.
+/// Allocates `bytes` in blocks of one size, and writes every byte.
 fn fill(heap: Heap, bytes: usize, size: usize) -> Vec<Block> {
     (0..bytes / size).map(|_| heap.block(size, Touch::Whole)).collect()
 }
@@ -413,13 +411,13 @@ fn survivors_of(heap: Heap, bytes: usize, size: usize, nth: usize) -> Vec<Block>
     kept
 }
 
-// Threads that come and go, and threads that come and wait.
+// Short-lived threads, and idle threads.
 
-/// Small, so that the stacks hardly count.
+/// The size of a thread's stack, small so that the stacks hardly count.
 const STACK_BYTES: usize = 64 * KIB;
 
-/// Threads allocate 16 blocks, free half of them, and leave the other half to the main thread. Memory that an allocator
-/// caches for a thread must return when the thread ends, and not before its blocks are free.
+/// Threads allocate 16 blocks, free half of them, and leave the other half to the main thread. When a thread ends, an allocator must
+/// release the memory that it cached for the thread, but not the live blocks.
 fn thread_churn(heap: Heap, plan: &Plan) {
     let sizes = KIB..=32 * KIB;
     let waves = plan.work(4000) / plan.threads;
@@ -432,7 +430,7 @@ fn thread_churn(heap: Heap, plan: &Plan) {
                 let short = move || {
                     for _ in 0..8 {
                         let own = heap.block(log_within(&mut random, sizes), Touch::Whole);
-                        // There is room for all of them; the main thread reads when the wave has ended.
+                        // The channel has room for all blocks. The main thread receives them when the wave has ended.
                         let _ = sender.send(heap.block(log_within(&mut random, sizes), Touch::Whole));
                         drop(own);
                     }
@@ -445,7 +443,7 @@ fn thread_churn(heap: Heap, plan: &Plan) {
     }
 }
 
-/// The cost of a thread that allocated once. Pools of servers and runtimes have hundreds of them.
+/// Starts threads that allocate once and then wait. Servers and runtimes have pools of hundreds of such threads.
 fn idle_threads(heap: Heap, plan: &Plan) {
     let threads = plan.work(1000);
     let all_have = Barrier::new(threads);
@@ -488,8 +486,8 @@ fn aligned(heap: Heap, plan: &Plan) {
     refill(plan.work(200), 500, || heap.aligned(2 * KIB, 32 * KIB, Touch::Whole));
 }
 
-/// Requests that fit none of the many free runs below. An allocator that searches all of them each time is slow here. Only
-/// the ends are written, because all of the blocks would take 1.3 GiB.
+/// Makes requests that fit none of the many free runs below them. An allocator that searches all of them each time is slow here. Only the
+/// ends are written, because all of the blocks would take 1.3 GiB.
 fn free_runs(heap: Heap, plan: &Plan) {
     let mut blocks: Vec<_> = (0..plan.work(40_000)).map(|_| Some(heap.block(33 * KIB, Touch::Ends))).collect();
     blocks.iter_mut().step_by(2).for_each(|block| *block = None);
@@ -501,29 +499,29 @@ fn free_runs(heap: Heap, plan: &Plan) {
 
 // The workloads for which zk-nalloc publishes figures: buffers of provers, repeatedly filled and freed.
 
-/// The number of bytes that each of these fills in total.
+/// The number of bytes that each of these patterns fills in total.
 const FILLED: usize = 1 << 30;
 
-/// One vector of field elements for each transform.
+/// Repeatedly fills one vector of field elements, as for one transform.
 fn fft(heap: Heap, plan: &Plan, bytes: usize) {
     let bytes = plan.work(bytes);
     refill(plan.work(FILLED) / bytes, 1, || heap.block(bytes, Touch::Whole));
 }
 
-/// Columns that are requested as zeroes and hardly used. An allocator that clears all of them does too much.
+/// Requests columns of zeroes that are hardly used. An allocator that clears all columns does too much.
 fn zeroed(heap: Heap, plan: &Plan) {
     let sizes = 256 * KIB..=16 * MIB;
     let mut random = stream(plan.seed, 0);
     refill(plan.work(20), 24, || heap.zeroed(log_within(&mut random, &sizes), Touch::First));
 }
 
-/// The buckets of a multi-scalar multiplication, one array for each window.
+/// Repeatedly fills the buckets of a multi-scalar multiplication, one array for each window.
 fn msm(heap: Heap, plan: &Plan) {
     let (bytes, windows) = (plan.work(6 * MIB), 16);
     refill(plan.work(FILLED) / (windows * bytes), windows, || heap.block(bytes, Touch::Whole));
 }
 
-/// A buffer for each thread, all at once.
+/// Repeatedly fills one buffer on each thread, all threads at once.
 fn fill_on_threads(heap: Heap, plan: &Plan, threads: usize) {
     let bytes = plan.work(64 * MIB);
     let times = (plan.work(FILLED) / (threads * bytes)).max(2);

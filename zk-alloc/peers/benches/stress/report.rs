@@ -10,10 +10,10 @@ use crate::patterns::Pattern;
 /// The memory that an arm may use, as a multiple of a peer's.
 const ALLOWED: f64 = 1.25;
 
-/// Differences of peaks that mean nothing: pages of code, and the kernel's counters, which are split.
+/// The noise in differences between peaks: pages of code, and the kernel's counters, which lag.
 const NOISE_BYTES: f64 = (1 << 20) as f64;
 
-/// Patterns are small or not, because an allocator may leave small sizes to another.
+/// The groups of patterns, by size, because an allocator may leave small sizes to another allocator.
 pub(crate) const GROUPS: [(bool, &str); 2] = [(false, "1 KiB and more"), (true, "below 1 KiB")];
 
 /// The results of a pattern. Arms are given by their index, and the first one is the baseline.
@@ -24,18 +24,18 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// The arm's times relative to another's, round by round, in ascending order.
+    /// Returns the arm's times relative to another's, round by round, in ascending order.
     fn times_by(&self, arm: usize, other: usize) -> Option<Vec<f64>> {
         let rounds = self.samples[arm].as_ref()?.iter().zip(self.samples[other].as_ref()?);
         Some(sorted(rounds.map(|(own, other)| own.wall_ns as f64 / other.wall_ns as f64)))
     }
 
-    /// The arm's time relative to the baseline's.
+    /// Returns the arm's time relative to the baseline's.
     fn time(&self, arm: usize) -> Option<f64> {
         self.times_by(arm, 0).map(|times| median(&times))
     }
 
-    /// The median of a figure of the arm's samples.
+    /// Returns the median of a figure of the arm's samples.
     fn median(&self, arm: usize, figure: impl Fn(&Sample) -> f64) -> Option<f64> {
         Some(median(&sorted(self.samples[arm].as_ref()?.iter().map(figure))))
     }
@@ -44,7 +44,7 @@ impl Row {
         self.median(arm, |sample| sample.peak_rss_bytes as f64)
     }
 
-    /// The cells of the table of all patterns.
+    /// Returns the cells of the table of all patterns.
     fn cells(&self) -> Vec<String> {
         let arms = 0..self.samples.len();
         let baseline_ms = self.median(0, |sample| sample.wall_ns as f64 / 1e6).unwrap_or_default();
@@ -81,7 +81,7 @@ fn mib(bytes: f64) -> String {
     format!("{:.1}", bytes / f64::from(1 << 20))
 }
 
-/// A row's cells of one quantity, with the smallest marked.
+/// Returns a row's cells of one quantity, with the smallest marked.
 fn cells(values: impl Iterator<Item = Option<f64>>, show: impl Fn(usize, f64) -> String) -> Vec<String> {
     let values: Vec<_> = values.collect();
     let best = values.iter().flatten().copied().reduce(f64::min);
@@ -100,14 +100,14 @@ fn table(head: Vec<String>, rows: impl Iterator<Item = Vec<String>>) -> String {
     table.trim_fmt()
 }
 
-/// The geometric mean of the arm's times, relative to the baseline's. `None` if the arm failed one of the patterns, because the mean of the
-/// others would flatter it.
+/// Returns the geometric mean of the arm's times, relative to the baseline's. Returns `None` if the arm failed one of the patterns, because
+/// the mean of the others would make the arm look better than it is.
 fn mean_time(rows: &[&Row], arm: usize) -> Option<f64> {
     let logs = rows.iter().map(|row| Some(row.time(arm)?.ln())).collect::<Option<Vec<_>>>()?;
     Some((logs.iter().sum::<f64>() / logs.len() as f64).exp())
 }
 
-/// The patterns in which zk-alloc breaks one of its three promises.
+/// Describes the patterns in which zk-alloc breaks one of its three promises.
 fn breaches(arms: &[&Arm], rows: &[Row], ours: usize) -> String {
     let peers = || (0..arms.len()).filter(|&arm| arm != ours);
     let mut lines = String::new();
@@ -149,7 +149,7 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-/// The median of sorted values, of which there is at least one.
+/// Returns the median of sorted values. There must be at least one.
 fn median(sorted: &[f64]) -> f64 {
     f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
 }
