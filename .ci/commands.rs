@@ -23,7 +23,7 @@ fn main() -> ExitCode {
             continue;
         }
         commands.extend(commands_of(text).into_iter().map(|(line, command)| (format!("{page}:{line}"), command)));
-        // Its blocks of Rust are copies of the sources.
+        // Its blocks of Rust must be copies of the sources.
         if page == "CONTRIBUTING.md" {
             let flat = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
             let sources = flat(&names.all(is_source));
@@ -99,7 +99,7 @@ fn commands_of(text: &str) -> Vec<(usize, String)> {
     commands.filter(|(_, text)| is_command(text)).collect()
 }
 
-/// Returns the variables of zk-alloc that a line names. A name that ends in `_` stands for several variables.
+/// Returns the variables of zk-alloc that a line names. A name that ends in `_` is a prefix of several variables.
 fn variables(line: &str) -> Vec<&str> {
     let starts = line.match_indices("ZK_ALLOC_").map(|(at, _)| &line[at..]);
     let names = starts.filter_map(|rest| rest.split(|c: char| !c.is_ascii_uppercase() && c != '_').next());
@@ -261,7 +261,7 @@ impl Names {
                     self.has(|file| file.ends_with("Cargo.toml"), &format!("\nname = \"{name}\"\n"))
                 }
                 "--test" => self.has_target("tests", name),
-                // A part of the tests' names.
+                // This word is a filter: a part of the tests' names.
                 _ if index > 0 && words[index - 1] == "--test" && is_name(name) => {
                     if !self.is_filter(name) {
                         faults.push(format!("no test has {name} in its name"));
@@ -290,7 +290,7 @@ impl Names {
         faults
     }
 
-    /// Returns whether a package has a target of this name; a star stands for the rest of it.
+    /// Returns whether a package has a target of this name, in which a star matches any characters.
     fn has_target(&self, folder: &str, name: &str) -> bool {
         let targets = self.0.keys().filter_map(|file| file.split(&format!("/{folder}/")).nth(1));
         let mut names = targets.filter_map(|target| target.split('/').next()?.split('.').next());

@@ -128,7 +128,7 @@ fn check(moment: &str) {
             (MOMENT, moment),
             (MODE, mode),
             ("ZK_ALLOC_MIN_BYTES", min_bytes),
-            // For the moment in which a panic prints its backtrace.
+            // Turns on backtraces for the moment in which a panic prints its backtrace.
             ("RUST_BACKTRACE", "1"),
             ("ZK_ALLOC_TRACE_ESCAPED", if moment.contains("backtrace") { "1" } else { "0" }),
         ];
@@ -227,7 +227,7 @@ tests! {
     /// The process made its first request long ago, but the thread makes its first one now. Memory that the thread's cache needs must not
     /// come from `malloc`.
     in_a_thread_that_finds_no_memory_left, 10;
-    /// The allocator reads its settings while another thread moves the list of variables elsewhere.
+    /// The allocator reads its settings while another thread moves the list of environment variables to another address.
     while_the_environment_changes, 40;
     /// The thread's own state is being torn down, or is gone. Memory that such a thread got is not lost when the thread ends.
     in_the_destructors_of_threads, 4;
@@ -317,8 +317,7 @@ extern "C" fn set_variables_for_ever(_: *mut c_void) -> *mut c_void {
     const VALUES: [&str; 2] = ["", "a value that is longer than the one before it"];
     for round in 0usize.. {
         let name = NAMES[round % NAMES.len()];
-        // SAFETY: all code reads the environment only through the standard library. For the allocator, this test checks
-        // that.
+        // SAFETY: all code reads the environment only through the standard library. This test checks that the allocator reads it safely.
         unsafe {
             match round % 24 {
                 0..8 => std::env::remove_var(name),

@@ -67,8 +67,8 @@ fn go_on() {
     }
 }
 
-/// The thread that used the plugin closes it, goes on, and loads it again. Then threads that used it end after it was closed. A thread that ends
-/// calls code of the plugin: the destructor of the key that returns the thread's cache.
+/// The thread that used the plugin closes it, continues to run, and loads it again. Then threads that used the plugin end after it was
+/// closed. A thread that ends calls code of the plugin: the destructor of the key that returns the thread's cache.
 fn use_and_close() {
     for _ in 0..2 {
         let plugin = Loaded::load();

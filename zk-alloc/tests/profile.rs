@@ -147,7 +147,7 @@ fn with_a_mean_of_one_byte_every_request_counts_once() {
     let before = stats().live_bytes;
     profile::start(1);
     let mut grown = black_box(Vec::<u8>::with_capacity(64 << 10));
-    // The harness allocates a little.
+    // The test harness also allocates a little.
     let large = || {
         let sites = profile::snapshot().sites.into_iter().map(|site| (site.live.allocations, site.live.bytes as usize));
         sites.filter(|&(_, bytes)| bytes >= 64 << 10).collect::<Vec<_>>()

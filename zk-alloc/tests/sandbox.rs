@@ -31,7 +31,7 @@ static ALLOC: ZkAllocator = ZkAllocator;
 /// Threads with caches work, and `release()` takes memory from all of them, while `begin` refuses these calls.
 fn work_without(calls: &[c_long], error: c_int, begin: impl FnOnce() -> bool) {
     set_retain(Retain::Bytes(0));
-    // Each thread lives once, because a refused clone starts no other.
+    // Each thread lives until the test ends, because no new thread can start while clone is refused.
     let heap = Box::leak(Box::new(Heap::new(ZkAllocator, true)));
     let volume = Volume { seed: 1, ops: 120_000, ops_per_life: 30_000, ops_per_settling: 200, at_rest: None };
     thread::scope(|scope| {
@@ -138,7 +138,7 @@ const REFUSED: [(&str, &[c_long], bool); 6] = [
     ("membarrier", &[libc::SYS_membarrier], false),
     // Memory keeps its contents after a purge, and is not wiped in a forked child.
     ("madvise", &[libc::SYS_madvise], false),
-    // Growth has to copy.
+    // Without this call, growth has to copy.
     ("mremap", &[libc::SYS_mremap], false),
     // The arena can't find out whether clearing memory or purging it is cheaper.
     ("mincore", &[libc::SYS_mincore], false),
@@ -163,7 +163,7 @@ fn memory_keeps_its_contents_when_calls_are_refused() {
                 unsafe { command.pre_exec(before_exec) };
             };
             let begin = || at_start || refuse(calls, Answer::Errno(error));
-            // The variable has no effect. A failure prints it.
+            // The variable has no effect, except that a failure prints it.
             let ended = child_as(&[("REFUSED", name)], prepare, || work_without(calls, error, begin));
             ended.iter().for_each(Ended::assert_passed);
         }
@@ -185,7 +185,7 @@ fn the_hole_of_a_refused_move_is_not_handed_out() {
     let refusals = stats().refusals;
     let others: Vec<_> = limited(libc::RLIMIT_AS, 1, || {
         words.reserve_exact(words.len());
-        // One of these requests would get the hole, wherever it is.
+        // One of these requests would get the hole, no matter where it is.
         (0..8u8).map(|number| vec![number + 1; 16 * MIB]).collect()
     });
     assert_patterned(&words, 5);

@@ -50,10 +50,10 @@ struct Request {
 type Held<'a> = (Range<usize>, Box<dyn Fn() + 'a>);
 
 #[track_caller]
-fn assert_zeroed<T>(room: &[MaybeUninit<T>]) {
+fn assert_zeroed<T>(array: &[MaybeUninit<T>]) {
     // SAFETY: the scratch promises that every byte is zero, and so initialised.
     #[allow(unsafe_code, reason = "looks at each byte")]
-    let bytes = unsafe { std::slice::from_raw_parts(room.as_ptr().cast::<u8>(), size_of_val(room)) };
+    let bytes = unsafe { std::slice::from_raw_parts(array.as_ptr().cast::<u8>(), size_of_val(array)) };
     assert!(bytes.iter().all(|&byte| byte == 0), "not zeroed at {:?}", bytes.iter().position(|&byte| byte != 0));
 }
 
@@ -79,10 +79,10 @@ fn serve<'a, T: Copy + PartialEq + Debug + 'a>(
         How::Value => scratch.try_alloc(make(seed, 0)).map(std::slice::from_mut),
         How::Init => scratch.try_alloc_array(len, |index| make(seed, index)),
         How::Copy => scratch.try_alloc_array_copy(&source()),
-        How::Uninit => scratch.try_alloc_array_uninit::<T>(len).map(|room| room.write_copy_of_slice(&source())),
-        How::Zeroed => scratch.try_alloc_array_zeroed::<T>(len).map(|room| {
-            assert_zeroed(room);
-            room.write_copy_of_slice(&source())
+        How::Uninit => scratch.try_alloc_array_uninit::<T>(len).map(|array| array.write_copy_of_slice(&source())),
+        How::Zeroed => scratch.try_alloc_array_zeroed::<T>(len).map(|array| {
+            assert_zeroed(array);
+            array.write_copy_of_slice(&source())
         }),
     };
     assert_eq!(scratch.used_bytes(), *used);
@@ -181,7 +181,7 @@ fn extreme_sizes_and_alignments_are_served_or_refused() {
     let scratch = Scratch::with_capacity(256 << 10);
     scratch.alloc(1u8);
     assert!((&raw const *scratch.alloc(Aligned)).addr().is_multiple_of(65536));
-    // Left uninitialised, because a loop of that length ends only if the compiler removes it.
+    // The array stays uninitialised, because a loop of that length ends only if the compiler removes it.
     assert_eq!(scratch.alloc_array_uninit::<()>(usize::MAX).len(), usize::MAX);
     assert_eq!(scratch.alloc_array(3, |_| Aligned).len(), 3);
     assert_eq!(scratch.alloc_array_zeroed::<[u64; 0]>(usize::MAX / 2).len(), usize::MAX / 2);
@@ -422,7 +422,7 @@ mod secret {
         }
     }
 
-    /// The kernel may refuse any protection, and the buffer then says that it lacks it. Its answer must match the kernel's
+    /// The kernel may refuse any protection, and the buffer then reports that it lacks the protection. Its answer must match the kernel's
     /// report.
     #[test]
     fn the_kernel_locks_a_secret_and_leaves_it_out_of_dumps_and_children() {
@@ -430,7 +430,7 @@ mod secret {
         let map = map_of(address(&secret)).unwrap();
         assert_eq!(map.access, "rw-p");
         assert_eq!(map.has("lo"), secret.is_locked(), "{map:?}");
-        // All tests of this binary together lock less than that.
+        // All tests of this binary together lock less than 1 MiB.
         assert!(secret.is_locked() || lockable_bytes() < 1 << 20, "{map:?}");
         assert!(map.has("dd") && secret.is_left_out_of_dumps(), "{map:?}");
         assert!(map.has("wf") && secret.is_wiped_on_fork(), "{map:?}");
@@ -443,7 +443,7 @@ mod secret {
     #[test]
     fn a_dropped_buffer_is_no_longer_mapped() {
         alone!();
-        // In a process of its own, so that no other thread maps memory there.
+        // Runs in a process of its own, so that no other thread maps memory there.
         let secret = SecretBuf::from_slice(&[0xA5; 5 * PAGE_BYTES]);
         let start = address(&secret);
         assert!(map_of(start).is_some());

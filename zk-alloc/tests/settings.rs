@@ -61,8 +61,8 @@ fn reported(names: &[&str], value: impl AsRef<OsStr>) -> Option<Ended> {
 }
 
 /// Settings are read when the first phase begins, in the middle of the program. An invalid value must not stop the program, and must not be
-/// taken for another value. One warning must name it, however long it is, with the default. src/config/tests.rs tries more values and all
-/// variables.
+/// taken for another value. One warning must name the value, no matter how long it is, and the default. src/config/tests.rs tries more
+/// values and all variables.
 #[test]
 fn a_warning_names_an_invalid_value_and_the_default_used_instead() {
     let not_utf8 = OsString::from_vec(b"4\xFF\xFE96".to_vec());
@@ -294,7 +294,7 @@ fn a_phase_before_the_first_request_opens_no_arena() {
     assert_eq!(in_force().retain_bytes.origin, Origin::Program);
 }
 
-/// Two allocators of a process share one arena. Its settings do not change after the first request.
+/// Two allocators of a process share one arena. The arena's settings do not change after the first request.
 #[test]
 fn the_settings_of_the_first_allocator_stay_in_force() {
     alone!();

@@ -37,7 +37,7 @@ pub unsafe fn pin(bytes: usize, device: usize) -> Result<Pinned, NotPinned<CudaE
     let registering = context.clone();
     let register = move |at: *mut u8, len| {
         registering.bind_to_thread()?;
-        // SAFETY: the memory belongs to the range, which stays mapped until it is unregistered. The call accepts this flag.
+        // SAFETY: the memory belongs to the range, which stays mapped until it is unregistered. cuMemHostRegister accepts this flag.
         unsafe { sys::cuMemHostRegister_v2(at.cast(), len, sys::CU_MEMHOSTREGISTER_PORTABLE) }.result()?;
         Ok(())
     };

@@ -35,7 +35,7 @@ pub fn init() -> bool {
 pub trait Circuit<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: usize> {
     /// Returns the part that only the prover needs.
     fn prover_only(&self) -> &ProverOnlyCircuitData<F, C, D>;
-    /// Returns the part that the verifier has too.
+    /// Returns the part that the prover and the verifier share.
     fn common(&self) -> &CommonCircuitData<F, D>;
 }
 

@@ -29,11 +29,11 @@ pub fn init() -> bool {
     cfg!(feature = "parallel") && zk_alloc::pool::build_global()
 }
 
-// With debug assertions on, the framework checks the trace against the AIR before it proves, and needs one more bound on `A` for that.
-// The framework's bound is chosen when the p3 crates are compiled, and ours when this crate is compiled. So if debug assertions are on
-// for `p3-uni-stark` and `p3-batch-stark`, they must be on for this crate. A profile sets them all at once. A profile that overrides
-// `debug-assertions` for the p3 crates alone must also name `zk-alloc-plonky3`, or this crate doesn't compile. (The reverse compiles,
-// and only requires an unused bound.)
+// With debug assertions on, the framework checks the trace against the AIR before it proves, and needs one more bound on `A` for that. The
+// framework's bound is chosen when the p3 crates are compiled, and ours when this crate is compiled. So if debug assertions are on for
+// `p3-uni-stark` and `p3-batch-stark`, they must be on for this crate. A profile sets debug assertions for all crates at once. A profile
+// that overrides `debug-assertions` for the p3 crates alone must also name `zk-alloc-plonky3`, or this crate doesn't compile. (The reverse
+// compiles, and only requires an unused bound.)
 
 /// Wraps functions of the framework in a phase.
 macro_rules! in_phase {

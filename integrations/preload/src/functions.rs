@@ -214,7 +214,7 @@ pub(crate) unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: u
     let errno = unsafe { *libc::__errno_location() };
     let at = memalign(align, size);
     if at.is_null() {
-        // SAFETY: as above.
+        // SAFETY: this thread's own `errno`.
         unsafe { *libc::__errno_location() = errno };
         return libc::ENOMEM;
     }

@@ -1,4 +1,4 @@
-//! C++'s `operator new` and `operator delete`. Another library of the process may export them with its own `malloc`, as
+//! C++'s `operator new` and `operator delete`. Another library of the process may export its own versions, which use its own `malloc`, as
 //! libjemalloc does. Memory from its `new` must not reach our `free`.
 //!
 //! They work like those of libstdc++: each form calls the simpler one by name, and the simplest calls `malloc`, `aligned_alloc`
@@ -94,7 +94,7 @@ extern "C-unwind" fn new_with_align(size: usize, align: usize) -> *mut c_void {
 #[inline(never)]
 fn new_at_last(size: usize, align: usize) -> *mut c_void {
     type Handler = unsafe extern "C-unwind" fn();
-    // SAFETY: a function of this name has this type. Null is `None`.
+    // SAFETY: a function of this name has this type. A null pointer is `None`.
     let throw = unsafe { transmute::<*mut c_void, Option<extern "C-unwind" fn() -> !>>(thrower()) };
     let Some(throw) = throw else { no_library(size) };
     let get_handler = of_library(c"_ZSt15get_new_handlerv");

@@ -17,7 +17,7 @@ use crate::{glibc, profile, report, watched};
 /// The first request of this size or more opens the arena, unless `ZK_ALLOC_MIN_BYTES` is set. The many small programs that inherit the
 /// environment never make such a request, and pay nothing.
 const OPENING_BYTES: usize = 64 << 10;
-/// The arena also opens when the program has requested this many bytes in total, however small its requests are.
+/// The arena also opens when the program has requested this many bytes in total, no matter how small its requests are.
 const OPENING_SUM_BYTES: usize = 8 << 20;
 /// The smallest request that the open arena serves; 0 means that it serves all requests. Requests that are left to glibc
 /// take additional memory in glibc's heap (docs/preload.md).
@@ -133,13 +133,13 @@ pub(crate) fn answer_to_probe(size: usize) -> Option<*mut c_void> {
     })
 }
 
-/// Returns whether `malloc` is ours. It is not if the program brings its own, which comes before all libraries, or if `dlopen` loaded this
-/// library late. Comparing addresses does not show this: a program's address of `malloc` may be a stub in the program that leads to ours.
-/// Nor does a call by name from this file, which the linker may have bound to ours.
+/// Returns whether `malloc` is ours. It is not ours if the program brings its own, which comes before all libraries, or if `dlopen` loaded
+/// this library late. Comparing addresses does not show this: a program's address of `malloc` may be a stub in the program that leads to
+/// ours. Nor does a call by name from this file, which the linker may have bound to ours.
 fn arrives_here() -> bool {
     // SAFETY: a NUL-terminated name.
     let malloc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
-    // SAFETY: a function of this name has this type in every process. Null is `None`.
+    // SAFETY: a function of this name has this type in every process. A null pointer is `None`.
     let malloc = unsafe { transmute::<*mut c_void, Option<unsafe extern "C" fn(usize) -> *mut c_void>>(malloc) };
     let Some(malloc) = malloc else { return false };
     IS_PROBED.store(true, Ordering::Relaxed);
@@ -154,7 +154,7 @@ fn arrives_here() -> bool {
     // SAFETY: a NUL-terminated name.
     let free = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"free".as_ptr()) };
     if !free.is_null() {
-        // SAFETY: a function of this name has this type, and belongs to this `malloc`, whichever library has them.
+        // SAFETY: a function of this name has this type, and belongs to this `malloc`, no matter which library defines them.
         unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(free)(at) };
     }
     false

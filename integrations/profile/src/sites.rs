@@ -94,7 +94,7 @@ pub(crate) struct Call {
 /// A call site of the program. Once it has the names of functions, it lacks the allocator's own calls.
 #[derive(Debug)]
 pub(crate) struct Stack<C = Call> {
-    /// The innermost call first.
+    /// The calls, the innermost first.
     pub(crate) calls: Vec<C>,
     pub(crate) is_of_arena: bool,
     pub(crate) figures: Figures,
@@ -123,7 +123,7 @@ type Known = HashMap<usize, Arc<[Line]>>;
 /// way there; the outermost ones start the program or a thread.
 fn of_program(addresses: &[usize], known: &mut Known, look_up: &mut impl FnMut(usize) -> Vec<Line>) -> Vec<Call> {
     let mut look_up = |address| match look_up(address) {
-        // If nothing is known, the address stands for the function.
+        // If nothing is known about an address, the address itself is shown as the function.
         lines if lines.is_empty() => vec![Line::named(format!("{address:#x}"))],
         lines => lines,
     };
@@ -163,7 +163,7 @@ fn of_runtime(lines: &[&Line]) -> usize {
     if within == 0 { 0 } else { lines.len() - within }
 }
 
-/// An allocator's own calls take fewer lines than this.
+/// The number of innermost lines that may contain an allocator's own calls.
 const MAX_LINES: usize = 40;
 
 /// Returns whether a line is the entry of an allocator: a symbol such as `__rust_alloc`, a C function such as `malloc`, or a method of
@@ -239,7 +239,7 @@ impl<'a> Elsewhere<'a> {
         let mapping = self.mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&call));
         let Some(mapping) = mapping else { return Vec::new() };
         let name = Path::new(mapping.path).file_name().unwrap_or_default().to_string_lossy();
-        // The preload library.
+        // This is the preload library, so the frame is the allocator's own.
         if name.starts_with("libzk_alloc.so") {
             return vec![Line::named("zk_alloc::".into())];
         }

@@ -33,7 +33,7 @@ pub(crate) struct Recording {
     pub(crate) last: Reading,
     /// The number of phases that had begun when the recording began.
     pub(crate) phases_before: u64,
-    /// The spans, folded by name. The first is [`WHOLE`].
+    /// The spans, folded by name. The first node is [`WHOLE`].
     pub(crate) nodes: List<Node>,
     pub(crate) timeline: Timeline,
     pub(crate) threads: List<Thread>,

@@ -92,17 +92,17 @@ fn each_span_has_the_peak_within_it_and_its_parent_has_the_highest() {
 #[test]
 fn spans_of_one_name_are_folded_and_the_threads_told_apart() {
     let (_turn, memory, dispatch) = recorder();
-    let together = Barrier::new(2);
+    let barrier = Barrier::new(2);
     thread::scope(|scope| {
         for count in [2, 3] {
-            let (dispatch, together) = (&dispatch, &together);
+            let (dispatch, barrier) = (&dispatch, &barrier);
             let work = move || {
                 dispatcher::with_default(dispatch, || {
                     let _hash = info_span!("hash").entered();
-                    together.wait();
+                    barrier.wait();
                     drop(mib(count));
                     thread::sleep(std::time::Duration::from_millis(20));
-                    together.wait();
+                    barrier.wait();
                 });
             };
             thread::Builder::new().name(format!("worker {count}")).spawn_scoped(scope, work).unwrap();

@@ -1,5 +1,5 @@
-//! A fork copies the arena while other threads are changing it. A vforked child runs on the memory of its parent, in place of the
-//! calling thread, while the parent's other threads go on.
+//! A fork copies the arena while other threads are changing it. A vforked child runs on the memory of its parent, in place of the calling
+//! thread, while the parent's other threads continue to run.
 
 use std::ffi::{c_int, c_void};
 use std::hint::black_box;

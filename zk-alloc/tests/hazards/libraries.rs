@@ -139,7 +139,7 @@ fn pools_built_in_one_phase_work_in_the_nine_after_it() {
         });
     }
     assert!(stats().slab_allocations >= 2 * 9 * 2_000, "{}", stats());
-    // One pool ends outside of phases, the other in a phase.
+    // One pool ends outside of phases, and the other in a phase.
     let [small, large] = pools;
     drop(small);
     phase(|| drop(large));

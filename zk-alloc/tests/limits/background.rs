@@ -25,7 +25,7 @@ fn work(allocator: Allocator) {
     drop(black_box((of(1, MAX_BYTES / 2), of(64, MAX_BYTES / 4 / 64), of(4_000, MAX_BYTES / 4 / 4_000))));
 }
 
-/// Calls `each_time` again and again until at most `bytes` are resident. Returns whether that happened.
+/// Calls `each_time` repeatedly until at most `bytes` are resident. Returns whether that happened.
 fn shrinks_to(bytes: usize, mut each_time: impl FnMut()) -> bool {
     soon(|| {
         each_time();
@@ -67,8 +67,8 @@ fn by_default_the_allocator_starts_no_thread() {
     assert_alone("when asked to release");
 }
 
-/// Runs [`work`] in a process of its own, in phases or without, and fails unless the process then shrinks while it calls `each_time` again and
-/// again. Its background thread purges, or its own threads do on the slow paths of their requests.
+/// Runs [`work`] in a process of its own, in phases or without, and fails unless the process then shrinks while it calls `each_time`
+/// repeatedly. Its background thread purges, or its own threads do on the slow paths of their requests.
 #[track_caller]
 fn assert_shrinks(is_in_phases: bool, has_thread: bool, each_time: fn()) {
     in_its_own_process(&[SHORT], || {

@@ -74,7 +74,7 @@ fn slabs_short_runs_and_long_runs_reuse_each_others_memory() {
     });
     in_a_phase(|| {
         drop(run(16 * MIB));
-        // The vector that holds the short runs lies in a slab. It is written here, because its pages may be fresh.
+        // The vector that holds the short runs lies in a slab. The test writes it here, because its pages may be fresh.
         let mut many = vec![Vec::new(); 8 * MIB / (40 * KIB)];
         assert_fresh(0, || many.iter_mut().for_each(|short| *short = run(40 * KIB)));
         drop(many);

@@ -3,7 +3,7 @@
 //! setting that changes it.
 //!
 //! In small pages, memory that the program does not touch is not resident. A kernel with pages of more than 4 KiB purges, protects and
-//! zeroes whole pages. If the arena's pages were smaller, that would be more than the arena asked for.
+//! zeroes whole pages, which is more than the arena asks for if its own pages are smaller.
 
 use std::env;
 use std::hint::black_box;
@@ -127,7 +127,7 @@ fn khugepaged_does_not_bring_back_purged_memory() {
     where_the_kernel_makes_huge_pages(|| {
         let mut blocks: Vec<_> = (0..64 * KIB).map(|_| Block::written(&RESIDENT, KIB)).collect();
         let region = Region::new();
-        // One block in every second or third slab of 16 KiB.
+        // Keeps one block in every second or third slab of 16 KiB.
         keep_every(40, &mut blocks);
         release();
         let others: Vec<_> = (0..50_000).map(|_| Block::written(&RESIDENT, 700)).collect();

@@ -67,8 +67,8 @@ fn volume_of_a_resident_allocator_agrees_with_the_model() {
 /// The volume tests under the settings that change how the arena faults in, zeroes and purges memory.
 /// Whenever all threads wait, resident memory must match the kernel's figure.
 ///
-/// Settings are read once per process, so each list of them gets a process of its own. `ZK_ALLOC_SOAK_OPS` (each run here
-/// makes a two-hundredth of it) and `ZK_ALLOC_SOAK_SEED` are as above.
+/// Settings are read once per process, so each list of them gets a process of its own. `ZK_ALLOC_SOAK_OPS` (each run here makes a
+/// two-hundredth of it) and `ZK_ALLOC_SOAK_SEED` have the same meaning as above.
 #[cfg(target_os = "linux")]
 mod settings {
     use std::env;

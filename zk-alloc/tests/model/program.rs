@@ -10,8 +10,8 @@ use crate::heap::{Block, Heap};
 /// The largest live size: a program skips requests that would exceed it.
 pub(crate) const MAX_LIVE_BYTES: usize = 1 << 30;
 
-/// One step of a [`run`]. `which` selects a live block, modulo their number, or an open phase, modulo their number. So any phase may end, not
-/// only the newest. An absurd request asks for the largest size that a layout may have. It must be refused, and have no other effect. A step
+/// One step of a [`run`]. `which`, modulo the number of choices, selects a live block or an open phase. So any phase may end, not only the
+/// newest. An absurd request asks for the largest size that a layout may have. It must be refused, and have no other effect. A step
 /// `Elsewhere` runs on another thread, which ends at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Op {

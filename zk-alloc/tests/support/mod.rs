@@ -266,7 +266,7 @@ pub(crate) fn is_alone_with(all: &[Settings]) -> bool {
     is_here
 }
 
-/// Runs the rest of the function in a process of its own, with these settings or with each list of several.
+/// Runs the remaining code of the function in a process of its own, once with these settings, or once with each list of settings.
 macro_rules! alone {
     () => {
         alone!(each & [&[]])

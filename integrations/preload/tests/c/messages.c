@@ -70,7 +70,7 @@ PROGRAM(invalid) {
     return 0;
 }
 
-/* Reads memory that it freed, for tools that find that. */
+/* Reads memory that it freed, for tools that find such reads. */
 PROGRAM(reads_freed) {
     /* Opens the arena. */
     free(malloc(1 << 20));

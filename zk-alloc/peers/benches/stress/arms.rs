@@ -37,7 +37,7 @@ pub(crate) static ARMS: [Arm; 5] = [
 /// An arm that is in no list. Only the quick run of `--test` uses it, and requires it to fail, to show that the checks find damage.
 pub(crate) static BROKEN: Arm = Arm { name: "broken", allocator: &Broken };
 
-/// An allocator that hands out the same memory again and again, while it is in use.
+/// An allocator that hands out the same memory repeatedly, while it is in use.
 struct Broken;
 
 /// The memory that [`Broken`] hands out, as long as the longest block of the pattern `lifetimes`.

@@ -17,10 +17,10 @@ use crate::support::blocks::{KIB, MIB};
 /// The parameters of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
-    /// Threads of patterns without a fixed number.
+    /// The number of threads of patterns without a fixed number.
     pub(crate) threads: usize,
     pub(crate) seed: u64,
-    /// A hundredth of the work, to check that the pattern runs.
+    /// Whether to do only a hundredth of the work, to check that the pattern runs.
     pub(crate) tiny: bool,
 }
 
