@@ -14,7 +14,7 @@ use crate::profile;
 use crate::{accounts, background, escape, gate, observe, os, pinned, retain, tuning};
 
 /// An allocator for provers. While a [phase](crate::phase()) is open, the arena serves requests. A backing allocator serves requests
-/// outside of phases, and those that the arena can't serve. It is [`System`], unless the program sets another.
+/// outside of phases, and those that the arena can't serve. The backing allocator is [`System`], unless the program sets another.
 ///
 /// ```
 /// use zk_alloc::ZkAllocator;
@@ -44,16 +44,16 @@ pub enum Mode {
     /// While a phase is open.
     #[default]
     Scoped,
-    /// Always, without phases. Resident memory follows the peak live size of the last seconds ([`Retain::For`],
-    /// `ZK_ALLOC_RETAIN_FOR`). The program's threads purge the rest when they request memory. A process that goes fully idle requests
-    /// none, and needs the [background thread](crate::start_background_thread) to purge.
+    /// Always, without phases. Resident memory follows the peak live size of the last seconds ([`Retain::For`], `ZK_ALLOC_RETAIN_FOR`). The
+    /// program's threads purge free memory beyond that when they request memory. A fully idle process requests none, and needs the
+    /// [background thread](crate::start_background_thread) to purge.
     ///
     /// [`Retain::For`]: crate::Retain::For
     Resident,
 }
 
 impl ZkAllocator<System> {
-    /// An allocator that needs no phases. The arena always serves, and free memory is purged by time ([`Mode::Resident`]).
+    /// Returns an allocator that needs no phases. The arena always serves, and free memory is purged by time ([`Mode::Resident`]).
     ///
     /// ```
     /// use zk_alloc::ZkAllocator;
@@ -71,8 +71,8 @@ impl ZkAllocator<System> {
 }
 
 impl<A> ZkAllocator<A> {
-    /// The arena in front of `backing`. The backing allocator serves the requests that the arena does not: all outside of phases,
-    /// and any for which the arena gets no memory.
+    /// Puts the arena in front of `backing`. The backing allocator serves all requests outside of phases, and those for which the arena has
+    /// no memory.
     ///
     /// ```
     /// # use std::alloc::System as Jemalloc; // or use tikv_jemallocator::Jemalloc;
@@ -87,7 +87,7 @@ impl<A> ZkAllocator<A> {
         Self { backing, mode: Mode::Scoped, participants: Participants::All, settings: Settings::new() }
     }
 
-    /// The same allocator, in this mode.
+    /// Sets the mode.
     ///
     /// ```
     /// use zk_alloc::{Mode, ZkAllocator};
@@ -102,7 +102,7 @@ impl<A> ZkAllocator<A> {
         self
     }
 
-    /// The same allocator, with an arena that serves only these threads.
+    /// Sets the threads that the arena serves.
     ///
     /// ```
     /// use zk_alloc::{Participants, ZkAllocator};
@@ -117,7 +117,7 @@ impl<A> ZkAllocator<A> {
         self
     }
 
-    /// The same allocator, with these settings. The environment outweighs them. See [`Settings`].
+    /// Sets these settings. The environment overrides them. See [`Settings`].
     ///
     /// ```
     /// use zk_alloc::{Settings, ZkAllocator};
@@ -141,7 +141,7 @@ impl<A> ZkAllocator<A> {
 }
 
 impl<A: GlobalAlloc> ZkAllocator<A> {
-    /// A block from this thread's cache, if the arena serves all threads now. The caller tells the observers.
+    /// Takes a block from this thread's cache, if the arena serves all threads now. The caller tells the observers.
     #[inline(always)]
     fn try_cached(&self, layout: Layout) -> Option<NonNull<u8>> {
         let is_active =
@@ -150,8 +150,8 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         if is_plain { arena::alloc_cached(Class::of_usual(layout.size(), layout.align())?) } else { None }
     }
 
-    /// As [`GlobalAlloc::alloc`] or `alloc_zeroed`. This is a separate function, so that those two don't save registers that most
-    /// requests don't need.
+    /// Serves a request as [`GlobalAlloc::alloc`] or `alloc_zeroed` does. A separate function, so that these two save no registers on their
+    /// fast path.
     ///
     /// # Safety
     /// As for [`GlobalAlloc::alloc`].
@@ -173,7 +173,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         at
     }
 
-    /// As [`GlobalAlloc::dealloc`].
+    /// Frees memory as [`GlobalAlloc::dealloc`] does.
     ///
     /// # Safety
     /// As for [`GlobalAlloc::dealloc`].
@@ -211,12 +211,12 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
 
     /// Prepares glibc's malloc, once, before the arena serves its first request.
     ///
-    /// First, glibc trims its heap. Large buffers would have reused the free chunks there. From now on the arena serves large buffers,
-    /// so these chunks would stay resident without use.
+    /// First, this trims glibc's heap. So far, large buffers have reused the free chunks there. From now on the arena serves large buffers,
+    /// so these chunks would stay resident unused.
     ///
-    /// Then glibc serves and frees one large buffer. After it frees a mapped chunk, glibc keeps twice that size at the top of its
-    /// heap (`M_MMAP_THRESHOLD` in mallopt(3)). Otherwise it would trim the heap at every free, and the small allocations of each
-    /// proof would take new page faults. To other backing allocators, the buffer makes no difference.
+    /// Then it allocates and frees one large buffer. After freeing a mapped chunk, glibc keeps twice its size at the top of the heap
+    /// (`M_MMAP_THRESHOLD` in mallopt(3)). Otherwise it would trim the heap at every free, and the small allocations of each proof would
+    /// take new page faults. For other backing allocators, the buffer makes no difference.
     #[cold]
     fn warm_up_backing(&self) {
         os::trim_heap();
@@ -230,10 +230,10 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         }
     }
 
-    /// Memory from the arena, if it serves this request and has some.
+    /// Allocates from the arena, if it serves this request and has memory.
     ///
     /// # Errors
-    /// What to do with the request instead.
+    /// The error says what to do with the request instead.
     #[inline(always)]
     fn try_arena(&self, layout: Layout, contents: Contents) -> Result<NonNull<u8>, Unserved> {
         let min_bytes = gate::min_bytes();
@@ -258,8 +258,8 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         Err(Unserved::BackingServes)
     }
 
-    /// Whether the very first request, which brings the program's settings, is below the threshold. This is a separate function
-    /// that does not enter the arena: with two calls into the arena, the compiler would inline neither.
+    /// Returns whether the very first request, which carries the program's settings, is below the threshold. A separate function without a
+    /// call into the arena: with two such calls, the compiler would inline neither.
     #[cold]
     #[inline(never)]
     fn is_below_when_first(&self, layout: Layout) -> bool {
@@ -267,8 +267,8 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     }
 }
 
-/// The layout with at least one byte. `GlobalAlloc` forbids empty layouts, but other allocators tolerate them. A run without pages would
-/// share its address with the next run.
+/// Returns the layout with a size of at least one byte. `GlobalAlloc` forbids empty layouts, but other allocators tolerate them. A run
+/// without pages would share its address with the next run.
 #[inline(always)]
 fn not_empty(layout: Layout) -> Layout {
     // SAFETY: one byte fits with any alignment that the layout has: its size rounded up stays below `isize::MAX`.
@@ -286,11 +286,11 @@ unsafe fn free(arena: &'static arena::Arena, at: NonNull<u8>, size: usize) {
     unsafe { arena.dealloc(at, size) };
 }
 
-/// Changes the length of memory of the arena, in place or at another address, which is returned. `None`, and nothing changed, if the caller
-/// has to copy it.
+/// Resizes memory of the arena, in place or by moving it, and returns its address. Returns `None`, and changes nothing, if the caller has
+/// to copy it.
 ///
 /// # Safety
-/// As for [`arena::Arena::resize`]. If another address is returned, nobody uses the old one any more.
+/// As for [`arena::Arena::resize`]. If this returns another address, nobody uses the old one any more.
 #[inline(always)]
 pub(crate) unsafe fn resize(
     arena: &'static arena::Arena,
@@ -313,9 +313,9 @@ pub(crate) unsafe fn resize(
     Some(moved)
 }
 
-// SAFETY: memory comes from the arena or from `backing`, and is freed where it came from. The address tells which of the two: the
-// arena's addresses stay its own for the life of the process. The arena hands out memory that nobody else holds (see
-// `arena::pages::zone`). Memory is aligned as the layout says, and at least as long. Nothing here unwinds.
+// SAFETY: memory comes from the arena or from `backing`, and is freed to the same one. The address tells the two apart: the arena keeps its
+// address range for the life of the process. The arena never hands out memory that is in use (see `arena::pages::zone`). Memory has at
+// least the layout's size and alignment. Nothing here unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -330,7 +330,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         match self.try_cached(layout) {
             Some(at) => {
-                // SAFETY: the block was just handed to us, and is as long as the layout says.
+                // SAFETY: this thread just took the block from its cache, and the block is at least as long as the layout.
                 unsafe { at.write_bytes(0, layout.size()) };
                 observe::allocated(at, layout.size())
             }
@@ -365,7 +365,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
                     return null_mut();
                 }
                 if let Ok(new) = new {
-                    // SAFETY: both hold at least the old length, and new memory overlaps no live memory.
+                    // SAFETY: both allocations have at least the old length, and new memory overlaps no live memory.
                     unsafe { copy_nonoverlapping(ptr, new.as_ptr(), layout.size()) };
                     observe::will_free(ptr);
                     // SAFETY: `ptr` came from `backing` with this layout, and nothing needs it any more.
@@ -396,7 +396,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
             observe::resized(at, new_size);
             return ptr;
         }
-        // SAFETY: both hold at least the smaller length, and new memory overlaps no live memory.
+        // SAFETY: both allocations have at least the smaller length, and new memory overlaps no live memory.
         unsafe { arena.copy(at, moved, layout.size().min(new_size)) };
         // SAFETY: upheld by the caller: nothing needs the old memory any more.
         unsafe { free(arena, at, layout.size()) };

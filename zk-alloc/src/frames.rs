@@ -11,8 +11,8 @@ pub(crate) struct Frames {
 pub(crate) const MAX_FRAMES: usize = 64;
 
 impl Frames {
-    /// The call chain of this thread. Takes no lock of its own and allocates nothing. With glibc before 2.35, the unwinder holds the
-    /// loader's lock.
+    /// Captures the call chain of this thread. Takes no lock of its own and allocates nothing. With glibc before 2.35, the unwinder holds
+    /// the loader's lock.
     pub(crate) fn capture() -> Self {
         #[cfg_attr(not(feature = "backtrace"), allow(unused_mut, reason = "stays empty"))]
         let mut frames = Self { addresses: [0; MAX_FRAMES], len: 0 };
@@ -25,7 +25,7 @@ impl Frames {
     fn walk(&mut self) {
         let note = |frame: &backtrace::Frame| {
             let address = frame.ip().addr();
-            // The stack of some threads ends with such a frame.
+            // On some threads, the outermost frame has address 0.
             if address == 0 {
                 return false;
             }
@@ -48,15 +48,14 @@ impl Frames {
     }
 }
 
-/// A call chain as text: a line for each function, and one for its place in the source, as far as the program's debug information
-/// knows them.
+/// Formats a call chain: a line for each function, and one for its place in the source, as far as the program's debug information has them.
 pub(crate) fn resolved(addresses: &[usize]) -> String {
     let place = |call: &Call| call.place.as_ref().map_or_else(String::new, |at| format!("             at {at}\n"));
     let calls = calls(addresses).into_iter().enumerate();
     calls.map(|(number, call)| format!("{number:>4}: {}\n{}", call.function, place(&call))).collect()
 }
 
-/// A call chain in one line: the program's innermost function with its place, and the function that called it.
+/// Formats a call chain in one line: the program's innermost function with its place in the source, and that function's caller.
 pub(crate) fn in_one_line(addresses: &[usize]) -> String {
     let calls = calls(addresses);
     let mut own = calls.iter().filter(|call| !call.is_of(&LIBRARIES));
@@ -67,7 +66,7 @@ pub(crate) fn in_one_line(addresses: &[usize]) -> String {
     format!("{function}{place}{caller}")
 }
 
-/// Functions with these prefixes are not the program's own: they lie between it and the allocator.
+/// Prefixes of the functions of libraries, which lie between the program and the allocator.
 const LIBRARIES: [&str; 9] =
     ["alloc::", "core::", "std::", "hashbrown::", "rayon::", "rayon_core::", "backtrace::", "zk_alloc::", "__r"];
 
@@ -83,7 +82,7 @@ impl Call {
     }
 }
 
-/// The calls of a chain, from the one outwards that called the allocator.
+/// Returns the calls of a chain, from the caller of the allocator outwards.
 #[cfg(feature = "backtrace")]
 fn calls(addresses: &[usize]) -> Vec<Call> {
     let mut calls = Vec::new();

@@ -3,8 +3,8 @@
 
 use std::thread;
 
-/// Stack size of a helper thread, in bytes. Without it, the standard library would read a default from the environment, under its
-/// lock.
+/// Stack size of a helper thread, in bytes. Without an explicit size, the standard library would read a default from the environment, under
+/// its lock.
 pub(crate) const STACK_BYTES: usize = 256 << 10;
 
 /// Calls `work` with each number below `threads`, each on a thread of its own. The calling thread takes 0, and the number of any

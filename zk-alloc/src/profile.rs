@@ -1,8 +1,8 @@
-//! A sampling profiler: which call sites hold the memory.
+//! A sampling profiler that shows which call sites hold the memory.
 //!
-//! [`start`] samples requests at random: on average one in 512 KiB, and every request of that size or more. Each sample notes the calls
-//! that led to the request. [`snapshot`] estimates from the samples, for each call site, the bytes allocated, alive, alive at
-//! the peak, and fresh. The crate `zk-alloc-profile` writes these as files for pprof and as flame graphs, with the names of functions.
+//! [`start`] samples requests at random: on average one in 512 KiB, and every request of that size or more. Each sample records the call
+//! chain of the request. [`snapshot`] estimates from the samples, for each call site, the bytes allocated, alive, alive at the peak, and
+//! fresh. The crate `zk-alloc-profile` writes these estimates as pprof profiles and flame graphs, with function names.
 //!
 //! ```
 //! # #[global_allocator]
@@ -25,17 +25,16 @@
 //! memory, and are not sampled.
 //!
 //! # Costs
-//! While sampling is off, requests that the arena serves cost what they cost without the feature. Requests to the backing allocator check one
-//! more flag. While it is on, each request draws a random number, and each free reads one more byte. Each sample walks the stack,
-//! which takes some microseconds. The tables take 42 MiB of address space from the first [`start`] on, of which the samples touch a small
-//! part.
+//! While sampling is off, requests that the arena serves cost the same as without the feature. Requests to the backing allocator check one
+//! more flag. While sampling is on, each request draws a random number, and each free reads one more byte. Each sample walks the stack,
+//! which takes a few microseconds. From the first [`start`] on, the tables take 42 MiB of address space. Samples touch a small part of it.
 //!
 //! # Signals and forks
-//! Sampling allocates nothing and takes no lock, so it is safe in signal handlers and after a fork. A forked child goes on with a copy
-//! of the samples. A sample that can't be noted is counted in [`Snapshot::missed`].
+//! Sampling allocates nothing and takes no lock, so it is safe in signal handlers and after a fork. A forked child continues with a copy of
+//! the samples. [`Snapshot::missed`] counts samples that can't be recorded.
 //!
-//! The unwinder walks the stack. On glibc before 2.35, it takes the loader's lock. There, a child that is forked while another
-//! thread takes a sample may wait forever at its own first sample. The walk needs some KiB of stack, which a coroutine may lack.
+//! The unwinder walks the stack. On glibc before 2.35, it takes the loader's lock. There, a child that is forked while another thread takes
+//! a sample may deadlock at its own first sample. The walk needs a few KiB of stack, which a coroutine may lack.
 
 #[cfg(feature = "c-api")]
 use std::sync::OnceLock;
@@ -50,11 +49,11 @@ pub const MEAN_BYTES: usize = 512 << 10;
 /// The largest mean distance between two samples. With a larger one, a sample could stand for more requests than its count can hold.
 const MAX_MEAN_BYTES: usize = 32 << 20;
 
-/// The estimates from the samples up to a moment.
+/// The estimates from all samples up to one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// The places that allocated since the start, in no order.
+    /// The call sites that allocated since the start, in no particular order.
     pub sites: Vec<Site>,
     /// The mean distance between two samples, in bytes.
     pub mean_bytes: usize,
@@ -62,8 +61,8 @@ pub struct Snapshot {
     pub missed: u64,
 }
 
-/// Starts to sample, on average once in `mean_bytes`. Every request of that size, or of 1 MiB and more, is sampled. With a mean of 1, all are.
-/// Forgets earlier samples.
+/// Starts sampling, on average once in `mean_bytes`. Every request of that size, or of 1 MiB and more, is sampled. With a mean of 1, every
+/// request is. Discards earlier samples.
 ///
 /// The largest mean is 32 MiB. With `ZK_ALLOC_PROFILE` in the environment, sampling begins by itself when the arena serves its first
 /// request, with `ZK_ALLOC_PROFILE_BYTES` as the mean. If the system grants no memory for the tables, one warning says so, and nothing is
@@ -78,7 +77,7 @@ pub fn start(mean_bytes: usize) {
     }
 }
 
-/// Stops sampling. [`snapshot`] still has the samples. Memory that is freed afterwards still counts as alive there.
+/// Stops sampling. [`snapshot`] still returns the samples so far. Memory that is freed afterwards still counts as alive there.
 pub fn stop() {
     gate::switch(Observer::Profile, false);
 }
@@ -89,8 +88,8 @@ pub fn is_on() -> bool {
     gate::is_told(Observer::Profile)
 }
 
-/// Sets the allocated and the fresh bytes of all sites to 0, and the peak to the live bytes. If this is called before a phase, the next
-/// [`snapshot`] has the figures of that phase.
+/// Sets the allocated and the fresh bytes of all sites to 0, and the peak to the live bytes. Call this before a phase to get the figures of
+/// that phase from the next [`snapshot`].
 ///
 /// ```
 /// # #[global_allocator]
@@ -108,7 +107,7 @@ pub fn mark() {
     observe::sites::mark();
 }
 
-/// The estimates of this moment. An example is at the [module](self).
+/// Returns the current estimates. The [module](self) has an example.
 ///
 /// Requests of this call itself are not sampled.
 #[must_use]
@@ -120,14 +119,14 @@ pub fn snapshot() -> Snapshot {
     })
 }
 
-/// The function of [`on_signal`], which its thread calls.
+/// The function that the thread of [`on_signal`] calls.
 #[cfg(feature = "c-api")]
 static WRITE: OnceLock<fn()> = OnceLock::new();
 /// Where that thread waits for the signal.
 #[cfg(feature = "c-api")]
 static PARKER: os::Parking = os::Parking::new();
 
-/// From now on, the signal of `ZK_ALLOC_PROFILE_SIGNAL` makes a dedicated thread call `write`. A signal that comes while `write` runs
+/// Makes a dedicated thread call `write` at each signal of `ZK_ALLOC_PROFILE_SIGNAL` from now on. A signal that arrives while `write` runs
 /// causes one more call. A forked child has no such thread. Must not be called in a signal handler.
 #[cfg(feature = "c-api")]
 #[doc(hidden)]
@@ -155,7 +154,7 @@ fn write_on_signals() {
     }
 }
 
-/// Runs `f`. Requests that this thread makes in it are not sampled.
+/// Runs `f` without sampling the requests that this thread makes in it.
 ///
 /// ```
 /// # #[global_allocator]
@@ -172,7 +171,7 @@ pub fn unsampled<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Starts to sample if the environment says so.
+/// Starts sampling if the environment says so.
 pub(crate) fn start_if_set() {
     if os::variable("ZK_ALLOC_PROFILE").is_some_and(|value| !matches!(value.text(), Some("" | "0"))) {
         start(config::profile_mean_bytes(|_| false));

@@ -16,17 +16,17 @@ pub struct Stats {
     pub arena_allocations: u64,
     /// Bytes of these allocations: for a block its size, and for a run the requested bytes.
     pub arena_bytes: u64,
-    /// Allocations served with blocks of slabs (up to 32 KiB).
+    /// Allocations served from slabs (up to 32 KiB).
     pub slab_allocations: u64,
-    /// Bytes of these blocks since the process started: requests rounded up to their size classes.
+    /// Bytes of these allocations since the process started, rounded up to their size classes.
     /// [`slabs_in_use_bytes`](Self::slabs_in_use_bytes) has the bytes that slabs take now.
     pub slab_bytes: u64,
-    /// Allocations served as page runs (larger ones).
+    /// Larger allocations, served as page runs.
     pub run_allocations: u64,
     /// Bytes requested in them.
     pub run_bytes: u64,
-    /// Bytes handed out for the first time, or for the first time since they were purged. Each page of them costs a page fault.
-    /// All other bytes that were handed out were resident.
+    /// Bytes handed out for the first time, or for the first time since they were purged. Each of their pages costs a page fault. All other
+    /// bytes handed out were resident.
     pub fresh_bytes: u64,
     /// Requests meant for the arena that the backing allocator served.
     pub overflow_allocations: u64,
@@ -34,34 +34,36 @@ pub struct Stats {
     pub overflow_bytes: u64,
     /// System calls of the arena.
     pub system_calls: u64,
-    /// The system calls among them that the kernel refused.
+    /// System calls of the arena that the kernel refused.
     pub refusals: u64,
     /// Phases begun.
     pub phases: u64,
-    /// Bytes of live blocks and page runs, their rounding included.
+    /// Bytes of live blocks and page runs, including rounding.
     pub live_bytes: usize,
-    /// The peak of the live bytes, as the arena sees it: it checks when it fetches blocks or claims a run, not when a thread takes
-    /// memory from its cache. Blocks in thread caches count as live here.
+    /// The peak of the live bytes. The arena updates it when a thread fetches blocks or claims a run, not when a thread takes memory from
+    /// its cache. Blocks in thread caches count as live here.
     pub peak_live_bytes: usize,
     /// Slabs in use now.
     pub slabs: usize,
     /// Bytes of these slabs, whether resident or not.
     pub slabs_in_use_bytes: usize,
-    /// Bytes of the live blocks in them, rounded up to their size classes. The rest serves the next requests.
+    /// Bytes of the live blocks in these slabs, rounded up to their size classes. The rest of the slabs serves the next requests.
     pub slab_live_bytes: usize,
     /// Bytes of the arena that are handed out or retained: resident, or resident as soon as a thread touches them. Memory that was handed
     /// out and never touched counts too. [`resident_parts`](crate::resident_parts) asks the kernel how much of it has pages.
     pub resident_bytes: usize,
-    /// Bytes of the [pinned range](crate::pinned); 0 while there is none. All of it counts in [`resident_bytes`](Self::resident_bytes) and
-    /// in [`peak_live_bytes`](Self::peak_live_bytes), and what is in use in [`live_bytes`](Self::live_bytes).
+    /// Bytes of the [pinned range](crate::pinned); 0 while there is none. The whole range counts in
+    /// [`resident_bytes`](Self::resident_bytes) and [`peak_live_bytes`](Self::peak_live_bytes), but only its bytes in use count in
+    /// [`live_bytes`](Self::live_bytes).
     pub pinned_bytes: usize,
-    /// Bytes of it that are in use now.
+    /// Bytes of the pinned range that are in use now.
     pub pinned_in_use_bytes: usize,
-    /// The most that was in use. If this is near [`pinned_bytes`](Self::pinned_bytes), a larger range would serve more requests.
+    /// The peak of the pinned range's bytes in use. If it is near [`pinned_bytes`](Self::pinned_bytes), a larger range would serve more
+    /// requests.
     pub pinned_peak_bytes: usize,
     /// Bytes that were purged: the arena returned their pages to the kernel.
     pub purged_bytes: u64,
-    /// How often free memory was purged because a control group of the process came near to its memory limit.
+    /// The number of purges because a control group of the process came near its memory limit.
     pub pressure_purges: u64,
     /// Bytes of address space that the arena may use; 0 while there is no arena. On Linux, the arena maps nothing there before it
     /// needs it.
@@ -102,14 +104,14 @@ impl Stats {
     }
 }
 
-/// As [`Stats::hit_rate`], for any period.
+/// Computes [`Stats::hit_rate`] for any period.
 pub(crate) fn hit_rate(served_bytes: u64, fresh_bytes: u64) -> Option<f64> {
     // Fresh bytes are counted in whole pages.
     (served_bytes > 0).then(|| 1.0 - fresh_bytes.min(served_bytes) as f64 / served_bytes as f64)
 }
 
-/// The counters so far. This takes some microseconds and no lock, and allocates nothing. An allocation that another thread makes
-/// at the same time may be half counted.
+/// Returns the counters so far. Takes a few microseconds and no lock, and allocates nothing. An allocation that another thread makes at the
+/// same time may be half counted.
 ///
 /// ```
 /// # #[global_allocator]
@@ -151,8 +153,8 @@ pub fn stats() -> Stats {
     stats
 }
 
-/// The peak of the live bytes since the last call, or since the process started. The next peak begins now. It is at least the bytes that
-/// are live now. [`Stats::peak_live_bytes`] says what counts as live. No other counter changes.
+/// Returns the peak of the live bytes since the last call, or since the process started, and begins the next peak. The result is at least
+/// the bytes that are live now. [`Stats::peak_live_bytes`] says what counts as live. No other counter changes.
 ///
 /// There is one such peak in the process. Each call resets it for all callers, so only one layer, profiler or loop should call this.
 ///
@@ -176,12 +178,12 @@ pub fn take_peak_live_bytes() -> usize {
 pub struct ThreadStats {
     /// Allocations that the arena served.
     pub allocations: u64,
-    /// Bytes of them, as [`Stats::arena_bytes`] counts them.
+    /// Their bytes, as [`Stats::arena_bytes`] counts them.
     pub bytes: u64,
 }
 
-/// The calling thread's part of [`stats`]: its requests since it began. This takes some nanoseconds. While a thread exits, and its
-/// thread-locals are dropped, most of them may be missing.
+/// Returns the calling thread's part of [`stats`]: its requests since it started. Takes a few nanoseconds. While a thread exits and drops
+/// its thread-locals, most of its requests may be missing.
 ///
 /// ```
 /// # #[global_allocator]
@@ -244,11 +246,11 @@ impl fmt::Display for Stats {
 pub struct PhaseReport {
     /// Time since the phase began.
     pub wall: Duration,
-    /// Allocations served with blocks of slabs (up to 32 KiB).
+    /// Allocations served from slabs (up to 32 KiB).
     pub slab_allocations: u64,
-    /// Bytes of these blocks: requests rounded up to their size classes.
+    /// Bytes of these allocations, rounded up to their size classes.
     pub slab_bytes: u64,
-    /// Allocations served as page runs (larger ones).
+    /// Larger allocations, served as page runs.
     pub run_allocations: u64,
     /// Bytes requested in them.
     pub run_bytes: u64,
@@ -263,7 +265,7 @@ pub struct PhaseReport {
     /// The peak of the bytes of blocks and page runs in use since the first of the open phases began, as
     /// [`Stats::peak_live_bytes`] counts them.
     pub peak_live_bytes: usize,
-    /// Page faults of the process that needed no disk.
+    /// Minor page faults of the process (those without a disk read).
     pub minor_faults: u64,
     /// System calls of the arena.
     pub system_calls: u64,
@@ -293,8 +295,7 @@ impl fmt::Display for PhaseReport {
     }
 }
 
-/// The resident memory of the arena by what holds it. Sizes are in bytes. [`resident_bytes`](Self::resident_bytes) is the sum of all
-/// parts.
+/// The resident memory of the arena, by use. Sizes are in bytes. [`resident_bytes`](Self::resident_bytes) is the sum of all parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -305,19 +306,19 @@ pub struct ResidentParts {
     pub live_run_bytes: usize,
     /// Free blocks and page runs in thread caches.
     pub cached_bytes: usize,
-    /// The rest of the slabs' pages: free blocks, and the space between blocks.
+    /// Free memory in slabs: free blocks, and the space between blocks.
     pub free_slab_bytes: usize,
     /// Free page runs, retained for the next requests.
     pub free_run_bytes: usize,
     /// Memory that was prefaulted, and not handed out since.
     pub prefaulted_bytes: usize,
-    /// The bytes of all these parts that the kernel has pages for, by its own account; `None` if it does not tell. This is less than the
-    /// sum if memory was handed out and not touched, and more if huge pages reach beyond the parts.
+    /// The resident bytes of all these parts by the kernel's account; `None` if the kernel does not report them. They are fewer than the
+    /// sum if memory was handed out and not touched, and more if huge pages extend beyond the parts.
     pub kernel_bytes: Option<usize>,
 }
 
 impl ResidentParts {
-    /// The sum, as in [`Stats::resident_bytes`](crate::Stats::resident_bytes).
+    /// Returns the sum of all parts, as in [`Stats::resident_bytes`](crate::Stats::resident_bytes).
     #[must_use]
     pub fn resident_bytes(&self) -> usize {
         self.parts().iter().map(|(_, bytes)| bytes).sum()
@@ -336,9 +337,9 @@ impl ResidentParts {
     }
 }
 
-/// The parts of the arena's resident memory now; all 0 while there is no arena. This reads all slabs and asks the kernel about each
-/// page (mincore(2)), which takes milliseconds for gigabytes. So call it to explain memory, and [`stats`](crate::stats()) to watch it.
-/// While other threads allocate, the parts are not of one instant.
+/// The parts of the arena's resident memory now; all 0 while there is no arena. This reads all slabs and asks the kernel about each page
+/// (mincore(2)), which takes milliseconds for gigabytes. So call it to explain memory use, and [`stats`](crate::stats()) to monitor it.
+/// While other threads allocate, the parts are no consistent snapshot.
 ///
 /// ```
 /// # #[global_allocator]
@@ -380,8 +381,8 @@ impl fmt::Display for ResidentParts {
 }
 
 /// Sets the allocator's metrics to the values of [`stats`](crate::stats()), through the facade of the crate
-/// [metrics](https://docs.rs/metrics). Call it after each proof, or every few seconds. It also describes them, so it is the only call
-/// that is needed. It does nothing if the program has no recorder.
+/// [metrics](https://docs.rs/metrics). Call it after each proof, or every few seconds. It also registers their descriptions, so no other
+/// call is needed. It does nothing if the program has no recorder.
 ///
 /// | Metric | Kind | Meaning |
 /// |---|---|---|

@@ -1,5 +1,5 @@
-//! Atomics, and a cell that is written once. In loom's builds, the protocols that it checks use its atomics. All other builds use those of the
-//! standard library.
+//! Atomics, and a cell that is written once. In loom builds, the protocols that loom checks use its atomics. All other builds use the
+//! standard library's.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic;
@@ -9,18 +9,18 @@ pub(crate) use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, compiler_fence
 
 #[cfg(loom)]
 mod watched {
-    //! Loom's atomics, made to run in every order.
+    //! Loom's atomics, changed so that loom tries every order of accesses.
     //!
-    //! Loom 0.7.2 runs only orders of accesses that may differ in their effect. It finds them by the last access to each atomic, and
-    //! treats loads as independent of each other. If a thread loads an atomic that another thread has loaded, and then changes it, its
-    //! own load hides the other one. So loom never tries the change before the other thread's load. For example:
+    //! Loom 0.7.2 runs only those orders of accesses that may differ in their effect. It finds these orders from the last access to each
+    //! atomic, and treats loads as independent of each other. If a thread loads an atomic that another thread has loaded, and then changes
+    //! it, its own load hides the other one. So loom never tries the change before the other thread's load. For example:
     //!
     //! ```text
     //! one thread: x.load(); x.fetch_add(1); y.store(1)        the other: x.load(); y.load()     never sees 1 and 1
     //! ```
     //!
-    //! Most of our protocols load a value, and change it if that pays. So each atomic here has a twin, which every access changes just
-    //! before, even a load. Loom then tries each order of any two accesses. The twin's changes are `Relaxed`, so that they order nothing.
+    //! Most of our protocols load a value, and then may change it. So each atomic here has a twin, and every access, even a load, first
+    //! writes the twin. Loom then tries each order of any two accesses. The twin's writes are `Relaxed`, so that they order nothing.
 
     use std::ops::Deref;
 
@@ -44,7 +44,7 @@ mod watched {
             impl Deref for $name {
                 type Target = loom::sync::atomic::$name;
 
-                /// Call it once for each access.
+                /// Writes the twin, so call this once for each access.
                 fn deref(&self) -> &Self::Target {
                     self.twin.store(false, Ordering::Relaxed);
                     &self.atomic
@@ -57,8 +57,8 @@ mod watched {
 #[cfg(loom)]
 pub(crate) use watched::{AtomicU8, AtomicU64, Ordering};
 
-/// Loom has no compiler fence. In production, the asymmetric fence of a claimant orders the accesses of a cache's owner. The models
-/// use a full fence on both sides instead.
+/// Stands in for a compiler fence, which loom lacks. In production, the asymmetric fence of a claimant orders the accesses of a cache's
+/// owner. The models use a full fence on both sides instead.
 #[cfg(loom)]
 pub(crate) fn compiler_fence(order: Ordering) {
     loom::sync::atomic::fence(order);

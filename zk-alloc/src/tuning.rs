@@ -1,5 +1,5 @@
-//! The table of constants: each number of the allocator that could have another value, with its unit, its reason, and the experiment that it
-//! comes from. Numbers that follow from a layout (widths of bit fields, lengths of arrays) stand with that layout.
+//! The table of constants: each tunable number of the allocator, with its unit, its reason, and the experiment behind it. Numbers that
+//! follow from a layout (widths of bit fields, lengths of arrays) are defined next to that layout.
 //!
 //! With the feature `tune`, `ZK_ALLOC_TUNE=name=value,name=value` sets them for one process. `docs/experiments/ablation.md` shows the
 //! effect of each on real provers.
@@ -63,20 +63,22 @@ const MIB: usize = 1 << 20;
 const NEVER: usize = usize::MAX;
 
 constants! {
-    // Where a request goes.
-    /// Words of a bitmap that are scanned for a run shorter than its alignment, before free runs of its length are tried. This takes some 25 ns.
+    // Placement of requests.
+    /// Words of a bitmap that a search scans for a run shorter than its alignment, before it tries free runs of that length. The scan takes
+    /// about 25 ns.
     aligned_scan_words = 64, "words";
     /// The smallest huge run. Huge runs have a zone of their own. Otherwise a smaller run that survives in the gap of a freed huge run would
     /// force the next huge run elsewhere (placement.md).
     huge_run_bytes = 64 * MIB, "bytes", off NEVER;
-    /// The smallest run of the mid zone that goes to the zone of huge runs if only that zone has free resident memory for it.
+    /// The smallest run of the mid zone that may go to the huge zone, if only that zone has free resident memory for it.
     crosses_min_bytes = 4 * MIB, "bytes", off NEVER;
     /// The smallest long run. Shorter runs outlive their proof more often, and are placed with the slabs (placement.md).
     long_run_bytes = 256 * KIB, "bytes";
-    /// The small-object region, which only slabs and short runs use, at the start of their zone. Without it, survivors would take the places of
-    /// the next proof's long runs (placement.md).
+    /// The small-object region at the start of a zone, which only slabs and short runs use. Without it, blocks that outlive their proof
+    /// would take the places of the next proof's long runs (placement.md).
     small_region_bytes = 3 * MIB, "bytes a thread", off 0;
-    /// The largest small-object region, on machines with many threads. It keeps memory from a small prover's long runs until its second proof.
+    /// The largest small-object region, on machines with many threads. Until the second proof of a small prover, its long runs can't use
+    /// the free memory there.
     max_small_region_bytes = 24 * MIB, "bytes";
     /// After the first phase, the small-object region is at most this part of the peak. Long runs can't use the free memory there, so it must
     /// not exceed the headroom (ablation.md).
@@ -84,29 +86,31 @@ constants! {
     /// Free runs that a search checks for resident memory before it takes fresh memory. The search takes a few microseconds, as long as the
     /// page faults of the shortest run.
     max_resident_probes = 64, "free runs", off 0;
-    /// Free runs of one length class that may be too short before a search takes a longer one.
+    /// Free runs of one bin that a search may find too short before it goes to the next bin.
     max_probes_per_bin = 8, "free runs";
-    /// The same for free runs of 1,024 pages and more, which are one class. Checking so many takes some two microseconds.
+    /// The same for free runs of 1,024 pages and more, which share one bin. Checking this many takes about two microseconds.
     max_long_probes_per_bin = 64, "free runs";
 
     // Growth and reallocation.
     /// The largest backing allocation that growth moves into the arena. Above it, the `realloc` of usual allocators moves page tables,
     /// which beats a copy (threshold.md).
     migrate_max_bytes = 128 * KIB, "bytes", off 0;
-    /// The smallest run whose pages the kernel moves when it grows elsewhere. Below it, a copy costs less than the kernel's bookkeeping.
+    /// The smallest run whose pages the kernel moves when the run grows elsewhere. Below it, a copy costs less than the kernel's
+    /// bookkeeping.
     move_min_bytes = 4 * MIB, "bytes", off NEVER;
-    /// Runs are copied instead of moved while moves have split the arena into this part of the mappings that a process may have. From half of
-    /// that on, moved runs are purged when they are freed, so that the kernel can merge their mappings.
+    /// The arena copies runs instead of moving them while moves have split it into this part of the mappings that a process may have. From
+    /// half of that on, it purges moved runs when they are freed, so that the kernel can merge their mappings.
     moved_part = 4, "of vm.max_map_count", off NEVER;
     /// The most mappings of purged memory that one purge replaces.
     renewed_at_once = 64, "mappings";
     /// A huge run that moves gets addresses for this many times its length, and grows in place from then on. If it moves again, it leaves
     /// behind at most an eighth of its last length (untouched.md).
     huge_run_growth_room = 8, "times its length", off 1;
-    /// Such a place is taken only if the system would map this many times the bytes that it adds: the program needs address space, too.
+    /// A huge run takes so many addresses only if the system would map this many times the added bytes: the program needs address space,
+    /// too.
     address_headroom_factor = 4, "times the addresses";
 
-    // What becomes resident.
+    // Faulting in, zeroing and copying.
     /// This much of the zone after the small-object region stays in small pages, so that small provers do not pay for whole huge pages.
     small_pages_bytes = 8 * MIB, "bytes", off 0;
     /// The most zeroed requests of one length in a row that are assumed to be densely used, without asking the kernel.
@@ -117,26 +121,29 @@ constants! {
     sparse_part = 4, "of the length";
     /// Below this length, a copy costs less than asking the kernel for the pages of the source that were never touched.
     sparse_copy_min_bytes = 32 * KIB, "bytes", off NEVER;
-    /// A copy leaves out pages that were never touched if they are at least this part. That asks the kernel a second time, which takes some
-    /// microseconds.
+    /// A copy skips pages that were never touched if they are at least this part. To do so, it asks the kernel a second time, which takes a
+    /// few microseconds.
     sparse_copy_part = 8, "of the length";
-    /// The most copies of one length in a row that are taken for dense without asking the kernel. For 32 KiB, asking takes a tenth of the copy.
+    /// The most copies of one length in a row that are assumed to be dense without asking the kernel. For 32 KiB, asking takes a tenth of
+    /// the copy's time.
     max_copy_trust = 15, "copies";
-    /// With more hardware threads than this, the kernel clears huge runs on the threads that touch them, instead of one thread all pages.
+    /// With more hardware threads than this, the kernel zeroes each page of a huge run on the thread that touches it. With fewer, one
+    /// thread clears all pages.
     eager_zero_threads = 4, "threads";
-    /// The smallest run that the kernel clears in this way. Shorter runs are cleared at once, and are still in the processor's caches when
-    /// they are written (zeroing.md).
+    /// The smallest run that the kernel zeroes in this way. Shorter runs are cleared at once, and are still in the processor's caches when
+    /// the program writes them (zeroing.md).
     huge_run_zero_bytes = 128 * MIB, "bytes";
-    /// A zone commits memory in steps of half of what it has, but at least this. Small steps leave more of a limit on address space to the
-    /// program.
+    /// A zone commits memory in steps of half its committed size, but at least this. Small steps leave the program more of a limit on
+    /// address space.
     min_commit_bytes = 2 * MIB, "bytes";
-    /// The most bytes of one such step. Large steps save system calls.
+    /// The most bytes of one step of a commit. Large steps save system calls.
     max_commit_bytes = 32 * MIB, "bytes";
 
-    // What stays resident.
+    // Retaining and purging.
     /// The headroom above the peak live size is this part of the peak, or what the next two constants allow, if that is more (headroom.md).
     headroom_part = 8, "of the peak", off NEVER;
-    /// The smallest headroom, and what stays resident of freed runs that were not reused. Purging so little gains nothing.
+    /// The smallest headroom, and the free bytes that stay resident in resident mode even if the program has reused none. Purging so little
+    /// gains nothing.
     min_headroom_bytes = 512 * KIB, "bytes", off 0;
     /// Half of the peak is headroom, up to this many bytes (headroom.md).
     max_headroom_bytes = 6 * MIB, "bytes", off 0;
@@ -149,7 +156,8 @@ constants! {
     retain_for_ms = 8000, "ms";
     /// The least time between two decay ticks.
     min_decay_tick_us = 1000, "µs";
-    /// Free memory stays resident over pauses between phases that are no longer than this: faulting it in again takes longer than the pause.
+    /// Free memory stays resident during pauses between phases that are no longer than this: faulting it in again takes longer than the
+    /// pause.
     min_pause_ms = 1000, "ms";
     /// The time between two decay ticks of the background thread while there is nothing to purge.
     rest_ms = 1000, "ms";
@@ -159,42 +167,44 @@ constants! {
     tick_part = 4, "of the surplus";
     /// A thread that ticks late purges for the missed ticks too, up to this many.
     ticks_at_once = 4, "ticks";
-    /// The most bytes that a request purges, unless it is larger itself. The kernel takes a millisecond for 10 MiB of small pages.
+    /// The most bytes that a request purges, unless the request is larger. The kernel takes a millisecond to purge 10 MiB of small pages.
     request_purge_bytes = 4 * MIB, "bytes";
     /// The most ranges that a request purges, and one more for each `long_run_bytes` of its size. A range takes one to three system
     /// calls.
     request_purge_ranges = 64, "ranges";
-    /// The most words of bitmaps that a request reads to find free memory to purge. They cover 8 GiB of small pages, in some 50 µs.
+    /// The most words of bitmaps that a request reads to find free memory to purge. They cover 8 GiB of small pages, and take about 50 µs.
     request_scan_words = 32 * KIB, "words";
-    /// A program at its peak that purges memory and needs it again gets more headroom, if its purges take more than this part.
+    /// A program at its peak that purges memory and needs it again gets more headroom, if it purges more than this part.
     churn_part = 256, "of the bytes served";
-    /// After a purge at the cap that freed nothing, this much must be freed before the next.
+    /// After a purge at the cap that freed nothing, the program must free this much before the next purge.
     retry_at_cap_bytes = 256 * KIB, "bytes";
     /// The most thread caches that a request empties, and one more for each MiB of its size. Emptying a full one takes up to 0.3 ms.
     request_caches = 4, "caches";
-    /// How long the cap leaves out memory that the kernel said was untouched.
+    /// The time for which memory that the kernel reported as untouched does not count against the cap.
     untouched_ms = 100, "ms";
-    /// A request at the cap asks the kernel for untouched pages, until it has found this much that is in memory, which takes a millisecond.
+    /// A request at the cap asks the kernel which pages are untouched, until it has found this much resident memory. That takes a
+    /// millisecond.
     ask_bytes = 1 << 30, "bytes", off 0;
     /// A request over a limit purges this much more than it needs, so that the next requests find room.
     purge_ahead_bytes = MIB, "bytes";
-    /// The function of `on_memory_limit` is called again only after resident memory fell below its share by this part, so that a process at
-    /// the share does not call it all the time.
+    /// The function of `on_memory_limit` is called again only after resident memory fell below its threshold by this part. So a process at
+    /// the threshold does not call it all the time.
     event_part = 8, "of the limit";
-    /// Thread caches are emptied at a limit if they hold this part of the used memory.
+    /// Requests at a limit empty thread caches if these hold at least this part of the memory in use.
     cached_part = 16, "of the used memory";
 
     /// While a control group has less than this part of its memory limit to spare, free memory is purged.
     spare_part = 8, "of the limit";
-    /// All free memory is purged while threads of the control group wait for memory in this part of the time.
+    /// All free memory is purged while threads of the control group wait for memory this much of the time.
     stall_percent = 10, "% of the time";
-    /// The least time between two reads of the control group's files, which take some 50 µs.
+    /// The least time between two reads of the control group's files. A read takes about 50 µs.
     watch_ms = 100, "ms";
 
     // Forks.
-    /// With less free memory than this, a fork does not withhold it from the child: copying its page tables takes some ten microseconds.
+    /// With less free memory than this, a fork does not withhold it from the child: copying its page tables takes about ten microseconds.
     fork_min_bytes = MIB, "bytes", off NEVER;
-    /// A free run shorter than this is not withheld. Withholding it takes the fork some ten microseconds, and copying its page tables takes less.
+    /// A free run shorter than this is not withheld. Withholding it takes the fork about ten microseconds, and copying its page tables
+    /// takes less.
     fork_run_min_bytes = 256 * KIB, "bytes", off NEVER;
 
     // Huge pages.
@@ -211,39 +221,40 @@ constants! {
     fetch_blocks = 32, "blocks, at most 32";
     /// The most bytes that a thread fetches at once.
     fetch_bytes = 16 * KIB, "bytes";
-    /// One block in this many is taken on the slow path even if the cache has one. Otherwise a thread that only uses its cache would run no
-    /// decay tick. The slow path takes some 15 ns.
+    /// A thread takes one block in this many on the slow path, even if its cache has one. Otherwise a thread that only uses its cache would
+    /// run no decay tick. The slow path takes about 15 ns.
     tick_requests = 128, "requests";
     /// The same while there is memory to purge. Each request on the slow path purges a part of it.
     purge_requests = 4, "requests";
     /// If all caches were taken, a thread asks again for one after this many requests.
     cache_retry_interval = 256, "requests";
 
-    /// A request may check this many caches of other threads, and as many more for each page that it requests. A check takes a nanosecond or
-    /// two.
+    /// A request may check this many caches of other threads, and this many more for each page that it requests. A check takes a nanosecond
+    /// or two.
     visits_a_page = 16, "caches";
 
     // The process around the arena.
-    /// The one buffer that glibc serves and frees before the arena serves. Then glibc keeps the top of its heap, instead of trimming it
-    /// at every free.
+    /// The length of a buffer that glibc allocates and frees before the arena serves its first request. Afterwards glibc keeps the top of
+    /// its heap, instead of trimming it at every free.
     malloc_warmup_bytes = 4 * MIB, "bytes", off 0;
-    /// The region lies this far below the place at which the kernel puts mappings by itself, or the largest half, quarter, ... of that distance
-    /// that the address space allows. The program's mappings would have to fill the distance before they get in the way.
+    /// The arena's region lies this far below the address where the kernel places mappings by itself. If the address space is too small,
+    /// the distance is halved until the region fits. The program's mappings would have to fill the distance before they reach the region.
     region_distance_gib = 16 << 10, "GiB";
-    /// The most foreign mappings that one request may find in its way, before it is served elsewhere. Each costs about ten system calls, and
-    /// each part of a long mapping counts.
+    /// The most foreign mappings that one request may run into before it is served elsewhere. Each costs about ten system calls, and each
+    /// part of a long mapping counts.
     max_foreign_probes = 16, "mappings";
     /// The smallest span of a zone.
     min_span_bytes = 64 * MIB, "bytes";
-    /// A span is chosen if the system would also map this part of it, for the arena's tables and for the rest of the process.
+    /// The arena chooses a span only if the system would map this much more, for the arena's tables and for the rest of the process.
     address_part = 8, "of the span";
     /// The same for data (`RLIMIT_DATA`).
     data_part = 64, "of the span";
-    /// Requests that may come from a signal handler leave the work of the first request to a later one. After this many, the next one does it.
+    /// Requests that may come from a signal handler leave the work of the first request to a later one. After this many postponements, the
+    /// next request does the work.
     max_postponed = 100, "requests";
 }
 
-/// Sets constants from `name=value,...`. If `parse` or the table does not know parts of the text, returns the last of them; the other parts
+/// Sets constants from `name=value,...`. Returns the last part that names no constant or that `parse` does not understand; the other parts
 /// take effect. Allocates nothing: the first request may come in a signal handler.
 #[cfg(feature = "tune")]
 pub(crate) fn set(text: &str, parse: impl Fn(&str) -> Option<usize>) -> Result<(), &str> {

@@ -1,4 +1,4 @@
-//! The recorded allocations that are alive, by address.
+//! The table of recorded allocations that are alive, by address.
 //!
 //! Most frees are of memory that was not sampled. A small table of counters, indexed by a hash of the address, filters out most of them.
 //! The allocations are in a hash table. Each slot is claimed and released with one compare-and-swap, and nobody waits.
@@ -13,12 +13,12 @@ use crate::os::{AllZero, MappedOnce};
 const SLOTS: usize = 1 << 20;
 /// Slots that are tried for an address.
 const TRIES: usize = 32;
-/// Slots in a cache line, where the tries begin.
+/// Slots in a cache line. The slots tried for an address begin at a cache line.
 const LINE: usize = 8;
 const COUNTERS: usize = 1 << 15;
 /// A counter that has reached this value keeps it.
 const FULL: u8 = u8::MAX;
-/// Stands in place of an address while a thread writes the slot. No allocation has this address.
+/// The placeholder for an address while a thread writes the slot. No allocation has this address.
 const CLAIMED: usize = 1;
 
 pub(super) static TABLE: MappedOnce<Table> = MappedOnce::new();
@@ -37,12 +37,13 @@ struct Sample {
     bytes: AtomicU64,
     /// The count in the upper half, and the site in the lower.
     count_and_site: AtomicU64,
-    /// The [window](crate::escape) in which it was made.
+    /// The [window](crate::escape) in which the allocation was made.
     window: AtomicU64,
 }
 
 impl Table {
-    /// Neighbouring addresses have neighbouring counters, so that a program that works in one place uses few cache lines of counters.
+    /// Returns the counter for an address. Neighbouring addresses have neighbouring counters, so that a program that works in a small range
+    /// touches few cache lines of counters.
     fn counter(&self, at: usize) -> &AtomicU8 {
         &self.may_hold[((at >> 4) ^ (at >> 19)) % COUNTERS]
     }
@@ -61,7 +62,7 @@ pub(super) fn may_hold(at: usize) -> bool {
     TABLE.get().is_some_and(|table| table.counter(at).load(Ordering::Relaxed) != 0)
 }
 
-/// Notes a sampled allocation, before the program has its address. `false` if there is no room.
+/// Records a sampled allocation, before the program gets its address. Returns `false` if there is no free slot.
 pub(super) fn insert(at: usize, site: Index, noted: Noted, window: u64) -> bool {
     let Some(table) = TABLE.get() else { return false };
     let is_claimed = |slot: &AtomicUsize| {
@@ -78,13 +79,13 @@ pub(super) fn insert(at: usize, site: Index, noted: Noted, window: u64) -> bool 
     true
 }
 
-/// Takes out a sampled allocation, before its memory is free.
+/// Removes a sampled allocation, before its memory is freed.
 pub(super) fn remove(at: usize) -> Option<(Index, Noted)> {
     let table = TABLE.get()?;
     let (slot, sample) = table.slots(at).find(|(slot, _)| slot.load(Ordering::Acquire) == at)?;
     let bytes = sample.bytes.load(Ordering::Relaxed);
     let count_and_site = sample.count_and_site.load(Ordering::Relaxed);
-    // Fails if the sampling was started again in between.
+    // Fails if sampling was restarted in between.
     slot.compare_exchange(at, 0, Ordering::Release, Ordering::Relaxed).ok()?;
     let count = |count: u8| if count == FULL { None } else { count.checked_sub(1) };
     let _ = table.counter(at).fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
@@ -118,7 +119,7 @@ mod tests {
 
     const NOTED: Noted = Noted { bytes: 7 << 32, count: 1 << 30 };
 
-    /// An address that got lost would stay alive forever. An address that came out twice would be counted as freed twice.
+    /// An allocation that got lost would stay alive forever. One that was removed twice would be counted as freed twice.
     #[test]
     fn every_address_is_removed_once_even_from_a_full_table() {
         let _turn = crate::observe::tests::turn();

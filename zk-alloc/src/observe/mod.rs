@@ -42,8 +42,8 @@ pub(crate) fn is_profiled() -> bool {
     cfg!(feature = "profile") && gate::is_told(Observer::Profile)
 }
 
-/// Tells the observers that the arena serves a request for `size` bytes at `at`. Returns the address, so that this call can be the last step
-/// of the request.
+/// Tells the observers that the arena serves a request for `size` bytes at `at`. Returns the address, so that the caller can make this a
+/// tail call.
 #[inline(always)]
 pub(crate) fn allocated(at: NonNull<u8>, size: usize) -> *mut u8 {
     if gate::is_observed() { tell_allocated(at, size) } else { at.as_ptr() }
@@ -64,8 +64,8 @@ pub(crate) fn backing_allocated(at: *mut u8, size: usize) {
     }
 }
 
-/// Tells the observers that memory at `at`, of the arena or of the backing allocator, is about to be free. Once it is, another thread may get
-/// it.
+/// Tells the observers that memory at `at`, of the arena or of the backing allocator, is about to be freed. Afterwards, another thread may
+/// get it.
 #[inline(always)]
 pub(crate) fn will_free(at: *mut u8) {
     if gate::is_observed() && may_concern(at) {
@@ -113,7 +113,7 @@ pub(crate) fn fresh(bytes: usize) {
     }
 }
 
-/// The site where this thread is now. The stack of a signal handler may have no room for a walk.
+/// Returns the call site of this thread. On the stack of a signal handler there may be no room to walk it, so the site has no addresses.
 fn here(source: Source) -> sites::Index {
     if os::may_be_on_signal_stack() {
         return sites::find(&[], source);

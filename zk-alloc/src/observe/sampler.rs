@@ -1,4 +1,4 @@
-//! Which requests are sampled, and for how many requests each sample stands.
+//! Decides which requests are sampled, and how many requests each sample stands for.
 //!
 //! A request for `s` bytes is sampled with the probability `p = s / mean`, and stands for `1 / p` requests of its size. So the estimates have
 //! no bias. A request of the mean or more is always sampled.
@@ -16,9 +16,9 @@ const ALWAYS_BYTES: usize = 1 << 20;
 /// Counts of requests are fixed-point numbers: one request is this many units.
 pub(super) const COUNT_PARTS: u64 = 64;
 
-/// The mean distance of samples, in bytes.
+/// The mean distance between samples, in bytes.
 static MEAN_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Samples that could not be noted.
+/// Samples that could not be recorded.
 pub(super) static MISSED: AtomicU64 = AtomicU64::new(0);
 /// Threads that drew random numbers. Each has a sequence of its own.
 static THREADS: AtomicU64 = AtomicU64::new(0);
@@ -36,7 +36,7 @@ struct Local {
 #[cfg_attr(thread_blocks, allow(dead_code, reason = "a thread's memory is zeroed when it begins"))]
 enum SamplerState {
     Outside = 0,
-    /// The thread notes a sample. A request of a signal handler that interrupts it can't be sampled.
+    /// The thread records a sample. A request of a signal handler that interrupts it can't be sampled.
     Sampling,
     /// The thread reads the samples. Its own requests are not sampled.
     Reading,
@@ -70,38 +70,39 @@ fn with_local<R>(f: impl FnOnce(&Local) -> R) -> R {
     LOCAL.with(f)
 }
 
-/// The compiler's own thread locals may call `malloc`, which this library may implement.
+/// Runs `f` with this thread's state. The compiler's own thread-locals may call `malloc`, which this library may implement.
 #[cfg(thread_blocks)]
 #[inline(always)]
 fn with_local<R>(f: impl FnOnce(&Local) -> R) -> R {
     const _: () = assert!(size_of::<Local>() <= os::OBSERVE_BLOCK_BYTES && align_of::<Local>() <= 16);
-    // SAFETY: this part of the thread's block serves nothing else. It is long enough, lasts as long as the thread, and all zeroes is a
+    // SAFETY: nothing else uses this part of the thread's block. It is long enough, lasts as long as the thread, and all zeroes are a valid
     // `Local`.
     f(unsafe { os::observe_block().cast::<Local>().as_ref() })
 }
 
-/// From now on, the mean distance of samples is `bytes`.
+/// Sets the mean distance between samples.
 pub(crate) fn set_mean(bytes: usize) {
     MEAN_BYTES.store(bytes, Ordering::Relaxed);
 }
 
-/// The mean distance of samples, in bytes.
+/// The mean distance between samples, in bytes.
 pub(crate) fn mean_bytes() -> usize {
     MEAN_BYTES.load(Ordering::Relaxed)
 }
 
-/// Counts a sample that could not be noted.
+/// Counts a sample that could not be recorded.
 #[cold]
 pub(super) fn miss() {
     MISSED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Samples that could not be noted since the last [`begin`](super::begin).
+/// Samples that could not be recorded since the last [`begin`](super::begin).
 pub(crate) fn missed() -> u64 {
     MISSED.load(Ordering::Relaxed)
 }
 
-/// The number of requests that a sample of a request for `bytes` stands for, if the request is sampled. While escapes are traced, all are.
+/// Decides whether to sample a request for `bytes`. If so, returns the number of requests that the sample stands for. While escapes are
+/// traced, every request is sampled.
 #[inline]
 pub(super) fn sample(bytes: usize) -> Option<f64> {
     let mean = mean_bytes();
@@ -130,7 +131,7 @@ impl Local {
     }
 }
 
-/// Runs `f`, which notes a sample, unless this thread is already in this module.
+/// Runs `f`, which records a sample, unless this thread is already in this module.
 pub(super) fn exclusively<R>(f: impl FnOnce() -> R) -> Option<R> {
     with_local(|local| match local.state.get() {
         SamplerState::Outside => {
@@ -152,7 +153,7 @@ pub(crate) fn is_reading() -> bool {
     with_local(|local| local.state.get() == SamplerState::Reading)
 }
 
-/// While this lives, its thread's requests are not sampled.
+/// A guard. While it lives, its thread's requests are not sampled.
 pub(crate) struct Reading {
     before: SamplerState,
 }

@@ -3,9 +3,9 @@
 //! The sites are in a hash table that only grows. A thread claims a slot with one compare-and-swap, and nobody waits for it. A thread that
 //! stops in the middle, as in a forked child, leaves a site without addresses.
 //!
-//! Live bytes rise until something is freed. So a *peak* begins just before a free, if the live bytes are above those of the last peak by
-//! 1/256. Each peak has a number. A site notes its live bytes for a peak just before it first changes after the peak began. A site that has
-//! not changed since then still has the bytes of the peak.
+//! Live bytes rise until something is freed. So a *peak* begins just before a free, if the live bytes exceed those of the last peak by
+//! 1/256. Each peak has a number. A site records its live bytes for a peak just before they first change after the peak began. A site that
+//! has not changed since then still has the bytes of the peak.
 #![allow(unsafe_code, reason = "promises that zeroes are a table")]
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -35,7 +35,7 @@ pub(super) struct Table {
     entries: [Entry; SITES],
 }
 
-// SAFETY: arrays of atomics, for which zero is a value.
+// SAFETY: the table consists of arrays of atomics, for which zero is a valid value.
 unsafe impl AllZero for Table {}
 
 /// The allocator that served a request.
@@ -58,12 +58,12 @@ pub struct Amount {
     pub bytes: u64,
 }
 
-/// A place that allocates: the calls that led to sampled requests, and estimates of all such requests.
+/// A call site: the call chain of sampled requests, and estimates of all such requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Site {
-    /// The addresses to which the calls return, the innermost first, at most 64. The first few lie in the allocator. It is empty for
-    /// requests on the stack of a signal handler, and for call sites that the tables have no room for.
+    /// The return addresses of the calls, the innermost first, at most 64. The first few lie in the allocator. Empty for requests on the
+    /// stack of a signal handler, and for call sites that the tables have no room for.
     pub addresses: Vec<usize>,
     /// The allocator that served the requests.
     pub source: Source,
@@ -86,7 +86,7 @@ impl Site {
     }
 }
 
-/// The account of a site. The counters come first, so that reading them touches one cache line.
+/// The counters and the addresses of a site. The counters come first, so that reading them touches one cache line.
 #[repr(align(64))]
 struct Entry {
     allocated: Counted,
@@ -101,7 +101,7 @@ struct Entry {
     addresses: [AtomicUsize; frames::MAX_FRAMES],
 }
 
-/// An [`Amount`], with the count in parts. Wraps around below 0.
+/// An [`Amount`], with the count in parts of a request ([`COUNT_PARTS`]). Wraps around below 0.
 struct Counted {
     bytes: AtomicU64,
     count: AtomicU64,
@@ -134,7 +134,7 @@ fn state(len: usize, source: Source) -> u32 {
 /// The index of a site in the table.
 pub(crate) type Index = u32;
 
-/// The site of these calls and this source.
+/// Finds the site with these addresses and this source, or claims a slot for it.
 pub(super) fn find(addresses: &[usize], source: Source) -> Index {
     claim(addresses, source).or_else(|| claim(&[], source)).unwrap_or(0) as Index
 }
@@ -163,11 +163,11 @@ fn claim(addresses: &[usize], source: Source) -> Option<usize> {
 fn hash(addresses: &[usize], source: Source) -> u64 {
     let mut hasher = DefaultHasher::new();
     (addresses, source).hash(&mut hasher);
-    // No hash is 0.
+    // The highest bit is set, because 0 means a free slot.
     hasher.finish() | 1 << 63
 }
 
-/// The entry of a site; `None` before there is a table.
+/// Returns the entry of a site; `None` before the table is mapped.
 fn at(index: Index) -> Option<&'static Entry> {
     TABLE.get().map(|table| &table.entries[index as usize % SITES])
 }
@@ -192,7 +192,7 @@ pub(super) fn clear() {
     begin_peak(|_, _| true);
 }
 
-/// Counts an allocation that stays alive.
+/// Counts a sampled allocation.
 pub(super) fn born(site: Index, noted: Noted) {
     let Some(site) = at(site) else { return };
     site.note_peak();
@@ -201,7 +201,7 @@ pub(super) fn born(site: Index, noted: Noted) {
     LIVE_BYTES.fetch_add(noted.bytes as i64, Ordering::Relaxed);
 }
 
-/// Counts a free.
+/// Counts the free of a sampled allocation.
 pub(super) fn died(site: Index, noted: Noted) {
     let Some(site) = at(site) else { return };
     // The live bytes are about to fall, perhaps from a new peak.
@@ -218,7 +218,7 @@ pub(super) fn fresh(site: Index, bytes: u64) {
     }
 }
 
-/// The estimates of this moment.
+/// Returns the current estimates.
 pub(crate) fn read() -> Vec<Site> {
     begin_peak(|live, peak| live > peak);
     all().map(|(_, site)| site.read()).filter(|site| !site.is_empty()).collect()
@@ -229,7 +229,7 @@ pub(crate) fn read_one(site: Index) -> Option<Site> {
     at(site).map(Entry::read)
 }
 
-/// See [`mark`](crate::profile::mark): the peak is what is alive now.
+/// Resets the estimates as [`mark`](crate::profile::mark) says, and begins a peak.
 pub(crate) fn mark() {
     for (_, site) in all() {
         site.allocated.set(Noted::default());
@@ -238,7 +238,7 @@ pub(crate) fn mark() {
     begin_peak(|_, _| true);
 }
 
-/// Begins a peak if the live bytes, and those of the last peak, are as `is_due` says.
+/// Begins a peak if `is_due` says so, given the live bytes and those of the last peak.
 fn begin_peak(is_due: impl Fn(u64, u64) -> bool) {
     let next = |last| {
         let (last, live) = (Tagged(last), LIVE_BYTES.load(Ordering::Relaxed).max(0) as u64);
@@ -292,10 +292,10 @@ impl Entry {
         self.fresh_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Notes the live bytes as those of the last peak, unless that happened before. Called before the live bytes change.
+    /// Records the live bytes as those of the last peak, unless that was done before. Called before the live bytes change.
     fn note_peak(&self) {
-        // In this order, the number that was noted is not ahead of the last one. It is read before the live bytes: if another thread notes the
-        // peak and changes them, this thread notes nothing.
+        // Read in this order, so that the recorded number is not ahead of the last peak's. It is also read before the live bytes: if
+        // another thread records the peak and changes them, this thread records nothing.
         let noted = self.peak.load(Ordering::Acquire);
         let number = Tagged(PEAK.load(Ordering::Acquire)).number();
         let live = self.live.noted();
@@ -330,7 +330,7 @@ impl Entry {
 mod tests {
     use super::*;
 
-    /// The totals stay right in a program with more call sites than there is room for.
+    /// The totals stay right in a program with more call sites than the table holds.
     #[test]
     fn sites_that_do_not_fit_count_for_one_without_addresses() {
         let _turn = crate::observe::tests::turn();
