@@ -1,5 +1,5 @@
 //! The accounts of the process: the bytes requested, in use and resident, and the limits on resident bytes (the cap `ZK_ALLOC_MAX_BYTES`,
-//! and the peak so far). [`stats`](crate::stats()) gathers them.
+//! and the peak so far). [`stats`](crate::stats()) reports them.
 #![allow(unsafe_code, reason = "keeps the program's function in an atomic")]
 
 use std::mem::transmute;
@@ -29,8 +29,8 @@ static FORMER_PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 static WINDOWS: AtomicUsize = AtomicUsize::new(0);
 static WARNED_OF_REFUSAL: AtomicBool = AtomicBool::new(false);
 
-/// Requests meant for the arena that the backing allocator served since the start or the last [`reset_overflow_stats`]: their
-/// number and their bytes. They are not 0 if memory ran short, or if `ZK_ALLOC_MAX_BYTES` was reached.
+/// Returns the number and the bytes of requests meant for the arena that the backing allocator served, since the start or the last
+/// [`reset_overflow_stats`]. They grow when memory runs short, or when `ZK_ALLOC_MAX_BYTES` is reached.
 ///
 /// ```
 /// # #[global_allocator]
@@ -45,7 +45,7 @@ pub fn overflow_stats() -> (usize, usize) {
     (OVERFLOW_ALLOCATIONS.load(Ordering::Relaxed), OVERFLOW_BYTES.load(Ordering::Relaxed))
 }
 
-/// Sets the counters of [`overflow_stats`] to zero. An example is there.
+/// Resets the counters of [`overflow_stats`], which has an example.
 pub fn reset_overflow_stats() {
     OVERFLOW_ALLOCATIONS.store(0, Ordering::Relaxed);
     OVERFLOW_BYTES.store(0, Ordering::Relaxed);
@@ -55,29 +55,29 @@ pub(crate) fn phases() -> u64 {
     PHASES.load(Ordering::Relaxed)
 }
 
-/// Bytes of blocks and page runs in use now, including those in thread caches.
+/// Returns the bytes of blocks and page runs in use now, including those in thread caches.
 pub(crate) fn used_bytes() -> usize {
     USED_BYTES.load(Ordering::Relaxed)
 }
 
-/// The peak of the bytes in use. It is updated when a thread fetches blocks or claims a run. A thread that takes memory from its
+/// Returns the peak of the bytes in use. It is updated when a thread fetches blocks or claims a run. A thread that takes memory from its
 /// cache does not update it, so memory that was taken since the last claim is missing. With many threads, not every claim updates it: up
 /// to 256 bytes for each living thread may be missing.
 pub(crate) fn peak_live_bytes() -> usize {
     window_peak_bytes().max(FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed))
 }
 
-/// The peak of all windows before the current one; `None` until the second begins.
+/// Returns the peak of all windows before the current one; `None` until the second begins.
 pub(crate) fn former_peak_live_bytes() -> Option<usize> {
     (WINDOWS.load(Ordering::Acquire) >= 2).then(|| FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed))
 }
 
-/// The peak since the last call, as for [`peak_live_bytes`]; 0 if nothing came into use since.
+/// Returns the peak since the last call, as for [`peak_live_bytes`]; 0 if nothing came into use since.
 pub(crate) fn take_seen_peak_bytes() -> usize {
     SEEN_PEAK_BYTES.swap(0, Ordering::Relaxed)
 }
 
-/// The peak since the last call, as for [`peak_live_bytes`], and at least `live_bytes`, which are live now.
+/// Returns the peak since the last call, as for [`peak_live_bytes`], and at least `live_bytes`, which are live now.
 pub(crate) fn take_peak_live_bytes(live_bytes: usize) -> usize {
     TAKEN_PEAK_BYTES.swap(live_bytes, Ordering::Relaxed).max(live_bytes)
 }
@@ -94,7 +94,7 @@ pub(crate) fn window_begun(live_bytes: usize) {
     WINDOWS.fetch_add(1, Ordering::Release);
 }
 
-/// The peak since [`window_begun`], as for [`peak_live_bytes`].
+/// Returns the peak since [`window_begun`], as for [`peak_live_bytes`].
 pub(crate) fn window_peak_bytes() -> usize {
     PEAK_LIVE_BYTES.load(Ordering::Relaxed)
 }
@@ -122,9 +122,8 @@ impl ZoneCounters {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Counts `more_bytes` that came into use, and `fresh_bytes` that become resident for them. `cached_bytes` returns the bytes
-    /// in thread caches, which the peak leaves out. If it is too early to sum them up again, it returns `None`, and the peak is updated
-    /// later.
+    /// Counts `more_bytes` that came into use, and `fresh_bytes` that become resident for them. `cached_bytes` returns the bytes of runs in
+    /// thread caches, which the peak leaves out. If it is too early to sum them up again, it returns `None`, and the peak is updated later.
     pub(crate) fn grown(&self, more_bytes: usize, fresh_bytes: usize, cached_bytes: impl FnOnce() -> Option<usize>) {
         if fresh_bytes > 0 {
             self.will_fault(fresh_bytes);
@@ -171,8 +170,7 @@ impl ZoneCounters {
         self.system_calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a call that the kernel refused. The process goes on without it. A line on standard error warns of the first
-    /// refusal.
+    /// Counts a call that the kernel refused. The process goes on without that call. A line on standard error warns of the first refusal.
     #[cold]
     pub(crate) fn refused(&self, Errno(code): Errno, what: &str, bytes: usize) {
         self.refusals.fetch_add(1, Ordering::Relaxed);
@@ -197,41 +195,42 @@ static MAX_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// Freed memory stays resident while no more than this many bytes are resident.
 static RETAINED_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// From now on, memory that is freed while more bytes than this are resident is purged at once.
+/// Sets the limit: from now on, memory that is freed while more bytes than this are resident is purged at once.
 pub(crate) fn set_retained(bytes: usize) {
     RETAINED_BYTES.store(bytes, Ordering::Relaxed);
 }
 
-/// The limit that [`set_retained`] set last.
+/// Returns the limit that [`set_retained`] set last.
 #[cfg(test)]
 pub(crate) fn retained_limit() -> usize {
     RETAINED_BYTES.load(Ordering::Relaxed)
 }
 
-/// Whether more bytes are resident than [`set_retained`] allows.
+/// Returns whether more bytes are resident than [`set_retained`] allows.
 #[inline(always)]
 pub(crate) fn is_beyond_retained() -> bool {
     let retained = RETAINED_BYTES.load(Ordering::Relaxed);
     retained != usize::MAX && resident_bytes() > retained
 }
 
-// In resident mode, a long run that is freed is purged at once, until the program has requested as many bytes again. From then on, that much
-// free memory stays resident until a decay tick purges it. So a program that works once keeps no memory for a repetition that never comes. A
-// prover faults in again about as many bytes as are ever free, and no more.
+// In resident mode, a long run that is freed is purged at once, until the program has requested as many bytes again. From then on, that
+// much free memory stays resident until a decay tick purges it. So a program that does its work once retains nothing for a second round
+// that never comes. A prover faults in again at most about as many bytes as are ever free at once.
 
 /// Whether freed long runs are purged in that way.
 static LEARNS_REUSE: AtomicBool = AtomicBool::new(false);
-/// Free bytes that stay resident then, because the program used as many again, or reserved them.
+/// Free bytes that stay resident in that mode, because the program requested as many again, or reserved them.
 static REUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of freed runs that were purged in that way, and that the program has not requested again since.
 static NOT_REUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// With `is_on`, freed long runs stay resident only up to the amount that the program requested again. Otherwise all of them stay.
+/// Sets whether freed long runs stay resident only up to the amount that the program requested again. Otherwise all of them stay.
 pub(crate) fn learn_reuse(is_on: bool) {
     LEARNS_REUSE.store(is_on, Ordering::Relaxed);
 }
 
-/// The resident free bytes beyond those that the program has used again. The caller purges as much of a long run that was just freed.
+/// Returns the resident free bytes beyond the amount that the program has requested again. The caller purges this many bytes of a long run
+/// that was just freed.
 pub(crate) fn bytes_beyond_reuse() -> usize {
     if !LEARNS_REUSE.load(Ordering::Relaxed) {
         return 0;
@@ -242,12 +241,12 @@ pub(crate) fn bytes_beyond_reuse() -> usize {
     beyond.min(resident.saturating_sub(KEPT_BYTES.load(Ordering::Relaxed)))
 }
 
-/// Notes that `bytes` of a freed run were purged, because the program had not used as many again.
+/// Records that `bytes` of a freed run were purged, because the program had not requested as many again.
 pub(crate) fn returned_until_reuse(bytes: usize) {
     NOT_REUSED_BYTES.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// Notes that `bytes` become resident: the program would have reused as much of the purged memory.
+/// Records that `bytes` become resident: the program would have reused that much of the purged memory.
 fn reused(bytes: usize) {
     if NOT_REUSED_BYTES.load(Ordering::Relaxed) > 0 {
         let left = |gone: usize| Some(gone.saturating_sub(bytes));
@@ -256,13 +255,13 @@ fn reused(bytes: usize) {
     }
 }
 
-/// From now on, `bytes` more stay resident when they are free.
+/// Lets `bytes` more stay resident when they are free, from now on.
 pub(crate) fn keep_for_reuse(bytes: usize) {
     let more = |kept: usize| Some(kept.saturating_add(bytes));
     let _ = REUSED_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
 }
 
-/// At least `bytes` stay resident when they are free: the program reserved them.
+/// Lets at least `bytes` stay resident when they are free, because the program reserved them.
 pub(crate) fn keep_reserved(bytes: usize) {
     REUSED_BYTES.fetch_max(bytes, Ordering::Relaxed);
 }
@@ -275,12 +274,12 @@ pub(crate) fn max_bytes() -> usize {
     MAX_BYTES.load(Ordering::Relaxed)
 }
 
-/// Bytes of the arena that are resident, or will be when they are first touched.
+/// Returns the bytes of the arena that are resident, or will be when they are first touched.
 pub(crate) fn resident_bytes() -> usize {
     RESIDENT_BYTES.load(Ordering::Relaxed)
 }
 
-/// Bytes that are resident and free.
+/// Returns the bytes that are resident and free.
 pub(crate) fn free_bytes() -> usize {
     resident_bytes().saturating_sub(used_bytes())
 }
@@ -295,27 +294,27 @@ pub(crate) enum Limit {
     Cap,
 }
 
-/// The program or the operator asked to keep free memory up to this many resident bytes, even above the peak.
+/// The resident bytes up to which the program or the operator asked to retain free memory, even above the peak.
 static KEPT_BYTES: AtomicUsize = AtomicUsize::new(NOT_SET);
 const NOT_SET: usize = usize::MAX - 1;
 
-/// From now on, no memory is purged at the peak limit while at most this many bytes are resident.
+/// Sets the resident bytes up to which no memory is purged at the peak limit, from now on.
 pub(crate) fn set_kept(bytes: usize) {
     KEPT_BYTES.store(bytes, Ordering::Relaxed);
 }
 
-/// As [`set_kept`], unless the program called that before the arena opened.
+/// Does the same as [`set_kept`], unless the program called that before the arena opened.
 pub(crate) fn set_kept_at_opening(bytes: usize) {
     let _ = KEPT_BYTES.compare_exchange(NOT_SET, bytes, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// An estimate of the bytes that were purged at the peak limit and soon needed again. Each such purge adds its bytes, and takes off a part of
-/// the bytes served since the last one.
+/// An estimate of the bytes that were purged at the peak limit and soon needed again. Each such purge adds its bytes, and subtracts a part
+/// of the bytes served since the last one.
 static CHURN_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Bytes served when the last such purge was noted.
+/// Bytes served when the last such purge was recorded.
 static CHURN_SERVED_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Notes that a request at the peak limit purged `gone_bytes`. `served_bytes` were served in all so far.
+/// Records that a request at the peak limit purged `gone_bytes`. The arena has served `served_bytes` so far.
 pub(crate) fn purged_at_peak(gone_bytes: usize, served_bytes: u64) {
     let since = served_bytes.saturating_sub(CHURN_SERVED_BYTES.swap(served_bytes, Ordering::Relaxed));
     let paid_off = usize::try_from(since).unwrap_or(usize::MAX) / tuning::churn_part();
@@ -325,7 +324,7 @@ pub(crate) fn purged_at_peak(gone_bytes: usize, served_bytes: u64) {
     CHURN_BYTES.store(churn.min(max), Ordering::Relaxed);
 }
 
-/// The headroom above a peak, in bytes: the larger of a fixed part of the peak, and half of the peak within bounds
+/// Returns the headroom above a peak, in bytes: the larger of a fixed part of the peak, and half of the peak within bounds
 /// (docs/experiments/headroom.md). A program that keeps purging memory that it needs again gets up to half of the peak more.
 fn headroom(peak: usize) -> usize {
     let bounded = (peak / 2).min(tuning::max_headroom_bytes()).max(tuning::min_headroom_bytes());
@@ -336,7 +335,7 @@ fn headroom(peak: usize) -> usize {
 /// Bytes that were resident and free when nothing was left to purge. They share their pages with live blocks.
 static STUCK_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Resident free bytes, except those that cannot be purged.
+/// Returns the resident free bytes, except those that cannot be purged.
 fn purgeable_bytes(used: usize) -> usize {
     let free = resident_bytes().saturating_sub(used);
     let stuck = STUCK_BYTES.load(Ordering::Relaxed);
@@ -346,7 +345,7 @@ fn purgeable_bytes(used: usize) -> usize {
     free.saturating_sub(stuck)
 }
 
-/// Notes that a purge did not reach its limit, and that nothing was left to purge. The next purge waits until more is freed.
+/// Records that a purge did not reach its limit, and that nothing was left to purge. The next purge waits until more is freed.
 pub(crate) fn nothing_left_to_purge() {
     STUCK_BYTES.store(free_bytes(), Ordering::Relaxed);
 }
@@ -354,18 +353,18 @@ pub(crate) fn nothing_left_to_purge() {
 /// Free and cached bytes when a purge last failed to make room below the cap.
 static FREE_AT_CAP_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether `bytes` more would exceed the cap, and less free memory than that is resident.
+/// Returns whether `bytes` more would exceed the cap, and less free memory than that is resident.
 pub(crate) fn is_full(bytes: usize) -> bool {
     resident_bytes().saturating_add(bytes) > cap_bytes() && free_bytes() < bytes
 }
 
-/// Notes that a purge did not make room below the cap.
+/// Records that a purge did not make room below the cap.
 pub(crate) fn cap_holds(cached_bytes: usize) {
     FREE_AT_CAP_BYTES.store(free_bytes().saturating_add(cached_bytes).max(1), Ordering::Relaxed);
 }
 
-/// Whether a purge may make room for `bytes` below the cap, while threads cache `cached_bytes`. A purge reads many bitmaps. After one
-/// that freed nothing, the program must free a sixteenth of the excess before the next, and at least [`tuning::retry_at_cap_bytes`].
+/// Returns whether a purge may make room for `bytes` below the cap, while threads cache `cached_bytes`. A purge reads many bitmaps. After
+/// one that freed nothing, the program must free a sixteenth of the excess before the next, and at least [`tuning::retry_at_cap_bytes`].
 pub(crate) fn may_make_room(bytes: usize, cached_bytes: usize) -> bool {
     let excess = resident_bytes().saturating_add(bytes).saturating_sub(max_bytes());
     let free = free_bytes().saturating_add(cached_bytes);
@@ -376,13 +375,13 @@ pub(crate) fn may_make_room(bytes: usize, cached_bytes: usize) -> bool {
     is_worth_a_purge(free, before, excess)
 }
 
-/// As [`may_make_room`], with `free` bytes now and `before` when a purge freed too little; 0 if none did.
+/// Decides for [`may_make_room`]: `free` bytes are free now, and `before` were when a purge last freed too little (0 if none did).
 fn is_worth_a_purge(free: usize, before: usize, excess: usize) -> bool {
     let min = if before == 0 { 1 } else { tuning::retry_at_cap_bytes() };
     free.saturating_sub(before) >= min.max(excess / 16)
 }
 
-/// The bytes that may be resident under [`Limit::Peak`], if `more_bytes` are about to become resident.
+/// Returns the bytes that may be resident under [`Limit::Peak`], if `more_bytes` are about to become resident.
 pub(crate) fn peak_limit(more_bytes: usize) -> usize {
     let used = used_bytes();
     if purgeable_bytes(used) < used / 16 {
@@ -392,25 +391,25 @@ pub(crate) fn peak_limit(more_bytes: usize) -> usize {
     (peak + headroom(peak)).max(KEPT_BYTES.load(Ordering::Relaxed))
 }
 
-/// Accounted bytes that the kernel had no pages for when a request at the cap last asked. This holds for a short time only, because their
-/// owners may touch them.
+/// Accounted bytes that the kernel had no pages for when a request at the cap last asked. The number holds for a short time only, because
+/// the owners may touch this memory.
 static UNTOUCHED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The end of that time, by [`os::coarse_ns`].
 static UNTOUCHED_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Has the cap leave out `bytes` that are accounted but untouched, for [`tuning::untouched_ms`].
+/// Leaves `bytes` that are accounted but untouched out of the cap, for [`tuning::untouched_ms`].
 pub(crate) fn set_untouched(bytes: usize) {
     UNTOUCHED_BYTES.store(bytes, Ordering::Relaxed);
     let until = os::coarse_ns().saturating_add(tuning::untouched_ms() as u64 * 1_000_000);
     UNTOUCHED_UNTIL_NS.store(until, Ordering::Relaxed);
 }
 
-/// Whether it is time to ask the kernel again how much is untouched.
+/// Returns whether it is time to ask the kernel again how much is untouched.
 pub(crate) fn may_ask_for_untouched() -> bool {
     os::coarse_ns() >= UNTOUCHED_UNTIL_NS.load(Ordering::Relaxed)
 }
 
-/// The most bytes that may be accounted: the cap, and the bytes that are known to be untouched.
+/// Returns how many bytes may be accounted: the cap, and the bytes that are known to be untouched.
 fn cap_bytes() -> usize {
     let untouched = UNTOUCHED_BYTES.load(Ordering::Relaxed);
     let is_known = untouched > 0 && !may_ask_for_untouched();
@@ -430,7 +429,7 @@ pub(crate) fn admit(bytes: usize, limit: Limit) -> bool {
         .is_ok()
 }
 
-/// Accounts for `bytes` more, whatever the limits say.
+/// Accounts for `bytes` more, regardless of the limits.
 pub(crate) fn exceed(bytes: usize) {
     RESIDENT_BYTES.fetch_add(bytes, Ordering::Relaxed);
 }
@@ -441,7 +440,7 @@ pub(crate) fn unaccount(bytes: usize) {
     debug_assert!(before >= bytes, "{bytes} bytes were taken off an account of {before}");
 }
 
-/// Notes that `bytes` were purged.
+/// Accounts for `bytes` that were purged.
 pub(crate) fn returned(bytes: usize) {
     unaccount(bytes);
     // The purged pages may be the untouched ones.
@@ -452,29 +451,30 @@ pub(crate) fn returned(bytes: usize) {
     PURGED_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 
-/// Bytes that were purged so far.
+/// Returns the bytes that were purged so far.
 pub(crate) fn purged_bytes() -> u64 {
     PURGED_BYTES.load(Ordering::Relaxed)
 }
 
-// A function of the program that is called when resident memory comes near to the cap.
+// A function of the program that is called when resident memory comes near the cap.
 
 /// The program's function.
 type Event = fn(resident_bytes: usize, max_bytes: usize);
 
-/// The share of the limit, in percent; 0 if no function is set.
+/// The threshold, in percent of the limit; 0 if no function is set.
 static PERCENT: AtomicUsize = AtomicUsize::new(0);
 static EVENT: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 /// Whether the function was called for the current crossing.
 static IS_CALLED: AtomicBool = AtomicBool::new(false);
 
 /// Sets a function that is called when the resident bytes of the arena reach `percent` of [`max_bytes`](crate::Settings::max_bytes)
-/// (`ZK_ALLOC_MAX_BYTES`). It is called once for each crossing. It is called again only after the resident bytes have fallen an eighth of the
-/// limit below that share. `event` replaces the function that was set before. With 0 percent, or without a limit, no function is called.
+/// (`ZK_ALLOC_MAX_BYTES`). It is called once for each crossing. It is called again only after the resident bytes have fallen an eighth of
+/// the limit below that threshold. `event` replaces the function that was set before. With 0 percent, or without a limit, no function is
+/// called.
 ///
-/// The thread whose request crosses the share calls `event(resident_bytes, max_bytes)` within that request. So `event` should be short: set a
-/// flag, wake a thread. It may allocate, which never calls it again, and may call [`release`](crate::release). If it panics, the process
-/// aborts. It is not called in a signal handler, or on a thread that blocks signals.
+/// The thread whose request crosses the threshold calls `event(resident_bytes, max_bytes)` within that request. So `event` should be short:
+/// set a flag, wake a thread. It may allocate, which does not call it again, and may call [`release`](crate::release). If it panics, the
+/// process aborts. It is not called in a signal handler, or on a thread that blocks signals.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicBool, Ordering};
@@ -488,7 +488,7 @@ static IS_CALLED: AtomicBool = AtomicBool::new(false);
 pub fn on_memory_limit(percent: u8, event: fn(resident_bytes: usize, max_bytes: usize)) {
     EVENT.store(event as *mut (), Ordering::Relaxed);
     IS_CALLED.store(false, Ordering::Relaxed);
-    // Release: a thread that sees the share calls the function that was set with it, or a later one.
+    // Release: a thread that sees the threshold calls the function that was set with it, or a later one.
     PERCENT.store(percent.into(), Ordering::Release);
 }
 
@@ -518,9 +518,9 @@ fn check_memory_limit_now() {
     if IS_CALLED.load(Ordering::Relaxed) || os::may_be_in_signal_handler() || IS_CALLED.swap(true, Ordering::Relaxed) {
         return;
     }
-    // SAFETY: `on_memory_limit` stored a function of this type before the share, which was seen with Acquire.
+    // SAFETY: `on_memory_limit` stored a function of this type before the threshold, which the caller loaded with Acquire.
     let event = unsafe { transmute::<*mut (), Event>(EVENT.load(Ordering::Relaxed)) };
-    // An allocator must not unwind.
+    // Abort on a panic, because an allocator must not unwind.
     catch_unwind(|| event(resident_bytes, max_bytes)).unwrap_or_else(|_| std::process::abort());
 }
 

@@ -132,7 +132,7 @@ impl<A> ZkAllocator<A> {
         self
     }
 
-    /// Whether the arena serves this thread's requests now.
+    /// Returns whether the arena serves this thread's requests now.
     #[inline]
     fn is_active(&self) -> bool {
         let is_participant = || self.participants == Participants::All || phase::is_in_pool();

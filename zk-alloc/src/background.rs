@@ -40,11 +40,11 @@ fn state_of(generation: u64, state: u64) -> u64 {
     generation << STATE_BITS | state
 }
 
-/// Starts the background thread of this process, if it does not run already.
+/// Starts the background thread of this process, unless it already runs.
 ///
-/// The thread purges memory that was free for the time of [`Retain::For`](crate::Retain::For) or `ZK_ALLOC_RETAIN_FOR`, even
-/// while the program requests no memory. It is an ordinary thread with the name `zk-alloc`, and blocks all signals. Without
-/// this call, and without the setting, the allocator has no thread.
+/// The thread purges memory that has been free for the time of [`Retain::For`](crate::Retain::For) or `ZK_ALLOC_RETAIN_FOR`, even while the
+/// program requests no memory. It is an ordinary thread with the name `zk-alloc`, and blocks all signals. Without this call, and without
+/// the setting, the allocator has no thread.
 ///
 /// A forked child has no such thread, and may start its own.
 ///
@@ -67,7 +67,7 @@ pub fn start_background_thread() -> io::Result<()> {
     })
 }
 
-/// Ends the background thread, and returns when it has ended. Returns at once if this process has none, or if another thread is stopping
+/// Stops the background thread, and waits until it has ended. Returns at once if this process has none, or if another thread is stopping
 /// it. As after any join, the kernel may list the thread in `/proc/self/task` for a moment longer.
 ///
 /// [`start_background_thread`] has an example.
@@ -113,7 +113,7 @@ pub fn start_background_thread_if_set() {
     }
 }
 
-/// As [`start_background_thread`], for a caller that can return no error.
+/// Starts the thread as [`start_background_thread`] does, for callers that can't return an error.
 fn start_or_warn() {
     IS_SETTLED.store(true, Ordering::Relaxed);
     if let Err(Some(Errno(code))) = start() {
@@ -123,7 +123,7 @@ fn start_or_warn() {
     }
 }
 
-/// The error is `None` while another thread stops the background thread.
+/// Starts the thread. The error is `None` while another thread stops it.
 fn start() -> Result<(), Option<Errno>> {
     let own = os::process_generation();
     let before = STATE.load(Ordering::Relaxed);
@@ -144,7 +144,7 @@ fn start() -> Result<(), Option<Errno>> {
     Ok(())
 }
 
-/// Runs on the thread.
+/// Runs on the background thread: purges until the thread is stopped.
 fn run() {
     set_watched(true);
     loop {

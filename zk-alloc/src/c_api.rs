@@ -30,13 +30,13 @@ pub enum Resized {
     Not(usize),
 }
 
-/// Allocates memory of the arena. `first` runs before the first request of the process is served. Its argument is `true` if that
-/// request comes outside of signal handlers, so that `first` may call the backing allocator.
+/// Allocates from the arena. `first` runs before the first request of the process is served. Its argument is `true` if that request does
+/// not come from a signal handler, so that `first` may call the backing allocator.
 ///
 /// `align` is a power of two.
 ///
 /// # Errors
-/// What to do instead.
+/// The error says what to do instead.
 #[inline]
 pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) -> Result<NonNull<u8>, Unserved> {
     // A run has at least one byte.
@@ -62,7 +62,7 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) 
     served
 }
 
-/// The fast path of [`alloc`]: a block from this thread's cache.
+/// Takes a block from this thread's cache: the fast path of [`alloc`].
 #[inline(always)]
 #[must_use]
 pub fn alloc_cached(size: usize) -> Option<NonNull<u8>> {
@@ -82,7 +82,7 @@ pub enum Cached {
     Unknown,
 }
 
-/// The fast path of [`dealloc`]: puts a block into this thread's cache, if the cache has room.
+/// Puts a block into this thread's cache, if the cache has room: the fast path of [`dealloc`].
 ///
 /// # Safety
 /// As for [`dealloc`].
@@ -96,7 +96,7 @@ pub unsafe fn put_cached(at: *mut u8) -> Cached {
     if is_cached { Cached::Done } else { Cached::Unknown }
 }
 
-/// Whether an address belongs to the arena's memory. An address that another allocator handed out does not, as long as that
+/// Returns whether an address belongs to the arena's memory. An address that another allocator handed out does not, as long as that
 /// allocator owns it.
 #[inline(always)]
 #[must_use]
@@ -104,7 +104,7 @@ pub fn owns(at: *mut u8) -> bool {
     arena::of(at).is_some()
 }
 
-/// The number of bytes at an address that [`alloc`] returned. It is 0 outside of the arena, and where no allocation begins.
+/// Returns the number of bytes at an address that [`alloc`] returned. It is 0 outside of the arena, and where no allocation begins.
 #[must_use]
 pub fn usable_size(at: *mut u8) -> usize {
     arena::of(at).and_then(|(arena, at)| arena.measure(at).ok()).unwrap_or(0)
@@ -136,28 +136,27 @@ pub unsafe fn dealloc(at: *mut u8) -> Freed {
 /// Changes the length of memory that [`alloc`] returned, so that the caller need not copy it.
 ///
 /// # Errors
-/// What is wrong, if no allocation of the arena begins there.
+/// If no allocation of the arena begins there. The error says what is wrong.
 ///
 /// # Safety
-/// The caller owns the memory, and uses nothing beyond `new_size`. If another address is returned, nobody uses the old one any
-/// more.
+/// The caller owns the memory, and uses nothing beyond `new_size`. If this returns another address, nobody uses the old one any more.
 pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeable> {
     let (arena, at) = arena::of(at).ok_or(NotFreeable::NoRun)?;
     let old_size = arena.measure(at)?;
     if new_size > isize::MAX as usize {
         return Ok(Resized::Not(old_size));
     }
-    // SAFETY: upheld by the caller; it is `old_size` bytes long. If the memory moves, nobody uses its old address.
+    // SAFETY: upheld by the caller; the memory is `old_size` bytes long. If it moves, nobody uses its old address.
     let resized = unsafe { allocator::resize(arena, at, old_size, new_size, MIN_ALIGN) };
     if resized == Some(at) {
-        // SAFETY: upheld by the caller; it is `new_size` bytes long.
+        // SAFETY: upheld by the caller; the memory is `new_size` bytes long.
         unsafe { arena.measured_anew(at, new_size) };
     }
     Ok(resized.map_or(Resized::Not(old_size), Resized::To))
 }
 
-/// Copies `bytes` bytes from `from`, which [`alloc`] returned, to `to`. If both are large page runs of the arena, it may skip pages that were
-/// never touched. Does nothing if `from` lies outside the arena.
+/// Copies `bytes` bytes from `from`, which [`alloc`] returned, to `to`. If both are large page runs of the arena, it may skip pages that
+/// were never touched. Does nothing if `from` lies outside the arena.
 ///
 /// # Safety
 /// Both allocations are at least `bytes` long, belong to the caller alone, and do not overlap.
@@ -175,7 +174,7 @@ pub unsafe fn copy(from: *mut u8, to: *mut u8, bytes: usize) {
 pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
     let Some((arena, at)) = arena::of(at) else { return };
     if let Ok(old_size) = arena.measure(at) {
-        // SAFETY: upheld by the caller; it is `old_size` bytes long. Even memory without bytes has one page.
+        // SAFETY: upheld by the caller; the memory is `old_size` bytes long. An allocation keeps at least one byte.
         unsafe {
             arena.shrink_in_place(at, old_size, new_size.max(1));
             arena.measured_anew(at, new_size.max(1));
@@ -197,7 +196,7 @@ pub fn trim() -> usize {
     retain::trim(arena::Purge::Now)
 }
 
-/// The number of page faults of this process so far that needed no disk.
+/// Returns the number of minor page faults of this process so far (those without a disk read).
 #[must_use]
 pub fn minor_faults() -> u64 {
     os::minor_faults()

@@ -16,7 +16,7 @@ pub(crate) struct Class(u8);
 /// Under loom there are two classes, so that a thread cache has few atomics. The bitmap of a slab has two words in the shorter class,
 /// and one in the longer class. A page holds eight short blocks, or four long ones.
 pub(crate) const MAX_BYTES: usize = if cfg!(loom) { 2 * FINE_BYTES } else { 32 << 10 };
-/// The largest alignment that a class serves, in bytes. A request aligned to more gets pages of its own: it would leave most of a
+/// The largest alignment that a class serves, in bytes. A request aligned to more gets pages of its own, because it would leave most of a
 /// block empty.
 pub(crate) const MAX_ALIGN: usize = 4 << 10;
 
@@ -34,8 +34,8 @@ const MAX_BLOCKS: usize = if cfg!(loom) { MAX_WORDS * WORD_BITS - 8 } else { MAX
 /// one class, and one in the other.
 pub(crate) const MIN_SLAB_BYTES: usize = if cfg!(loom) { 64 << 10 } else { 16 << 10 };
 
-/// The size of a slab for blocks of this size. It holds at least eight blocks. With more blocks, less is wasted at the end of the slab.
-/// With fewer, the slab becomes empty sooner, so that another class can use it.
+/// Returns the size of a slab for blocks of this size. The slab holds at least eight blocks. With more blocks, less is wasted at the end of
+/// the slab. With fewer, the slab becomes empty sooner, so that another class can use it.
 pub(crate) const fn slab_bytes(block_bytes: usize) -> usize {
     match block_bytes {
         ..=1024 => MIN_SLAB_BYTES,
@@ -80,7 +80,7 @@ pub(crate) const TABLE: usize = COUNT.next_power_of_two();
 
 static FACTS: [Facts; TABLE] = facts();
 
-/// The number of places for blocks in a thread cache. It is a power of two, too.
+/// The number of places for blocks in a thread cache, also a power of two.
 pub(crate) const PLACES: usize = {
     let last = facts()[COUNT - 1];
     (last.first_place as usize + last.capacity as usize).next_power_of_two()
@@ -114,7 +114,7 @@ const fn max(a: usize, b: usize) -> usize {
     if a > b { a } else { b }
 }
 
-/// The number of the class that serves `size` bytes, from 1 to [`MAX_BYTES`].
+/// Returns the number of the class that serves `size` bytes, from 1 to [`MAX_BYTES`].
 #[inline(always)]
 const fn number(size: usize) -> usize {
     if size <= FINE_MAX_BYTES {
@@ -136,7 +136,7 @@ const fn bytes_of(number: usize) -> usize {
     }
 }
 
-/// The results of [`number`], indexed by `(size - 1) / FINE_BYTES`. A lookup is shorter than the computation.
+/// The results of [`number`], indexed by `(size - 1) / FINE_BYTES`. A lookup is faster than the computation.
 static NUMBERS: [u8; MAX_BYTES / FINE_BYTES] = {
     let mut numbers = [0; MAX_BYTES / FINE_BYTES];
     let mut steps = 0;
@@ -148,16 +148,17 @@ static NUMBERS: [u8; MAX_BYTES / FINE_BYTES] = {
 };
 
 impl Class {
-    /// The class of a usual request: at least one byte, with at most the alignment that `malloc` guarantees. `None` for all other
+    /// Returns the class of a common request: at least one byte, with at most the alignment that `malloc` guarantees. `None` for all other
     /// requests, and for sizes above [`MAX_BYTES`].
     #[inline(always)]
     pub(crate) fn of_usual(size: usize, align: usize) -> Option<Self> {
-        // A size may also come from C, and be any number. Size 0 wraps to an index beyond the table.
+        // The size may come from C, and be any number. Size 0 wraps to an index beyond the table.
         let steps = size.wrapping_sub(1) / FINE_BYTES;
         if align <= FINE_BYTES { NUMBERS.get(steps).map(|&number| Self(number)) } else { None }
     }
 
-    /// The class of a request of at most [`MAX_BYTES`] and [`MAX_ALIGN`]. Its blocks have at least the requested size and alignment.
+    /// Returns the class of a request of at most [`MAX_BYTES`] and [`MAX_ALIGN`]. Its blocks have at least the requested size and
+    /// alignment.
     #[inline(always)]
     pub(crate) const fn of(size: usize, align: usize) -> Self {
         if align <= FINE_BYTES {
@@ -166,8 +167,8 @@ impl Class {
         Self::aligned(size, align)
     }
 
-    /// The smallest class of at least `size` bytes whose block size is a multiple of `align`. A block is aligned to each power of two
-    /// that divides its size.
+    /// Returns the smallest class of at least `size` bytes whose block size is a multiple of `align`. A block is aligned to each power of
+    /// two that divides its size.
     const fn aligned(size: usize, align: usize) -> Self {
         let mut class = number(max(size, align));
         while bytes_of(class) & (align - 1) != 0 {
@@ -176,7 +177,7 @@ impl Class {
         Self(class as u8)
     }
 
-    /// The class with a number; `None` for 0.
+    /// Returns the class with a number; `None` for 0.
     #[inline(always)]
     pub(crate) const fn from_number(number: u8) -> Option<Self> {
         if number == 0 { None } else { Some(Self(number)) }
@@ -192,19 +193,19 @@ impl Class {
         &FACTS[self.index()]
     }
 
-    /// Its index in tables of [`TABLE`] entries.
+    /// Returns the index of the class in tables of [`TABLE`] entries.
     #[inline(always)]
     pub(crate) fn index(self) -> usize {
         self.0 as usize % TABLE
     }
 
-    /// The size of its blocks, in bytes.
+    /// Returns the size of the class's blocks, in bytes.
     #[inline(always)]
     pub(crate) fn block_bytes(self) -> usize {
         self.facts().block_bytes as usize
     }
 
-    /// The size of its slabs, in bytes.
+    /// Returns the size of the class's slabs, in bytes.
     #[inline(always)]
     pub(crate) fn slab_bytes(self) -> usize {
         let bytes = self.facts().slab_bytes as usize;
@@ -215,58 +216,59 @@ impl Class {
         bytes.max(PAGE_BYTES.load(Ordering::Relaxed))
     }
 
-    /// The number of blocks in one of its slabs.
+    /// Returns the number of blocks in a slab of this class.
     pub(crate) fn blocks(self) -> usize {
         (self.slab_bytes() / self.block_bytes()).min(MAX_BLOCKS)
     }
 
-    /// The number of words in a slab's bitmap.
+    /// Returns the number of words in a slab's bitmap.
     pub(crate) fn words(self) -> usize {
         self.blocks().div_ceil(WORD_BITS)
     }
 
-    /// Word `word` of a slab's bitmap, with a bit set for each of its blocks.
+    /// Returns word `word` of a slab's bitmap, with a bit set for each block that the word covers.
     pub(crate) fn full_word(self, word: usize) -> u64 {
         let left = self.blocks() - word * WORD_BITS;
         if left >= WORD_BITS { u64::MAX } else { (1 << left) - 1 }
     }
 
-    /// The number of neighbouring blocks that together fill whole cache lines. The first one's index is a multiple of this number. It
-    /// is 1 for blocks above two lines, which share lines only at their ends.
+    /// Returns the number of neighbouring blocks that together fill whole cache lines. The first one's index is a multiple of this number.
+    /// It is 1 for blocks above two lines, which share lines only at their ends.
     pub(crate) fn blocks_by_lines(self) -> usize {
         const LINE_BYTES: usize = 64;
         let share_lines = tuning::fetches_lines() != 0 && self.block_bytes() <= 2 * LINE_BYTES;
         if share_lines { (LINE_BYTES >> self.block_bytes().trailing_zeros()).max(1) } else { 1 }
     }
 
-    /// The index of the block that begins at byte `offset` of its slab.
+    /// Returns the index of the block that begins at byte `offset` of its slab.
     pub(crate) fn block_at(self, offset: usize) -> usize {
         ((offset as u128 * self.facts().reciprocal as u128) >> 64) as usize
     }
 
-    /// Whether byte `offset` of a slab is the first of a block. (Past the last block, the answer may be `true` for a block that does not fit.)
+    /// Returns whether byte `offset` of a slab is the first of a block. (Past the last block, the answer may be `true` for a block that
+    /// does not fit.)
     #[cfg(any(feature = "c-api", test))]
     #[inline(always)]
     pub(crate) fn begins_block(self, offset: usize) -> bool {
-        // Lemire, Kaser and Kurz, "Faster remainder by direct computation" (2019). The remainder is what the multiplication leaves below
-        // 2^64, in units of the reciprocal.
+        // Lemire, Kaser and Kurz, "Faster remainder by direct computation" (2019). The low 64 bits of the product are the remainder, in
+        // units of the reciprocal.
         let reciprocal = self.facts().reciprocal;
         (offset as u64).wrapping_mul(reciprocal) < reciprocal
     }
 
-    /// The most blocks of this class that a thread caches.
+    /// Returns how many blocks of this class a thread caches at most.
     #[inline(always)]
     pub(crate) fn capacity(self) -> usize {
         self.facts().capacity as usize
     }
 
-    /// The first place of its blocks among [`PLACES`].
+    /// Returns the first place of the class's blocks among [`PLACES`].
     #[inline(always)]
     pub(crate) fn first_place(self) -> usize {
         self.facts().first_place as usize
     }
 
-    /// All classes, the smallest first.
+    /// Returns all classes, the smallest first.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         (1..COUNT).map(|number| Self(number as u8))
     }

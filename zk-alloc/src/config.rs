@@ -5,8 +5,8 @@
 //! seen. Reading them would take a lock, and the first request may come at any time and must not wait for a lock.
 //!
 //! The program's settings are fields of its allocator, which passes them on with the very first request ([`init_settings`]). Until then,
-//! the smallest request that the arena serves is unknown, and every request takes the path that calls `init_settings`. No arena opens before
-//! that either, because it would serve no request.
+//! the smallest request that the arena serves is unknown, and every request takes the path that calls `init_settings`. No arena opens
+//! before that either, because it would serve no request.
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +25,7 @@ use crate::{arena, gate, tuning};
 
 macro_rules! settings {
     ($($(#[doc = $sentence:literal])+ $name:ident: $type:ty = $default:expr, $variable:literal, $kind:expr;)+) => {
-        /// Values that the program sets, instead of the defaults. The environment outweighs them, because the operator knows the host.
+        /// Values that the program sets, instead of the defaults. The environment overrides them, because the operator knows the host.
         ///
         /// ```
         /// use zk_alloc::{HugePages, Settings, ZkAllocator};
@@ -41,9 +41,9 @@ macro_rules! settings {
         /// println!("{settings}"); // with the origin of each value
         /// ```
         ///
-        /// Settings take effect when the arena opens, and hold for the whole process. The first
-        /// [`ZkAllocator`](struct@crate::ZkAllocator) that gets a request applies its settings; those of others are ignored. If the
-        /// global allocator is no `ZkAllocator`, [`reserve`](crate::reserve) counts as the first request, and applies none.
+        /// Settings take effect when the arena opens, and hold for the whole process. The first [`ZkAllocator`](struct@crate::ZkAllocator)
+        /// that gets a request applies its settings; those of others are ignored. If the global allocator is not a `ZkAllocator`,
+        /// [`reserve`](crate::reserve) counts as the first request, and applies no settings.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[must_use = "settings take effect in `ZkAllocator::settings`"]
         pub struct Settings {
@@ -51,7 +51,7 @@ macro_rules! settings {
         }
 
         impl Settings {
-            /// The defaults.
+            /// Returns the defaults.
             pub const fn new() -> Self {
                 Self { $($name: None,)+ }
             }
@@ -94,7 +94,7 @@ macro_rules! settings {
             }
         }
 
-        /// The settings, each by its name.
+        /// The table of settings, by name.
         pub(crate) struct Table {
             $(pub(crate) $name: Setting<$type>,)+
         }
@@ -162,7 +162,7 @@ const OFF: Setting<bool> = Setting {
     },
 };
 
-/// A signal of the operator's choice; 0 is none.
+/// A signal of the operator's choice; 0 means none.
 const SIGNAL: Kind<i32> = Kind {
     wanted: "the name or number of a signal without another meaning (such as USR1)",
     parse: os::signal_number,
@@ -170,12 +170,12 @@ const SIGNAL: Kind<i32> = Kind {
     show: |_, f| f.write_str("no signal"),
 };
 
-/// Not settings of the arena.
+/// Signals to handle, which are not settings of the arena.
 pub(crate) const RELEASE_SIGNAL: Setting<i32> = Setting { variable: "ZK_ALLOC_RELEASE_SIGNAL", kind: SIGNAL };
 #[cfg(feature = "profile")]
 pub(crate) const PROFILE_SIGNAL: Setting<i32> = Setting { variable: "ZK_ALLOC_PROFILE_SIGNAL", kind: SIGNAL };
 
-/// Not a setting of the arena, but of the sampling.
+/// A setting of the sampling, not of the arena.
 #[cfg(feature = "profile")]
 const PROFILE_BYTES: Setting<usize> =
     Setting { variable: "ZK_ALLOC_PROFILE_BYTES", kind: Kind { bound: |bytes| bytes.max(1), ..BYTES } };
@@ -188,8 +188,8 @@ const TUNE: &str = "ZK_ALLOC_TUNE";
 struct Kind<T> {
     wanted: &'static str,
     parse: fn(&str) -> Option<T>,
-    /// The nearest value that can be used. It replaces a value from the program. A value from the environment that differs from it is
-    /// refused.
+    /// Returns the nearest value that can be used. It replaces a value from the program. A value from the environment is refused if it
+    /// differs from its nearest usable value.
     bound: fn(T) -> T,
     /// Writes the value as it would stand in the environment.
     show: fn(T, &mut fmt::Formatter<'_>) -> fmt::Result,
@@ -258,8 +258,8 @@ pub(crate) struct Setting<T> {
 }
 
 impl<T: Copy + PartialEq> Setting<T> {
-    /// The value in force: from the `environment`, else from the `program`, else the `default`. Warns of a value in the
-    /// environment that can't be used, with the name of its variable.
+    /// Returns the value in force: from the `environment`, else from the `program`, else the `default`. Warns of a value in the environment
+    /// that can't be used, with the name of its variable.
     fn resolve(
         &self,
         environment: impl Fn(&'static str) -> Option<Value>,
@@ -286,7 +286,7 @@ impl<T: Copy + PartialEq> Setting<T> {
         else_in_force
     }
 
-    /// The value from the environment, if it is set to one that can be used.
+    /// Returns the value from the environment, if it is set to one that can be used.
     pub(crate) fn environment_value(&self) -> Option<T> {
         self.usable(&os::variable(self.variable)?)
     }
@@ -333,7 +333,7 @@ pub enum Origin {
     Default,
     /// The program set it, by [`Settings`](crate::Settings).
     Program,
-    /// It was set in the environment that the process was started with, which outweighs the program.
+    /// It was set in the environment that the process was started with, which overrides the program.
     Environment,
 }
 
@@ -403,7 +403,7 @@ impl fmt::Display for HugePagesOutcome {
 }
 
 impl HugePages {
-    /// The outcome on a host.
+    /// Returns the outcome on a host.
     fn on(self, host: HostHugePages) -> HugePagesOutcome {
         match (self, host) {
             (Self::Never, _) => HugePagesOutcome::Never,
@@ -418,7 +418,7 @@ impl HugePages {
 /// The parameters of the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
-    /// Threads of the machine that this process may use.
+    /// Hardware threads that this process may use.
     pub(crate) threads: usize,
     /// Address space of each zone, in bytes.
     pub(crate) span_bytes: usize,
@@ -439,9 +439,9 @@ static HAS_WARNED: AtomicBool = AtomicBool::new(false);
 /// The program's settings.
 static PROGRAM: WrittenOnce<Settings> = WrittenOnce::new();
 
-/// The smallest request that the arena serves, in bytes. The value of `ZK_ALLOC_MIN_BYTES` at the start of the process comes
-/// first, then the program's [setting](Settings::min_bytes). The default is 0: the arena serves every request. Smaller requests
-/// always go to the backing allocator. With `ZK_ALLOC=off`, no request is that large.
+/// Returns the smallest request that the arena serves, in bytes. `ZK_ALLOC_MIN_BYTES` at the start of the process overrides the program's
+/// [setting](Settings::min_bytes). The default is 0: the arena serves every request. Smaller requests always go to the backing allocator.
+/// With `ZK_ALLOC=off`, no request is that large.
 ///
 /// ```
 /// if zk_alloc::min_arena_bytes() > 4096 {
@@ -457,9 +457,8 @@ pub fn min_arena_bytes() -> usize {
     }
 }
 
-/// The arena's capacity for each thread, in bytes. The value of `ZK_ALLOC_SLAB_GB` at the start of the process comes first, then
-/// the program's [setting](Settings::thread_capacity_bytes). The capacity is address space, not memory. It is 0 before the first
-/// phase.
+/// Returns the arena's capacity for each thread, in bytes. `ZK_ALLOC_SLAB_GB` at the start of the process overrides the program's
+/// [setting](Settings::thread_capacity_bytes). The capacity is address space, not memory. It is 0 before the first phase.
 ///
 /// ```
 /// # #[global_allocator]
@@ -472,17 +471,17 @@ pub fn thread_capacity_bytes() -> usize {
     arena::get().map_or(0, |arena| arena.config().settings.thread_capacity_bytes.value)
 }
 
-/// [`thread_capacity_bytes`], by its name in the crate zk-alloc 0.0.9, which gave each thread a slab of its own. In this crate, a slab
-/// is something else: memory that is cut into blocks.
+/// Returns [`thread_capacity_bytes`]. The name comes from the crate zk-alloc 0.0.9, which gave each thread a slab of its own. In this
+/// crate, a slab is something else: memory that is cut into blocks.
 #[must_use]
 #[deprecated = "renamed to `thread_capacity_bytes`: a slab is something else now"]
 pub fn slab_size() -> usize {
     thread_capacity_bytes()
 }
 
-/// Records the settings of an allocator at its first request. They hold for the program, unless another allocator came first.
-/// Returns whether the smallest request that the arena serves is known now. It is not while another thread runs this function, or in a
-/// signal handler that interrupted it.
+/// Records the settings of an allocator at its first request. They hold for the program, unless another allocator came first. Returns
+/// whether the smallest request that the arena serves is known now. It is not known while another thread runs this function, or in a signal
+/// handler that interrupted it.
 #[cold]
 pub(crate) fn init_settings(settings: &Settings) -> bool {
     PROGRAM.write(|| {
@@ -495,12 +494,12 @@ pub(crate) fn init_settings(settings: &Settings) -> bool {
     true
 }
 
-/// The program's settings; `None` until [`init_settings`].
+/// Returns the program's settings; `None` until [`init_settings`].
 pub(crate) fn program() -> Option<&'static Settings> {
     PROGRAM.get()
 }
 
-/// Whether the process was started with `ZK_ALLOC=off`: the backing allocator serves every request, and no arena opens.
+/// Returns whether the process was started with `ZK_ALLOC=off`: the backing allocator serves every request, and no arena opens.
 #[must_use]
 pub fn is_off() -> bool {
     OFF.environment_value().unwrap_or(false)
@@ -531,8 +530,8 @@ pub(crate) fn load(program: &Settings) -> Config {
     config
 }
 
-/// Resolves the settings on a host. Warns of each value in the environment that can't be used, and of a variable that nothing reads, with the
-/// name of the variable.
+/// Resolves the settings on a host. Warns of each value in the environment that can't be used, and of a variable that nothing reads, with
+/// the name of the variable.
 fn resolve_all(host: Host, program: &Settings, warn: &mut dyn FnMut(&str, fmt::Arguments<'_>)) -> Config {
     let config = Config::resolve(host, os::variable, program, &mut *warn);
     OFF.resolve(os::variable, None, false, &mut *warn);
@@ -561,7 +560,7 @@ fn tune() {
     }
 }
 
-/// The value of a constant: a number, written as a number of bytes is, or `never`.
+/// Parses the value of a constant: a number in the format of a number of bytes, or `never`.
 #[cfg(feature = "tune")]
 fn parse_constant(text: &str) -> Option<usize> {
     if text == "never" { Some(usize::MAX) } else { parse_bytes(text) }
@@ -572,7 +571,7 @@ fn parse_constant(text: &str) -> Option<usize> {
 #[cfg(feature = "c-api")]
 pub fn warn_of_settings(is_reported: impl Fn(&str) -> bool) {
     HAS_WARNED.store(true, Ordering::Relaxed);
-    // Whether there is a warning does not depend on the host. The real host, whose defaults a warning names, takes longer to ask.
+    // Whether there is a warning does not depend on the host. Asking about the real host, whose defaults a warning names, takes longer.
     let limits = Limits { threads: 1, memory_bytes: 0, is_memory_grouped: false };
     let mut is_any = false;
     resolve_all(Host { limits, huge_pages: HostHugePages::Unavailable }, &Settings::new(), &mut |_, _| is_any = true);
@@ -591,7 +590,7 @@ fn warn_unless(is_reported: impl Fn(&str) -> bool, variable: &str, warning: fmt:
     }
 }
 
-/// The smallest request that the arena will serve. This gives no warning: the arena warns of an unusable value when it opens.
+/// Returns the smallest request that the arena will serve. This gives no warning: the arena warns of an unusable value when it opens.
 fn min_bytes(program: &Settings) -> usize {
     if is_off() {
         return NEVER;
@@ -600,15 +599,15 @@ fn min_bytes(program: &Settings) -> usize {
     set.value.min(NEVER)
 }
 
-/// `ZK_ALLOC_MIN_BYTES`, if it is set to a value that can be used.
+/// Returns the value of `ZK_ALLOC_MIN_BYTES`, if it is set to one that can be used.
 #[cfg(feature = "c-api")]
 #[must_use]
 pub fn min_bytes_setting() -> Option<usize> {
     SETTINGS.min_bytes.environment_value()
 }
 
-/// The mean distance between samples, in bytes: `ZK_ALLOC_PROFILE_BYTES`, or the default. A warning names a value that can't be used,
-/// unless `is_reported` returns `true` for its variable.
+/// Returns the mean distance between samples, in bytes: `ZK_ALLOC_PROFILE_BYTES`, or the default. A warning names a value that can't be
+/// used, unless `is_reported` returns `true` for its variable.
 #[cfg(feature = "profile")]
 #[must_use]
 pub fn profile_mean_bytes(is_reported: impl Fn(&str) -> bool) -> usize {
@@ -616,8 +615,8 @@ pub fn profile_mean_bytes(is_reported: impl Fn(&str) -> bool) -> usize {
     PROFILE_BYTES.resolve(os::variable, None, profile::MEAN_BYTES, warn).value
 }
 
-/// The outcome of the huge-page setting for memory outside of the arena. This gives no warning: the arena warns of an unusable value when
-/// it opens.
+/// Returns the outcome of the huge-page setting for memory outside of the arena. This gives no warning: the arena warns of an unusable
+/// value when it opens.
 pub(crate) fn huge_pages() -> HugePagesOutcome {
     let in_code = program().and_then(|program| program.huge_pages);
     let wish = SETTINGS.huge_pages.resolve(os::variable, in_code, HugePages::Auto, |_, _| ());
@@ -625,7 +624,7 @@ pub(crate) fn huge_pages() -> HugePagesOutcome {
 }
 
 impl Config {
-    /// The resident bytes up to which the program or the environment asked to keep memory; 0 if neither did.
+    /// Returns the resident bytes up to which the program or the environment asked to keep memory; 0 if neither did.
     pub(crate) fn kept_bytes(&self) -> usize {
         let (bytes, time) = (self.settings.retain_bytes, self.settings.retain_for);
         match (bytes.origin, time.origin) {
@@ -653,7 +652,7 @@ impl Config {
     }
 }
 
-/// The default address space for each thread.
+/// Returns the default address space for each thread.
 fn default_capacity(host: &Host) -> usize {
     (8 * host.limits.memory_bytes / (host.limits.threads + EXTRA_THREADS)).max(GIB)
 }
@@ -662,7 +661,8 @@ fn default_lazy_zero(host: &Host) -> usize {
     if host.limits.threads > tuning::eager_zero_threads() { tuning::huge_run_zero_bytes() } else { usize::MAX }
 }
 
-/// A number of bytes: a whole number, optionally with K, M, G or T (KiB, MiB, GiB, TiB) behind it. Kubernetes writes Ki, Mi, Gi or Ti.
+/// Parses a number of bytes: a whole number, optionally followed by K, M, G or T (KiB, MiB, GiB, TiB). Also accepts Ki, Mi, Gi and Ti, as
+/// Kubernetes writes them.
 ///
 /// Allocates nothing, like all code that runs before the first request is served: that request may come in a signal handler.
 fn parse_bytes(text: &str) -> Option<usize> {
@@ -675,7 +675,7 @@ fn parse_bytes(text: &str) -> Option<usize> {
     digits.parse::<usize>().ok()?.checked_mul(1_usize.checked_shl(shift as u32)?)
 }
 
-/// A time: a number of seconds, optionally with a fraction, or "ever". Allocates nothing, as above.
+/// Parses a time: a number of seconds, optionally with a fraction, or "ever". Allocates nothing, like [`parse_bytes`].
 fn parse_time(text: &str) -> Option<Duration> {
     if text == "ever" {
         return Some(Duration::MAX);

@@ -1,7 +1,8 @@
-//! Diagnosis: which allocations outlive their phase, and where they were made.
+//! Diagnostics: finds the allocations that outlive their phase, and where they were made.
 //!
-//! Tracing is off by default. While it is on, every allocation of the arena is recorded with its call chain, as a profile records its samples
-//! ([`observe`]). So it allocates nothing and takes no lock. It is meant for finding the allocations that escape, not for production.
+//! Tracing is off by default. While it is on, every allocation of the arena is recorded with its call chain, as a profile records its
+//! samples ([`observe`]). So it allocates nothing and takes no lock. It is meant for finding the allocations that escape, not for
+//! production.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +12,8 @@ use crate::frames;
 use crate::gate::{self, Observer};
 use crate::observe::{self, sites::Source};
 
-/// The number of the window that began with the last phase before which none was open. Allocations before the first phase have number 1.
+/// The number of the current window. A window begins with each phase that begins while none is open. Allocations before the first phase
+/// have number 1.
 static WINDOW: AtomicU64 = AtomicU64::new(1);
 
 /// Live allocations that were made in one place, in a phase.
@@ -32,8 +34,8 @@ impl fmt::Display for Escaped {
     }
 }
 
-/// Begins or ends the tracing of allocations that outlive their phase. With `ZK_ALLOC_TRACE_ESCAPED=1` it is on from the first
-/// phase, and the end of the last open phase prints the result of [`escaped`] by function: 20 lines at most.
+/// Switches the tracing of allocations that outlive their phase on or off. With `ZK_ALLOC_TRACE_ESCAPED=1` it is on from the first phase,
+/// and the end of the last open phase prints the result of [`escaped`] by function: 20 lines at most.
 ///
 /// ```
 /// zk_alloc::trace_escaped(true);
@@ -44,23 +46,23 @@ impl fmt::Display for Escaped {
 /// # drop(kept);
 /// ```
 pub fn trace_escaped(on: bool) {
-    // A profile that is on has the tables already, and keeps its samples.
+    // While a profile is on, the tables are mapped already, and it keeps its samples.
     gate::switch(Observer::Escapes, on && (gate::is_observed() || observe::begin()));
 }
 
-/// The live allocations that were made since the outermost phase began: the one that is open now, or else the last one. They are
+/// Returns the live allocations that were made since the outermost phase began: the one that is open now, or else the last one. They are
 /// grouped by place, the place with the most bytes first.
 #[must_use]
 pub fn escaped() -> Vec<Escaped> {
     places(frames::resolved)
 }
 
-/// As [`escaped`], but grouped by the program's innermost function. One line describes each place, instead of a backtrace.
+/// Returns the same as [`escaped`], but grouped by the program's innermost function. One line describes each place, instead of a backtrace.
 pub(crate) fn by_function() -> Vec<Escaped> {
     places(frames::in_one_line)
 }
 
-/// The live allocations of the window, grouped by what `describe` says of their place.
+/// Returns the live allocations of the window, grouped by the description of their place.
 fn places(describe: fn(&[usize]) -> String) -> Vec<Escaped> {
     let window = window();
     if window == 0 {
@@ -84,17 +86,17 @@ fn places(describe: fn(&[usize]) -> String) -> Vec<Escaped> {
     places
 }
 
-/// The number of the window now; 0 while nothing is traced.
+/// Returns the number of the current window; 0 while nothing is traced.
 pub(crate) fn window() -> u64 {
     if gate::is_told(Observer::Escapes) { WINDOW.load(Ordering::Relaxed) } else { 0 }
 }
 
-/// Notes that a phase began while none was open.
+/// Begins a window, because a phase began while none was open.
 pub(crate) fn window_begun() {
     WINDOW.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Whether the report itself makes this request. The backing allocator serves it, so that it does not count as escaped.
+/// Returns whether the report itself makes this request. The backing allocator serves it, so that it does not count as escaped.
 #[inline(always)]
 pub(crate) fn is_own_request() -> bool {
     gate::is_told(Observer::Escapes) && observe::sampler::is_reading()

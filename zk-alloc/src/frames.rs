@@ -42,7 +42,7 @@ impl Frames {
         backtrace::trace(note);
     }
 
-    /// The return addresses, the innermost first.
+    /// Returns the return addresses, the innermost first.
     pub(crate) fn addresses(&self) -> &[usize] {
         &self.addresses[..self.len]
     }

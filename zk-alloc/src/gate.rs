@@ -1,6 +1,6 @@
-//! The global words that requests read. They hold the number of open phases, the smallest requests that the arena and the pinned range serve,
-//! and where that range lies. They also tell which observers want to see allocations, and whether slow paths end with a decay tick. Only rare
-//! events write them.
+//! The global words that requests read. They hold the number of open phases, the smallest requests that the arena and the pinned range
+//! serve, and where that range lies. They also tell which observers of allocations are on, and whether slow paths end with a decay tick.
+//! Only rare events write them.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
@@ -10,7 +10,7 @@ use crate::os::HUGE_PAGE_BYTES;
 /// The number of open phases.
 static OPEN_PHASES: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether a phase is open in this process.
+/// Returns whether a phase is open in this process.
 #[inline]
 pub(crate) fn is_any_phase_open() -> bool {
     OPEN_PHASES.load(Ordering::Relaxed) != 0
@@ -21,17 +21,17 @@ pub(crate) fn phase_began() -> bool {
     OPEN_PHASES.fetch_add(1, Ordering::Relaxed) == 0
 }
 
-/// Counts one open phase less. Returns whether it was the last. Does nothing if none is open.
+/// Counts the end of an open phase. Returns whether it was the last open one. Does nothing if none is open.
 pub(crate) fn phase_ended() -> bool {
     OPEN_PHASES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| open.checked_sub(1)) == Ok(1)
 }
 
 /// The smallest request that the arena serves, in bytes.
 static MIN_BYTES: AtomicUsize = AtomicUsize::new(UNKNOWN);
-/// The smallest request before it is known: more than any request.
+/// The value while the smallest request is not known: more than any request.
 pub(crate) const UNKNOWN: usize = usize::MAX;
 
-/// The smallest request that the arena serves, in bytes. It is [`UNKNOWN`] until
+/// Returns the smallest request that the arena serves, in bytes. It is [`UNKNOWN`] until
 /// [`init_settings`](crate::config::init_settings).
 #[inline(always)]
 pub(crate) fn min_bytes() -> usize {
@@ -45,7 +45,7 @@ pub(crate) fn set_min_bytes(bytes: usize) {
 /// The smallest request that the [pinned range](crate::pinned) may serve, in bytes: more than any request while the range serves none.
 static PINNED_MIN_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// The smallest request that the pinned range may serve, in bytes.
+/// Returns the smallest request that the pinned range may serve, in bytes.
 #[inline(always)]
 pub(crate) fn pinned_min_bytes() -> usize {
     PINNED_MIN_BYTES.load(Ordering::Relaxed)
@@ -60,7 +60,7 @@ pub(crate) fn set_pinned_min_bytes(bytes: usize) {
 static PINNED: AtomicU64 = AtomicU64::new(0);
 const PINNED_LEN_BITS: u32 = 28;
 
-/// Whether an address lies in the pinned range. Relaxed: a caller with an address of the range got it after the range
+/// Returns whether an address lies in the pinned range. Relaxed: a caller with an address of the range got it after the range
 /// was [set](set_pinned), and the range lasts as long as the allocation.
 #[inline(always)]
 pub(crate) fn is_pinned(at: *const u8) -> bool {
@@ -97,13 +97,13 @@ pub(crate) fn switch(observer: Observer, on: bool) {
     }
 }
 
-/// Whether any observer is on.
+/// Returns whether any observer is on.
 #[inline(always)]
 pub(crate) fn is_observed() -> bool {
     OBSERVERS.load(Ordering::Relaxed) != 0
 }
 
-/// Whether this observer is on.
+/// Returns whether this observer is on.
 #[inline(always)]
 pub(crate) fn is_told(observer: Observer) -> bool {
     OBSERVERS.load(Ordering::Relaxed) & observer as u8 != 0

@@ -1,4 +1,4 @@
-//! Phases: the times in which the arena serves requests. A phase is a scope, not a lifetime: memory that is allocated in a phase may
+//! Phases: the periods in which the arena serves requests. A phase is a scope, not a lifetime: memory that is allocated in a phase may
 //! outlive it.
 
 use std::cell::Cell;
@@ -27,16 +27,16 @@ pub enum Participants {
     Pool,
 }
 
-/// Whether this thread is one of [`Participants::Pool`].
+/// Returns whether this thread is one of [`Participants::Pool`].
 #[inline]
 pub(crate) fn is_in_pool() -> bool {
     WORKER.get() || OWN.get() > 0
 }
 
-/// Whether the arena serves requests now: [`ZkAllocator`](struct@crate::ZkAllocator) is the global allocator, and a phase is open or the
-/// mode is [`Mode::Resident`](crate::Mode::Resident). Only then does [`stats`](crate::stats()) count what the program allocates.
-/// Requests below [`min_arena_bytes`](crate::min_arena_bytes) are never counted; with [`Participants::Pool`], neither are those of
-/// other threads.
+/// Returns whether the arena serves requests now: [`ZkAllocator`](struct@crate::ZkAllocator) is the global allocator, and a phase is open
+/// or the mode is [`Mode::Resident`](crate::Mode::Resident). Only then does [`stats`](crate::stats()) count the program's allocations.
+/// Requests below [`min_arena_bytes`](crate::min_arena_bytes) are never counted; with [`Participants::Pool`], neither are those of other
+/// threads.
 ///
 /// ```
 /// # #[global_allocator]
@@ -66,8 +66,8 @@ where
     f()
 }
 
-/// A phase that lasts until the guard is dropped. A [`Phase`] is such a guard that can also report, because it notes the counters
-/// when it begins.
+/// A phase that lasts until the guard is dropped. A [`Phase`] is such a guard that also records the counters when it begins, so that it can
+/// report their changes.
 ///
 /// ```
 /// let guard = zk_alloc::PhaseGuard::new();
@@ -107,7 +107,7 @@ impl Drop for PhaseGuard {
         #[cfg(feature = "tracing")]
         let report = self.begun.report();
         end_phase();
-        // After the end of the phase: the subscriber's memory is not the prover's.
+        // Report only after the phase has ended: the subscriber's allocations are not the prover's.
         #[cfg(feature = "tracing")]
         tracing::info!(
             target: "zk_alloc",
@@ -123,8 +123,7 @@ impl Drop for PhaseGuard {
     }
 }
 
-/// A [`PhaseGuard`] that also notes the counters when it begins, so that it can report their changes. This takes a few
-/// microseconds more.
+/// A [`PhaseGuard`] that also records the counters when it begins, so that it can report their changes. This takes a few microseconds more.
 ///
 /// ```
 /// let phase = zk_alloc::Phase::new();
@@ -160,7 +159,7 @@ impl Begun {
             slab_bytes: after.slab_bytes - before.slab_bytes,
             run_allocations: after.run_allocations - before.run_allocations,
             run_bytes: after.run_bytes - before.run_bytes,
-            // The user may have reset these two since the phase began.
+            // The program may have reset these two counters since the phase began.
             overflow_allocations: after.overflow_allocations.saturating_sub(before.overflow_allocations),
             overflow_bytes: after.overflow_bytes.saturating_sub(before.overflow_bytes),
             fresh_bytes,
@@ -181,8 +180,7 @@ impl Phase {
         Self { begun: Begun::now(), _guard: guard }
     }
 
-    /// The changes since the phase began, in the whole process. Phases that overlap therefore report each other's allocations,
-    /// too.
+    /// Returns the changes of the process's counters since the phase began. So overlapping phases report each other's allocations, too.
     #[must_use]
     pub fn report(&self) -> PhaseReport {
         self.begun.report()
@@ -227,7 +225,7 @@ pub fn end_phase() {
 /// Prints the report of `ZK_ALLOC_TRACE_ESCAPED=1`. Bypasses the standard library's lock of standard error.
 #[cold]
 fn print_escaped() {
-    /// The places that are printed. With the lines before and after them, the report has 20 lines at most.
+    /// The most places that are printed. With the lines before and after them, the report has 20 lines at most.
     const MAX_SHOWN: usize = 17;
     let places = escape::by_function();
     let bytes: usize = places.iter().map(|place| place.bytes).sum();

@@ -1,7 +1,7 @@
-//! One page-locked range, for provers that copy to a GPU: large buffers of a proof lie in memory that is registered with the driver.
+//! One page-locked range, for provers that copy to a GPU: it holds large buffers of a proof in memory that is registered with the driver.
 //!
-//! From ordinary memory, a driver copies through a buffer of its own. From memory that was registered with it (page-locked, "pinned"), the
-//! device reads directly. Registering takes long, so it is done once, for a range that all proofs use. docs/gpu.md says when it pays.
+//! A driver copies ordinary memory through a buffer of its own. The device reads memory directly if it was registered with the driver
+//! (page-locked, "pinned"). Registering is slow, so it is done once, for a range that all proofs use. docs/gpu.md says when it pays.
 //!
 //! ```
 //! use zk_alloc::{Pinned, ZkAllocator, phase, pinned};
@@ -20,8 +20,8 @@
 //!
 //! # How it works
 //!
-//! The range is one run of the arena's huge zone. To the zone, the run is in use, so nothing purges it, moves it or hands it out. The range has
-//! a bitmap of its own, by which its pages are claimed and freed without a lock, as those of a zone are. If a request does not fit, the arena
+//! The range is one run of the arena's huge zone. The zone counts the run as in use, so nothing purges it, moves it or hands it out. The
+//! range has a bitmap of its own, in which threads claim and free pages without a lock, as in a zone. If a request does not fit, the arena
 //! serves it as usual. A forked child has no such memory ([`Pinned`]).
 #![allow(unsafe_code, reason = "hands out memory of the range, advises the kernel on it and locks it")]
 #![allow(clippy::not_unsafe_ptr_arg_deref, reason = "the kernel refuses to lock an address that is not mapped")]
@@ -69,14 +69,14 @@ static RANGE: AtomicPtr<Range> = AtomicPtr::new(null_mut());
 /// Whether the process has a range, is making one, or inherited one.
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// The range, if this process made it.
+/// Returns the range, if this process made it.
 fn own() -> Option<&'static Range> {
-    // SAFETY: null, or a range that was leaked before it was stored with Release.
+    // SAFETY: the pointer is null, or a range that was leaked before it was stored with Release.
     let range = unsafe { RANGE.load(Ordering::Acquire).as_ref() };
     range.filter(|range| range.generation == os::process_generation())
 }
 
-/// Memory of the range for a request; `None` if it does not fit.
+/// Allocates from the range. Returns `None` if the request does not fit.
 #[cold]
 #[inline(never)]
 pub(crate) fn alloc(arena: &Arena, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
@@ -84,7 +84,7 @@ pub(crate) fn alloc(arena: &Arena, size: usize, align: usize, contents: Contents
     let (pages, align) = (range.pages(size), range.pages(align));
     let skew = (range.start.addr().get() / range.page_bytes) & (align - 1);
     let start = range.runs.claim_first_fit(0, Wanted { n: pages, align, skew })?;
-    // SAFETY: a page of the range, so that the offset stays within it.
+    // SAFETY: `start` is a page of the range, so the offset stays within the range.
     let at = unsafe { range.start.add(start * range.page_bytes) };
     let fresh_from = range.came_into_use(start, pages);
     if contents == Contents::Zeroed {
@@ -96,10 +96,10 @@ pub(crate) fn alloc(arena: &Arena, size: usize, align: usize, contents: Contents
     Some(at)
 }
 
-/// Frees memory of the range. A forked child does nothing: it never uses the range.
+/// Frees memory of the range. Does nothing in a forked child, which never uses the range.
 ///
 /// # Safety
-/// `at` came from [`alloc`] and is `size` bytes long by now; nobody uses it any more.
+/// The memory at `at` came from [`alloc`] and is `size` bytes long now; nobody uses it any more.
 pub(crate) unsafe fn release(at: NonNull<u8>, size: usize) {
     if let Some(range) = own() {
         range.release(range.index(at), range.pages(size));
@@ -107,7 +107,7 @@ pub(crate) unsafe fn release(at: NonNull<u8>, size: usize) {
     }
 }
 
-/// Changes the length of memory of the range in place; `false` if it can't grow there.
+/// Resizes memory of the range in place. Returns `false` if it can't grow there.
 ///
 /// # Safety
 /// As for [`release`]; nobody uses the bytes beyond `new_size`.
@@ -125,22 +125,22 @@ pub(crate) unsafe fn resize(at: NonNull<u8>, old_size: usize, new_size: usize) -
     true
 }
 
-/// Whether a growing run should be copied into the range: the range serves requests of this size, and has `size` bytes free, perhaps not
-/// contiguous.
+/// Returns whether a growing run should be copied into the range: the range serves requests of this size, and has `size` bytes free,
+/// perhaps not contiguous.
 pub(crate) fn has_room(size: usize) -> bool {
     let free_bytes = |range: &Range| range.bytes - range.in_use_bytes.load(Ordering::Relaxed);
     size >= gate::pinned_min_bytes() && own().is_some_and(|range| free_bytes(range) >= size)
 }
 
-/// The bytes of the range, those in use, and the most that were in use.
+/// Returns the bytes of the range, its bytes in use, and their peak.
 pub(crate) fn sizes() -> [usize; 3] {
     own().map_or([0; 3], |range| {
         [range.bytes, range.in_use_bytes.load(Ordering::Relaxed), range.peak_bytes.load(Ordering::Relaxed)]
     })
 }
 
-/// Called in a child after a fork, which has no memory in the range. [`own`] notices the fork by itself, even in a child of the bare system
-/// call, where nothing calls this.
+/// Gives up the range in a forked child, which has no memory there. [`own`] also detects forks by the bare system call, after which nothing
+/// calls this.
 #[cfg(unix)]
 pub(crate) fn after_fork_in_child(arena: &Arena) {
     // SAFETY: as in `own`.
@@ -151,14 +151,14 @@ pub(crate) fn after_fork_in_child(arena: &Arena) {
 }
 
 impl Range {
-    /// Returns the whole range to its zone; `false`, and it stays in use, if the kernel does not let children inherit it again. The
-    /// caller owns all pages, and nobody uses them.
+    /// Returns the whole range to its zone. Returns `false`, and leaves the range in use, if the kernel does not let children inherit it
+    /// again. The caller owns all pages, and nobody uses them.
     fn return_to_zone(&self, arena: &Arena) -> bool {
-        // SAFETY: the run that was claimed for the range, of one mapping of the arena.
+        // SAFETY: the range is the run that was claimed for it, in one mapping of the arena.
         if self.is_left_out_of_children && unsafe { os::hand_to_children(self.start.as_ptr(), self.bytes) }.is_err() {
             return false;
         }
-        // SAFETY: the run that was claimed for the range; nobody uses it, as the caller says.
+        // SAFETY: the range is the run that was claimed for it; the caller says that nobody uses it.
         unsafe { arena.huge_zone().release(self.start, self.bytes) };
         true
     }
@@ -171,7 +171,7 @@ impl Range {
         (at.addr().get() - self.start.addr().get()) / self.page_bytes
     }
 
-    /// Notes that the caller claimed pages. Returns the first page that had never been in use.
+    /// Counts pages that the caller claimed. Returns the first page that had never been in use.
     fn came_into_use(&self, start: usize, pages: usize) -> usize {
         let more_bytes = pages * self.page_bytes;
         let in_use_bytes = self.in_use_bytes.fetch_add(more_bytes, Ordering::Relaxed) + more_bytes;
@@ -181,8 +181,8 @@ impl Range {
     }
 
     fn release(&self, start: usize, pages: usize) {
-        // Before the pages are free. Otherwise another thread could claim and count them first, and more bytes than the range has would
-        // be in use.
+        // Count before the pages are free. Otherwise another thread could claim and count them first, and the count would exceed the bytes
+        // of the range.
         self.in_use_bytes.fetch_sub(pages * self.page_bytes, Ordering::Relaxed);
         self.runs.release(start, pages);
     }
@@ -190,8 +190,8 @@ impl Range {
 
 type Unregister = dyn FnOnce(*mut u8, usize) -> bool + Send + Sync;
 
-/// A page-locked range of the arena. While it lives, it serves requests of 1 MiB and more that would otherwise go to the arena, if they fit.
-/// See the [module](self).
+/// A page-locked range of the arena. While it lives, it serves requests of 1 MiB and more that would otherwise go to the arena, if they
+/// fit. See the [module](self).
 ///
 /// The process may have one at a time. Make it when the program starts, outside of phases, and keep it as long as there are proofs.
 ///
@@ -203,14 +203,14 @@ type Unregister = dyn FnOnce(*mut u8, usize) -> bool + Send + Sync;
 /// # Fork
 ///
 /// A child of `fork` has no memory in the range (`MADV_DONTFORK`), so that the device never sees a copy. The child loses the contents: an
-/// access kills it with SIGSEGV. It may drop values in the range if that touches no memory there, as for a `Vec` of numbers. The range serves
-/// none of its requests, it can't make another range, and dropping a `Pinned` there does nothing. `Command` and posix_spawn(3) are not
-/// affected.
+/// access kills it with SIGSEGV. It may drop values in the range if that touches no memory there, as for a `Vec` of numbers. The range
+/// serves none of the child's requests, the child can't make another range, and dropping a `Pinned` there does nothing. `Command` and
+/// posix_spawn(3) are not affected.
 ///
 /// # Drop
 ///
-/// If no allocation is left in the range, it is unregistered, and its memory is free memory of the arena. Otherwise it stays registered
-/// for good and serves no more requests, and one line on standard error says so.
+/// If no allocation is left in the range, it is unregistered, and its memory becomes free memory of the arena. Otherwise it stays
+/// registered for good and serves no more requests, and one line on standard error says so.
 #[must_use = "the range serves until it is dropped"]
 pub struct Pinned {
     range: &'static Range,
@@ -218,12 +218,12 @@ pub struct Pinned {
 }
 
 impl Pinned {
-    /// Makes a range of at least `bytes` (whole huge pages of 2 MiB) resident, on all processors, and calls `register` to register it with a
+    /// Prefaults a range of at least `bytes` (whole huge pages of 2 MiB), on all processors, and calls `register` to register it with a
     /// driver. `unregister` runs when the `Pinned` is dropped, if no allocation is left in the range. Both get the address and the length.
     /// Neither runs within a request.
     ///
     /// # Errors
-    /// See [`NotPinned`]. The process is then as before.
+    /// See [`NotPinned`]. The process is then unchanged.
     pub fn new<E, U: fmt::Display>(
         bytes: usize,
         register: impl FnOnce(*mut u8, usize) -> Result<(), E>,
@@ -243,7 +243,7 @@ impl Pinned {
             let warn = |error| os::warn(format_args!("unregistering {bytes} pinned bytes failed: {error}; they stay"));
             unregister(at, bytes).map_err(warn).is_ok()
         });
-        // The place comes first, then the range with Release. So each thread that claims pages, or gets them from such a thread, sees the
+        // Publish the place first, then the range with Release. So each thread that claims pages, or gets them from such a thread, sees the
         // place.
         gate::set_pinned(range.start.as_ptr(), range.bytes);
         RANGE.store(std::ptr::from_ref(range).cast_mut(), Ordering::Release);
@@ -251,7 +251,7 @@ impl Pinned {
         Ok(Self { range, unregister: Some(unregister) })
     }
 
-    /// A range that is resident, registered and free, but marked as used in its zone. It is not published yet.
+    /// Makes a range that is resident, registered and free, but marked as used in its zone. Does not publish it.
     fn registered<E>(
         arena: &Arena,
         asked_bytes: usize,
@@ -275,7 +275,7 @@ impl Pinned {
             Shortage::OverBudget => over(accounts::max_bytes()),
             Shortage::Full | Shortage::Refused => refused(Errno(0)),
         })?;
-        // Before the driver sees it: a fork would otherwise copy what the device reads.
+        // Do this before the driver sees the range. Otherwise a fork could copy pages that the device reads.
         // SAFETY: the range was claimed above, and lies within one mapping of the arena.
         let is_left_out_of_children = unsafe { os::leave_out_of_children(start.as_ptr(), bytes) }.is_ok();
         let range = Range {
@@ -290,7 +290,7 @@ impl Pinned {
             generation: os::process_generation(),
             is_left_out_of_children,
         };
-        // SAFETY: claimed above, and known to nobody else.
+        // SAFETY: the run was claimed above, and nobody else knows it.
         let run = unsafe { Populate::of_run(zone, start, bytes) };
         let registered = run.on_threads(arena.config().threads).map_err(refused).and_then(|()| {
             register(start.as_ptr(), bytes).map_err(|error| NotPinned::NotRegistered { asked_bytes, error })
@@ -298,19 +298,19 @@ impl Pinned {
         registered.inspect_err(|_| _ = range.return_to_zone(arena)).map(|()| range)
     }
 
-    /// The same range, for requests of at least `bytes`. Each takes whole pages of 256 KiB.
+    /// Sets the smallest request that the range serves. Each request takes whole pages of 256 KiB.
     pub fn min_bytes(self, bytes: usize) -> Self {
         gate::set_pinned_min_bytes(bytes.max(self.range.page_bytes));
         self
     }
 
-    /// The address of the range.
+    /// Returns the address of the range.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.range.start.as_ptr()
     }
 
-    /// The length of the range, in bytes.
+    /// Returns the length of the range, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.range.bytes
@@ -349,18 +349,18 @@ impl fmt::Debug for Pinned {
     }
 }
 
-/// Whether an address lies in the page-locked range of this process.
+/// Returns whether an address lies in the page-locked range of this process.
 #[must_use]
 pub fn contains<T: ?Sized>(at: *const T) -> bool {
     gate::is_pinned(at.cast()) && own().is_some()
 }
 
-/// Locks memory by mlock(2), so that it is never written to swap: for [`Pinned::new`] on hosts without a GPU.
+/// Locks memory with mlock(2), so that it is never written to swap. Pass this to [`Pinned::new`] on hosts without a GPU.
 ///
 /// # Errors
 /// If the system refuses. The error names the bytes, and the limit `RLIMIT_MEMLOCK`, which is the usual reason.
 pub fn lock(at: *mut u8, bytes: usize) -> io::Result<()> {
-    // SAFETY: changes no contents, wherever the address points.
+    // SAFETY: the call changes no contents, wherever the address points.
     unsafe { os::lock(at, bytes) }.map_err(|errno| {
         // The kernel may have locked a part.
         // SAFETY: as above.
@@ -369,7 +369,7 @@ pub fn lock(at: *mut u8, bytes: usize) -> io::Result<()> {
     })
 }
 
-/// Unlocks what [`lock`] locked.
+/// Unlocks memory that [`lock`] locked.
 ///
 /// # Errors
 /// If the system refuses.
@@ -386,7 +386,7 @@ fn not_locked(bytes: usize, Errno(errno): Errno) -> io::Error {
     )
 }
 
-/// Why [`Pinned::new`] failed. The process is as before.
+/// The reason why [`Pinned::new`] failed. The process is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotPinned<E> {

@@ -20,9 +20,9 @@
 //! ```
 //!
 //! # Coverage
-//! Requests that reach the [`ZkAllocator`](struct@crate::ZkAllocator) are sampled, whether the arena or the
-//! backing allocator serves them. [`Site::source`] tells them apart. [`Scratch`](crate::Scratch) and [`SecretBuf`](crate::SecretBuf) map their own
-//! memory, and are not sampled.
+//! Requests that reach the [`ZkAllocator`](struct@crate::ZkAllocator) are sampled, whether the arena or the backing allocator serves them.
+//! [`Site::source`] tells them apart. [`Scratch`](crate::Scratch) and [`SecretBuf`](crate::SecretBuf) map their own memory, and are not
+//! sampled.
 //!
 //! # Costs
 //! While sampling is off, requests that the arena serves cost the same as without the feature. Requests to the backing allocator check one
@@ -82,7 +82,7 @@ pub fn stop() {
     gate::switch(Observer::Profile, false);
 }
 
-/// Whether requests are sampled now.
+/// Returns whether requests are sampled now.
 #[must_use]
 pub fn is_on() -> bool {
     gate::is_told(Observer::Profile)

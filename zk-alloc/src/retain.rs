@@ -18,10 +18,11 @@ use crate::{accounts, gate, os};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Retain {
-    /// Everything: the next phase finds its pages, and RSS stays at its peak. Within a phase, no memory is purged to keep to the peak either.
+    /// All memory: the next phase finds its pages resident, and RSS stays at its peak. Within a phase, no memory is purged to stay near the
+    /// peak either.
     Always,
-    /// At most this many bytes, memory in use included. While no more is resident, nothing is purged within a phase either.
-    /// `ZK_ALLOC_RETAIN_BYTES` sets this policy from outside.
+    /// At most this many bytes, including memory in use. While no more is resident, nothing is purged within a phase either.
+    /// `ZK_ALLOC_RETAIN_BYTES` sets this policy from the environment.
     Bytes(usize),
     /// The peak live size of the last `Duration`. Between phases, free memory beyond that is purged. Once that time has passed
     /// without a phase, all free memory is purged. While a phase is open, nothing is purged.
@@ -34,11 +35,11 @@ pub enum Retain {
     /// idle process keeps its live size and a little more. A freed run of 256 KiB or more is purged at once, until the program has
     /// requested as much again.
     For(Duration),
-    /// Nothing: every phase pays for its pages again.
+    /// Nothing: every phase faults its pages in again.
     Never,
 }
 
-/// Tags and values of `POLICY`, which is one word so that it changes at once. The tag is in the two highest bits.
+/// Tags and values of `POLICY`, which is one word so that it changes atomically. The tag is in the two highest bits.
 const VALUE_BITS: u32 = 62;
 const DEFAULT: u64 = 0;
 const BYTES: u64 = 1 << VALUE_BITS;
@@ -80,7 +81,7 @@ pub(crate) fn follow_live() {
     follow();
 }
 
-/// Whether an allocator in [`Mode::Resident`](crate::Mode::Resident) has served a request.
+/// Returns whether an allocator in [`Mode::Resident`](crate::Mode::Resident) has served a request.
 pub(crate) fn is_resident() -> bool {
     IS_RESIDENT.load(Ordering::SeqCst)
 }
@@ -94,7 +95,7 @@ fn follow() {
     arena::purge::decay::follow(window_ns, !is_resident);
 }
 
-/// The length of the window under a policy, in nanoseconds; 0 purges nothing by time.
+/// Returns the length of the window under a policy, in nanoseconds; 0 purges nothing by time.
 fn window_ns(policy: u64, is_resident: bool, by_setting: impl FnOnce() -> Duration) -> u64 {
     match policy & TAG_MASK {
         FOR_NS => (policy & !TAG_MASK).max(1),
@@ -106,15 +107,15 @@ fn window_ns(policy: u64, is_resident: bool, by_setting: impl FnOnce() -> Durati
     }
 }
 
-/// Called when a phase begins while none is open.
+/// Stops purging at frees. Called when a phase begins while none is open.
 pub(crate) fn first_phase_began() {
     RHYTHM.begin(os::coarse_ns());
     keep_in_phase();
 }
 
-/// Keeps all memory resident that is freed while a phase is open.
+/// Retains all memory that is freed while a phase is open.
 fn keep_in_phase() {
-    // Pairs with the fence below: either that thread sees this phase, or this thread's limit replaces that thread's.
+    // Pairs with the fence in `keep_between_phases`: either that thread sees this phase, or this thread's limit replaces that thread's.
     fence(Ordering::SeqCst);
     accounts::set_retained(usize::MAX);
 }
@@ -129,7 +130,7 @@ fn keep_between_phases(bytes: usize) {
     }
 }
 
-/// Applies the policy at the end of the last phase. Waits for nobody, and allocates nothing.
+/// Applies the policy at the end of the last phase. Never waits, and allocates nothing.
 pub(crate) fn last_phase_ended() {
     let Some(arena) = arena::get() else { return };
     // The next phase may begin on other threads.
@@ -158,8 +159,8 @@ pub(crate) fn last_phase_ended() {
 }
 
 /// Purges all free memory of the arena, and returns the number of bytes purged. glibc also returns the free memory of its heap to the
-/// system, which is not counted. Memory in use stays as it is. The next phase takes new page faults. Until then, the process is
-/// as small as without the arena.
+/// system, which is not counted. Memory in use is not touched. The next phase takes new page faults. Until then, the process is as small as
+/// without the arena.
 ///
 /// ```
 /// zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
@@ -175,18 +176,18 @@ pub(crate) fn trim(how: Purge) -> usize {
     arena::get().map_or(0, |arena| arena::purge::trim(arena, 0, how))
 }
 
-/// Installs a handler for the signal of `ZK_ALLOC_RELEASE_SIGNAL`, unless the program handles that signal. The handler purges all free memory of
-/// the arena. Must not be called in a signal handler.
+/// Installs a handler for the signal of `ZK_ALLOC_RELEASE_SIGNAL`, unless the program handles that signal. The handler purges all free
+/// memory of the arena. Must not be called in a signal handler.
 pub fn release_on_signal_if_set() {
-    // As `release`, without the C library's heap, whose lock the interrupted code may hold. The arena has no lock. Like a request in a signal
-    // handler, the purge leaves out the cache or the decay tick in which its thread was interrupted.
+    // The same as `release`, but without trimming the C library's heap, whose lock the interrupted code may hold. The arena has no lock.
+    // Like a request in a signal handler, the purge leaves out the cache or the decay tick in which the signal interrupted its thread.
     config::on_signal_of(&config::RELEASE_SIGNAL, || _ = trim(Purge::Now));
 }
 
-/// Lets the system take the arena's free memory when it runs short (`MADV_FREE`), and returns how many bytes that may be. Until
-/// then, the next phase finds its pages without a fault, and RSS as the kernel counts it does not fall. There is one exception.
-/// If a part of a huge page is in use, Linux from 6.12 on immediately takes those of its pages that hold only zeroes. `stats()` counts
-/// lazily purged memory as resident until it is purged or used again.
+/// Lets the system take the arena's free memory when it runs short (`MADV_FREE`), and returns how many bytes it may take. Until then, the
+/// next phase takes no page faults for that memory, and RSS as the kernel counts it does not fall. There is one exception: if a part of a
+/// huge page is in use, Linux from 6.12 on immediately takes its pages that hold only zeroes. `stats()` counts lazily purged memory as
+/// resident until it is purged or used again.
 ///
 /// ```
 /// # #[global_allocator]
@@ -198,14 +199,14 @@ pub fn purge_lazily() -> usize {
     trim(Purge::Lazily)
 }
 
-/// [`purge_lazily`], by the name that users of zk-nalloc know.
+/// Does the same as [`purge_lazily`], under its name in the crate zk-nalloc.
 pub fn soften() -> usize {
     purge_lazily()
 }
 
-/// Makes `bytes` of the arena resident ahead of the first phase, on several threads (with `MADV_POPULATE_WRITE`, if the kernel
-/// has it). Returns how many bytes are resident. For a prover's one huge buffer, pass its size: the memory is then in the zone of
-/// requests that large. Returns 0 if there is no arena, or if the system refused.
+/// Prefaults `bytes` of the arena before the first phase, on several threads (with `MADV_POPULATE_WRITE`, if the kernel has it). Returns
+/// how many bytes are resident. If a prover has one huge buffer, pass its size: the memory then lies in the zone for requests of that size.
+/// Returns 0 if there is no arena, or if the system refused.
 ///
 /// ```
 /// # #[global_allocator]

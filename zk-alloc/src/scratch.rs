@@ -16,12 +16,12 @@ use crate::config;
 use crate::os::{self, Errno, HUGE_PAGE_BYTES, Mapping};
 use crate::secret::wipe;
 
-/// The least alignment of arrays, in bytes: a cache line, and a vector of AVX-512.
+/// The smallest alignment of arrays, in bytes: a cache line, and a vector of AVX-512.
 const LINE_BYTES: usize = 64;
 
-/// Scratch memory of fixed capacity. Allocating moves a pointer, [`reset`](Self::reset) frees everything at once, and the pages
-/// stay resident for the next round. Use it for buffers whose life one function oversees: the layers of an FFT, the rounds of a
-/// folding, the columns of one trace after the other.
+/// Scratch memory of fixed capacity. Allocating moves a pointer, [`reset`](Self::reset) frees everything at once, and the pages stay
+/// resident for the next round. Use it for buffers whose lifetime one function controls: the layers of an FFT, the rounds of a folding, the
+/// columns of one trace after another.
 ///
 /// ```
 /// let mut scratch = zk_alloc::Scratch::with_capacity(1 << 20);
@@ -33,15 +33,15 @@ const LINE_BYTES: usize = 64;
 /// }
 /// ```
 ///
-/// It needs no [`ZkAllocator`](struct@crate::ZkAllocator) and no phase. Its memory is one mapping of its own, whichever global
-/// allocator is installed (without Unix, a block of the system's allocator). A page takes memory when it is first touched, so a
-/// generous capacity costs only address space (under `vm.overcommit_memory=2` all of it counts). Capacities of 2 MiB and more ask
-/// for huge pages, unless `ZK_ALLOC_THP` is `never`, or `auto` avoids them.
+/// It needs no [`ZkAllocator`](struct@crate::ZkAllocator) and no phase. Its memory is one mapping of its own, whichever global allocator is
+/// installed (without Unix, a block of the system's allocator). A page takes memory when it is first touched, so a generous capacity costs
+/// only address space (but under `vm.overcommit_memory=2` all of it counts). Capacities of 2 MiB and more ask for huge pages, unless
+/// `ZK_ALLOC_THP` is `never`, or `auto` avoids them.
 ///
 /// # Live values are never overwritten
 ///
-/// Values in a scratch borrow it, and [`reset`](Self::reset), [`wipe`](Self::wipe) and [`release`](Self::release) borrow it
-/// exclusively. A reset under a value that is still used does not compile:
+/// Values in a scratch borrow it, and [`reset`](Self::reset), [`wipe`](Self::wipe) and [`release`](Self::release) borrow it exclusively. A
+/// reset while a value is still in use does not compile:
 ///
 /// ```compile_fail,E0502
 /// let mut scratch = zk_alloc::Scratch::with_capacity(1 << 20);
@@ -50,7 +50,7 @@ const LINE_BYTES: usize = 64;
 /// assert_eq!(trace[7], 7); // borrowed past the reset
 /// ```
 ///
-/// A scratch drops no values, so a type that needs to be dropped does not compile either:
+/// A scratch drops no values, so code that puts a type with a destructor into it does not compile either:
 ///
 /// ```compile_fail,E0080
 /// let scratch = zk_alloc::Scratch::with_capacity(1 << 20);
@@ -71,9 +71,9 @@ const LINE_BYTES: usize = 64;
 ///
 /// # When it is full
 ///
-/// The capacity is a bound. There is no second chunk, so no request goes elsewhere unseen, and everything is contiguous. A
-/// request that does not fit panics, like a `Vec` whose capacity overflows. The message says what was asked and what is left.
-/// Each method has a `try_` twin that returns this as an error.
+/// The capacity is fixed. There is no second chunk, so all memory is contiguous, and no request silently goes elsewhere. A request that
+/// does not fit panics, like a `Vec` whose capacity overflows. The message has the bytes requested and the bytes left. Each method has a
+/// `try_` twin that returns an error instead.
 ///
 /// ```
 /// let scratch = zk_alloc::Scratch::with_capacity(4096);
@@ -96,7 +96,7 @@ pub struct Scratch {
 
 #[allow(clippy::mut_from_ref, reason = "each call hands out memory that nobody else has")]
 impl Scratch {
-    /// A scratch of at least `bytes`, in whole pages.
+    /// Makes a scratch of at least `bytes`, in whole pages.
     ///
     /// # Panics
     /// If the system refuses memory. [`try_with_capacity`](Self::try_with_capacity) returns an error instead.
@@ -106,19 +106,19 @@ impl Scratch {
         or_panic(Self::try_with_capacity(bytes))
     }
 
-    /// A scratch of at least `bytes`, in whole pages.
+    /// Makes a scratch of at least `bytes`, in whole pages.
     ///
     /// # Errors
     /// If the system refuses memory.
     pub fn try_with_capacity(bytes: usize) -> Result<Self, MemoryRefused> {
         let refused = |Errno(errno)| MemoryRefused { asked_bytes: bytes, errno };
-        // Whole huge pages: kernels from 6.7 on place such mappings on a huge-page boundary.
+        // Round to whole huge pages, because Linux from 6.7 on places such mappings on a huge-page boundary.
         let page = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { os::page_bytes() };
         let memory = os::map_zeroed(os::round_up(bytes, page).map_err(refused)?).map_err(refused)?;
         let (at, len) = (memory.start().as_ptr(), memory.len());
-        // A refusal costs time and nothing else.
+        // If the kernel refuses, the scratch is only slower.
         let _ = match HugeAdvice::of(config::huge_pages()) {
-            // SAFETY: the mapping made above.
+            // SAFETY: the range is the mapping made above.
             HugeAdvice::Forbid => unsafe { os::forbid_huge(at, len) },
             // SAFETY: as above.
             HugeAdvice::Ask if len >= HUGE_PAGE_BYTES => unsafe { os::advise_huge(at, len) },
@@ -145,7 +145,7 @@ impl Scratch {
         Ok(slots[0].write(value))
     }
 
-    /// `len` values, each made from its index, on a boundary of 64 bytes or more.
+    /// Allocates `len` values, each made from its index, aligned to 64 bytes or more.
     ///
     /// # Panics
     /// If they do not fit.
@@ -154,7 +154,7 @@ impl Scratch {
         or_panic(self.try_alloc_array(len, init))
     }
 
-    /// `len` values, each made from its index, on a boundary of 64 bytes or more.
+    /// Allocates `len` values, each made from its index, aligned to 64 bytes or more.
     ///
     /// # Errors
     /// If they do not fit.
@@ -164,7 +164,7 @@ impl Scratch {
         mut init: impl FnMut(usize) -> T,
     ) -> Result<&mut [T], ScratchExhausted> {
         let slots = self.try_alloc_array_uninit(len)?;
-        // If `init` panics, the memory is lost until the reset, and nothing else is: `T` needs no drop.
+        // If `init` panics, only the memory is lost until the reset, because `T` needs no drop.
         for (index, slot) in slots.iter_mut().enumerate() {
             slot.write(init(index));
         }
@@ -172,7 +172,7 @@ impl Scratch {
         Ok(unsafe { all_written(slots) })
     }
 
-    /// A copy of `source`, on a boundary of 64 bytes or more.
+    /// Copies `source` into the scratch, aligned to 64 bytes or more.
     ///
     /// # Panics
     /// If it does not fit.
@@ -181,7 +181,7 @@ impl Scratch {
         or_panic(self.try_alloc_array_copy(source))
     }
 
-    /// A copy of `source`, on a boundary of 64 bytes or more.
+    /// Copies `source` into the scratch, aligned to 64 bytes or more.
     ///
     /// # Errors
     /// If it does not fit.
@@ -194,8 +194,8 @@ impl Scratch {
         Ok(unsafe { all_written(slots) })
     }
 
-    /// Room for `len` values, on a boundary of 64 bytes or more. Write each value before you read it. For example, several
-    /// threads can fill it with the output of a transform.
+    /// Allocates room for `len` values, aligned to 64 bytes or more. Write each value before you read it. For example, several threads can
+    /// fill it with the output of a transform.
     ///
     /// # Panics
     /// If they do not fit.
@@ -204,7 +204,7 @@ impl Scratch {
         or_panic(self.try_alloc_array_uninit(len))
     }
 
-    /// Room for `len` values, on a boundary of 64 bytes or more. Write each value before you read it.
+    /// Allocates room for `len` values, aligned to 64 bytes or more. Write each value before you read it.
     ///
     /// # Errors
     /// If they do not fit.
@@ -212,10 +212,10 @@ impl Scratch {
         self.slots(self.array_layout::<T>(len)?, len, Self::claim)
     }
 
-    /// Room for `len` values, on a boundary of 64 bytes or more, with all bytes zero. The kernel zeroes pages that were not used
-    /// since the scratch was made or last [wiped](Self::wipe) or [released](Self::release), when they are first touched.
+    /// Allocates room for `len` values, aligned to 64 bytes or more, with all bytes zero. The kernel zeroes pages that were not used since
+    /// the scratch was made or last [wiped](Self::wipe) or [released](Self::release), when they are first touched.
     ///
-    /// Zero bytes are not a valid value of every type. The caller says that they are, as for [`Box::new_zeroed_slice`]:
+    /// Zero bytes are not a valid value of every type. The caller asserts that they are, as for [`Box::new_zeroed_slice`]:
     ///
     /// ```
     /// let scratch = zk_alloc::Scratch::with_capacity(1 << 20);
@@ -232,7 +232,7 @@ impl Scratch {
         or_panic(self.try_alloc_array_zeroed(len))
     }
 
-    /// Room for `len` values, with all bytes zero: see [`alloc_array_zeroed`](Self::alloc_array_zeroed).
+    /// Allocates room for `len` values, with all bytes zero: see [`alloc_array_zeroed`](Self::alloc_array_zeroed).
     ///
     /// # Errors
     /// If they do not fit.
@@ -261,7 +261,7 @@ impl Scratch {
     /// stay.
     pub fn release(&mut self) {
         self.reset();
-        // SAFETY: the mapping, whose contents are dead after a reset.
+        // SAFETY: the range is our mapping, whose contents are dead after a reset.
         let purged = unsafe { os::discard(self.memory.start().as_ptr(), self.memory.len()) };
         // If the kernel refuses, the contents stay, and `claim_zeroed` zeroes them.
         if purged.is_ok() {
@@ -269,14 +269,14 @@ impl Scratch {
         }
     }
 
-    /// Bytes that are handed out, including the gaps that alignment left.
+    /// Returns the bytes that are handed out, including the gaps that alignment left.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         self.used.get()
     }
 
-    /// Bytes that can be handed out between two resets: the capacity that was asked for, in whole pages (whole huge pages from 2
-    /// MiB on).
+    /// Returns the bytes that can be handed out between two resets: the requested capacity, in whole pages (whole huge pages from 2 MiB
+    /// on).
     #[must_use]
     pub fn capacity_bytes(&self) -> usize {
         self.memory.len()
@@ -287,7 +287,7 @@ impl Scratch {
         layout.map_err(|_| self.exhausted(len.saturating_mul(size_of::<T>()), align_of::<T>().max(LINE_BYTES)))
     }
 
-    /// Room for `len` values: the bytes that `claim` finds for `layout`, which is the layout of these values.
+    /// Makes room for `len` values, from the bytes that `claim` finds for their `layout`.
     #[inline]
     fn slots<T>(
         &self,
@@ -304,7 +304,7 @@ impl Scratch {
 
     // The bump pointer. It handles addresses only; the methods above decide who owns the memory at them.
 
-    /// Claims `size` free bytes, on a boundary of `align`, a power of two.
+    /// Claims `size` free bytes, aligned to `align`, a power of two.
     #[inline]
     fn claim(&self, size: usize, align: usize) -> Result<NonNull<u8>, ScratchExhausted> {
         let base = self.memory.start();
@@ -315,11 +315,11 @@ impl Scratch {
         Ok(unsafe { base.add(offset) })
     }
 
-    /// As [`claim`](Self::claim), zeroed. It leaves bytes alone that were not used since they were last zeroed.
+    /// Claims bytes as [`claim`](Self::claim) does, and zeroes them. Skips bytes that were not used since they were last zeroed.
     fn claim_zeroed(&self, size: usize, align: usize) -> Result<NonNull<u8>, ScratchExhausted> {
         let at = self.claim(size, align)?;
         let stale = self.written.get().saturating_sub(self.offset(at)).min(size);
-        // SAFETY: the first of `size` bytes that were just claimed.
+        // SAFETY: `size` bytes were just claimed, and `stale` is at most that.
         unsafe { at.write_bytes(0, stale) };
         Ok(at)
     }
@@ -342,7 +342,7 @@ impl Scratch {
         fits
     }
 
-    /// The error for a request that does not fit.
+    /// Returns the error for a request that does not fit.
     #[cold]
     fn exhausted(&self, asked_bytes: usize, align_bytes: usize) -> ScratchExhausted {
         let (used, capacity_bytes) = (self.used.get(), self.capacity_bytes());
@@ -362,7 +362,7 @@ impl Scratch {
 /// Collections in a scratch.
 #[cfg(feature = "allocator-api2")]
 impl Scratch {
-    /// A block for `layout`, on a boundary of at least a cache line, as for arrays.
+    /// Claims a block for `layout`, aligned to at least a cache line, as arrays are.
     fn block(&self, layout: Layout, zeroed: bool) -> Result<NonNull<[u8]>, AllocError> {
         let (size, align) = (layout.size(), layout.align().max(LINE_BYTES));
         let at = if zeroed { self.claim_zeroed(size, align) } else { self.claim(size, align) };
@@ -378,15 +378,15 @@ impl Scratch {
             return Ok(NonNull::slice_from_raw_parts(at, new.size()));
         }
         let moved = self.block(new, false)?;
-        // SAFETY: both are at least that long, and a new block overlaps no live memory.
+        // SAFETY: both blocks are at least that long, and a new block overlaps no live memory.
         unsafe { at.copy_to_nonoverlapping(moved.cast(), old.size().min(new.size())) };
         Ok(moved)
     }
 }
 
 #[cfg(feature = "allocator-api2")]
-// SAFETY: a block belongs to the caller until it is freed, or until a reset, for which all copies of the reference must be gone.
-// All copies of a reference are the same scratch. Blocks don't move when the scratch does: they lie in its mapping.
+// SAFETY: a block belongs to the caller until it is freed, or until a reset, which needs `&mut Scratch`: all copies of the reference are
+// gone by then. All copies of a reference are the same scratch. Blocks don't move when the scratch does: they lie in its mapping.
 unsafe impl Allocator for &Scratch {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         self.block(layout, false)
@@ -428,13 +428,13 @@ impl fmt::Debug for Scratch {
     }
 }
 
-/// Where in `[base + used, base + capacity)` the first `size` bytes on a boundary of `align` begin, as an offset from `base`.
+/// Finds the first `size` bytes aligned to `align` in `[base + used, base + capacity)`. Returns their offset from `base`.
 fn place(base: usize, used: usize, capacity: usize, size: usize, align: usize) -> Option<usize> {
     let offset = (base + used).checked_next_multiple_of(align)? - base;
     (offset <= capacity && size <= capacity - offset).then_some(offset)
 }
 
-/// The values in slots that were all written. (Slices have a method for this from Rust 1.93 on.)
+/// Returns the values in slots that were all written. (Slices have a method for this from Rust 1.93 on.)
 ///
 /// # Safety
 /// Each slot holds a value.
@@ -443,13 +443,13 @@ unsafe fn all_written<T>(slots: &mut [MaybeUninit<T>]) -> &mut [T] {
     unsafe { slice::from_raw_parts_mut(slots.as_mut_ptr().cast(), slots.len()) }
 }
 
-/// The value, or a panic at the caller's line with the message of the error.
+/// Returns the value, or panics at the caller's line with the message of the error.
 #[track_caller]
 fn or_panic<T>(result: Result<T, impl fmt::Display>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// [`Scratch`], by its name in the crate zk-nalloc. Today the arena is something else: the memory that
+/// The name of [`Scratch`] in the crate zk-nalloc. In this crate, the arena is something else: the memory that
 /// [`ZkAllocator`](struct@crate::ZkAllocator) serves from.
 pub type Arena = Scratch;
 
@@ -459,7 +459,7 @@ pub type Arena = Scratch;
 pub struct MemoryRefused {
     /// The size of the request, in bytes.
     pub asked_bytes: usize,
-    /// The system's error number. It is 0 if the system was not asked, because no address space holds a request of this size.
+    /// The system's error number. It is 0 if the system was not asked, because no address space can hold a request of this size.
     pub errno: i32,
 }
 

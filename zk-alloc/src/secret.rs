@@ -42,8 +42,8 @@ use crate::scratch::MemoryRefused;
 ///   stack frames. For values on the stack, use the crate `zeroize`.
 /// - It has no `Clone` and no `==`. To compare secrets in constant time, use the crate `subtle`.
 /// - It is not zeroed when the process ends without dropping it (`exit`, `abort`, a static). The kernel then takes the pages, and
-///   zeroes them before it hands them to anybody.
-/// - Anybody who may read the memory of the process (root, a debugger, a hibernating laptop) may read this.
+///   zeroes them before another process gets them.
+/// - Whoever can read the memory of the process (root, a debugger, the owner of a hibernation image) can read the buffer.
 ///
 /// ```compile_fail,E0599
 /// let copy = zk_alloc::SecretBuf::zeroed(32).clone();
@@ -64,7 +64,7 @@ unsafe impl Send for SecretBuf {}
 unsafe impl Sync for SecretBuf {}
 
 impl SecretBuf {
-    /// `len` bytes, all zero.
+    /// Makes a buffer of `len` zero bytes.
     ///
     /// # Panics
     /// If the system refuses memory. [`try_zeroed`](Self::try_zeroed) returns an error instead.
@@ -74,7 +74,7 @@ impl SecretBuf {
         Self::try_zeroed(len).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// `len` bytes, all zero.
+    /// Makes a buffer of `len` zero bytes.
     ///
     /// # Errors
     /// If the system refuses memory. A refused lock is not an error: see [`is_locked`](Self::is_locked).
@@ -82,16 +82,16 @@ impl SecretBuf {
         let (memory, pages) = os::map_guarded(len).map_err(|Errno(errno)| MemoryRefused { asked_bytes: len, errno })?;
         let (start, pages_len) = (pages.cast::<u8>(), pages.len());
         // All three calls come before the first secret is written.
-        // SAFETY: the pages of the mapping made above.
+        // SAFETY: the range is the pages of the mapping made above.
         let locked = unsafe { os::lock(start.as_ptr(), pages_len) }.is_ok();
         // SAFETY: as above.
         let left_out_of_dumps = unsafe { os::leave_out_of_dumps(start.as_ptr(), pages_len) }.is_ok();
-        // SAFETY: as above; this type says that children find zeroes.
+        // SAFETY: as above; this type documents that children find zeroes.
         let wiped_on_fork = unsafe { os::wipe_on_fork(start.as_ptr(), pages_len) }.is_ok();
         Ok(Self { _memory: memory, start, len, locked, left_out_of_dumps, wiped_on_fork })
     }
 
-    /// A copy of `secret`. The original stays as it is: zero it yourself.
+    /// Copies `secret` into a new buffer. The original stays as it is: zero it yourself.
     ///
     /// # Panics
     /// If the system refuses memory. [`try_from_slice`](Self::try_from_slice) returns an error instead.
@@ -101,7 +101,7 @@ impl SecretBuf {
         Self::try_from_slice(secret).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// A copy of `secret`. The original stays as it is: zero it yourself.
+    /// Copies `secret` into a new buffer. The original stays as it is: zero it yourself.
     ///
     /// # Errors
     /// If the system refuses memory. A refused lock is not an error: see [`is_locked`](Self::is_locked).
@@ -111,20 +111,20 @@ impl SecretBuf {
         Ok(buffer)
     }
 
-    /// Whether the system locked the buffer in memory, so that it never reaches swap. A child of `fork` inherits the buffer, but
+    /// Returns whether the system locked the buffer in memory, so that it never reaches swap. A child of `fork` inherits the buffer, but
     /// not the lock.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.locked
     }
 
-    /// Whether the system leaves the buffer out of core dumps.
+    /// Returns whether the system leaves the buffer out of core dumps.
     #[must_use]
     pub fn is_left_out_of_dumps(&self) -> bool {
         self.left_out_of_dumps
     }
 
-    /// Whether a child of `fork` finds zeroes in the buffer. If a prover forks to work, it has to hand over its secrets itself.
+    /// Returns whether a child of `fork` finds zeroes in the buffer. A prover that forks workers has to pass its secrets to them itself.
     #[must_use]
     pub fn is_wiped_on_fork(&self) -> bool {
         self.wiped_on_fork
@@ -150,7 +150,7 @@ impl DerefMut for SecretBuf {
 impl Drop for SecretBuf {
     fn drop(&mut self) {
         let start = self.start.cast::<MaybeUninit<u8>>().as_ptr();
-        // SAFETY: as in `deref_mut`. `wipe` writes zeroes, and leaves nothing uninitialised.
+        // SAFETY: as in `deref_mut`. `wipe` only writes zeroes, so all bytes stay initialised.
         wipe(unsafe { slice::from_raw_parts_mut(start, self.len) });
     }
 }

@@ -75,7 +75,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Bytes that are free and resident: retained for the next proof, cached by threads, or lost to rounding. A leak shows in
+    /// Returns the bytes that are free and resident: retained for the next proof, cached by threads, or lost to rounding. A leak shows in
     /// [`live_bytes`](Self::live_bytes) instead, which then grows from proof to proof.
     ///
     /// ```
@@ -89,7 +89,7 @@ impl Stats {
         self.resident_bytes.saturating_sub(self.live_bytes)
     }
 
-    /// The share of the bytes served that were already resident, from 0 to 1; `None` before the arena served any.
+    /// Returns the share of the bytes served that were already resident, from 0 to 1; `None` before the arena served any.
     ///
     /// ```
     /// # #[global_allocator]
@@ -110,8 +110,8 @@ pub(crate) fn hit_rate(served_bytes: u64, fresh_bytes: u64) -> Option<f64> {
     (served_bytes > 0).then(|| 1.0 - fresh_bytes.min(served_bytes) as f64 / served_bytes as f64)
 }
 
-/// Returns the counters so far. Takes a few microseconds and no lock, and allocates nothing. An allocation that another thread makes at the
-/// same time may be half counted.
+/// Returns the counters so far. Takes a few microseconds, locks nothing and allocates nothing. An allocation that another thread makes at
+/// the same time may be half counted.
 ///
 /// ```
 /// # #[global_allocator]
@@ -198,7 +198,7 @@ pub fn thread_stats() -> ThreadStats {
     ThreadStats { allocations: totals.allocations, bytes: totals.bytes }
 }
 
-/// Bytes of live blocks and page runs.
+/// Returns the bytes of live blocks and page runs.
 pub(crate) fn live_bytes() -> usize {
     let [pinned, in_use, _] = pinned::sizes();
     accounts::used_bytes().saturating_sub(arena::cached_bytes() + pinned.saturating_sub(in_use))
@@ -275,7 +275,7 @@ pub struct PhaseReport {
 }
 
 impl PhaseReport {
-    /// The share of the phase's bytes that were resident already, from 0 to 1; `None` if the arena served none.
+    /// Returns the share of the phase's bytes that were resident already, from 0 to 1; `None` if the arena served none.
     #[must_use]
     pub fn hit_rate(&self) -> Option<f64> {
         hit_rate(self.slab_bytes + self.run_bytes, self.fresh_bytes)
@@ -324,7 +324,7 @@ impl ResidentParts {
         self.parts().iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// Each part with its name, in the order of the fields.
+    /// Returns each part with its name, in the order of the fields.
     fn parts(&self) -> [(&'static str, usize); 6] {
         [
             ("live blocks", self.live_block_bytes),
@@ -337,9 +337,9 @@ impl ResidentParts {
     }
 }
 
-/// The parts of the arena's resident memory now; all 0 while there is no arena. This reads all slabs and asks the kernel about each page
-/// (mincore(2)), which takes milliseconds for gigabytes. So call it to explain memory use, and [`stats`](crate::stats()) to monitor it.
-/// While other threads allocate, the parts are no consistent snapshot.
+/// Returns the parts of the arena's resident memory now; all 0 while there is no arena. This reads all slabs and asks the kernel about each
+/// page (mincore(2)), which takes milliseconds for gigabytes. So call it to explain memory use, and [`stats`](crate::stats()) to monitor
+/// it. While other threads allocate, the parts are no consistent snapshot.
 ///
 /// ```
 /// # #[global_allocator]

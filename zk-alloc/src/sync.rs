@@ -88,7 +88,7 @@ impl<T> WrittenOnce<T> {
         Self { state: atomic::AtomicU8::new(EMPTY), value: UnsafeCell::new(None) }
     }
 
-    /// The value, if it was written.
+    /// Returns the value, if it was written.
     pub(crate) fn get(&self) -> Option<&T> {
         if self.state.load(atomic::Ordering::Acquire) != WRITTEN {
             return None;

@@ -67,8 +67,8 @@ constants! {
     /// Words of a bitmap that a search scans for a run shorter than its alignment, before it tries free runs of that length. The scan takes
     /// about 25 ns.
     aligned_scan_words = 64, "words";
-    /// The smallest huge run. Huge runs have a zone of their own. Otherwise a smaller run that survives in the gap of a freed huge run would
-    /// force the next huge run elsewhere (placement.md).
+    /// The smallest huge run. Huge runs have a zone of their own. Otherwise a smaller run that stays alive in the gap of a freed huge run
+    /// would force the next huge run elsewhere (placement.md).
     huge_run_bytes = 64 * MIB, "bytes", off NEVER;
     /// The smallest run of the mid zone that may go to the huge zone, if only that zone has free resident memory for it.
     crosses_min_bytes = 4 * MIB, "bytes", off NEVER;
@@ -80,8 +80,8 @@ constants! {
     /// The largest small-object region, on machines with many threads. Until the second proof of a small prover, its long runs can't use
     /// the free memory there.
     max_small_region_bytes = 24 * MIB, "bytes";
-    /// After the first phase, the small-object region is at most this part of the peak. Long runs can't use the free memory there, so it must
-    /// not exceed the headroom (ablation.md).
+    /// After the first phase, the small-object region is at most this part of the peak. Long runs can't use the free memory there, so it
+    /// must not exceed the headroom (ablation.md).
     small_region_part = 8, "of the peak";
     /// Free runs that a search checks for resident memory before it takes fresh memory. The search takes a few microseconds, as long as the
     /// page faults of the shortest run.
@@ -106,8 +106,7 @@ constants! {
     /// A huge run that moves gets addresses for this many times its length, and grows in place from then on. If it moves again, it leaves
     /// behind at most an eighth of its last length (untouched.md).
     huge_run_growth_room = 8, "times its length", off 1;
-    /// A huge run takes so many addresses only if the system would map this many times the added bytes: the program needs address space,
-    /// too.
+    /// A huge run gets that growth room only if the system would map this many times the added bytes: the program needs address space, too.
     address_headroom_factor = 4, "times the addresses";
 
     // Faulting in, zeroing and copying.
@@ -136,7 +135,7 @@ constants! {
     /// A zone commits memory in steps of half its committed size, but at least this. Small steps leave the program more of a limit on
     /// address space.
     min_commit_bytes = 2 * MIB, "bytes";
-    /// The most bytes of one step of a commit. Large steps save system calls.
+    /// The largest step in which a zone commits memory. Large steps save system calls.
     max_commit_bytes = 32 * MIB, "bytes";
 
     // Retaining and purging.
@@ -172,7 +171,8 @@ constants! {
     /// The most ranges that a request purges, and one more for each `long_run_bytes` of its size. A range takes one to three system
     /// calls.
     request_purge_ranges = 64, "ranges";
-    /// The most words of bitmaps that a request reads to find free memory to purge. They cover 8 GiB of small pages, and take about 50 µs.
+    /// The most words of bitmaps that a request reads to find free memory to purge. They cover 8 GiB of small pages, and take about 50 µs
+    /// to read.
     request_scan_words = 32 * KIB, "words";
     /// A program at its peak that purges memory and needs it again gets more headroom, if it purges more than this part.
     churn_part = 256, "of the bytes served";
@@ -208,8 +208,8 @@ constants! {
     fork_run_min_bytes = 256 * KIB, "bytes", off NEVER;
 
     // Huge pages.
-    /// The most blocks of a zone for which the arena forbids huge pages because a part of the block was purged. Each adds up to two mappings,
-    /// and a process may have 65,530.
+    /// The most blocks of a zone for which the arena forbids huge pages because a part of the block was purged. Each adds up to two
+    /// mappings, and a process may have 65,530.
     max_forbidden = 4096, "blocks", off 0;
 
     // Thread caches.
@@ -272,7 +272,7 @@ pub(crate) fn set(text: &str, parse: impl Fn(&str) -> Option<usize>) -> Result<(
     result
 }
 
-/// The value of a constant in this process.
+/// Returns the value of a constant in this process.
 #[cfg(feature = "tune")]
 pub fn in_force(name: &str) -> Option<usize> {
     let index = CONSTANTS.iter().position(|constant| constant.name == name)?;

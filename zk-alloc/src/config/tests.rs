@@ -6,7 +6,7 @@ const MACHINE: Host = Host {
     huge_pages: HostHugePages::Available,
 };
 
-/// Each setting: its variable, a usable value, another value as the program sets it, and the latter as the environment would have it.
+/// Each setting: its variable, a usable value, another value as the program sets it, and that other value as text in the environment.
 const EACH: [(&str, &str, Settings, &str); 11] = [
     ("ZK_ALLOC_MIN_BYTES", "4K", Settings::new().min_bytes(100), "100"),
     ("ZK_ALLOC_SLAB_GB", "8", Settings::new().thread_capacity_bytes(3 << 30), "3"),
@@ -39,8 +39,8 @@ fn set(name: &'static str, value: &str) -> SettingsInForce {
     settings
 }
 
-/// The environment outweighs the program, which outweighs the default. The resolved settings tell the origin of each value. A warning names a
-/// bad value in the environment, and what is used instead.
+/// The environment overrides the program, which overrides the default. The resolved settings tell the origin of each value. A warning names
+/// a bad value in the environment, and the value used instead.
 #[test]
 fn each_setting_has_its_value_from_the_first_source_with_a_good_one() {
     assert_eq!(EACH.map(|(name, ..)| name), VARIABLES[..EACH.len()]);

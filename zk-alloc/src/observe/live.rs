@@ -48,7 +48,7 @@ impl Table {
         &self.may_hold[((at >> 4) ^ (at >> 19)) % COUNTERS]
     }
 
-    /// The slots for an address, in the order in which they are tried.
+    /// Returns the slots for an address, in the order in which they are tried.
     fn slots(&self, at: usize) -> impl Iterator<Item = (&AtomicUsize, &Sample)> {
         let hash = (at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - (SLOTS / LINE).trailing_zeros());
         let slots = (0..TRIES).map(move |tried| (hash as usize * LINE + tried) % SLOTS);
@@ -56,7 +56,7 @@ impl Table {
     }
 }
 
-/// Whether a live sample may have this address. `false` is certain, `true` may be wrong.
+/// Returns whether a live sample may have this address. `false` is certain, `true` may be wrong.
 #[inline(always)]
 pub(super) fn may_hold(at: usize) -> bool {
     TABLE.get().is_some_and(|table| table.counter(at).load(Ordering::Relaxed) != 0)
@@ -92,7 +92,7 @@ pub(super) fn remove(at: usize) -> Option<(Index, Noted)> {
     Some((count_and_site as Index, Noted { bytes, count: count_and_site >> 32 }))
 }
 
-/// The site and the bytes of each allocation of a window. Other threads may add and remove allocations during the walk.
+/// Returns the site and the bytes of each allocation of a window. Other threads may add and remove allocations during the walk.
 pub(crate) fn of_window(window: u64) -> impl Iterator<Item = (Index, u64)> {
     let slots = TABLE.get().into_iter().flat_map(|table| table.addresses.iter().zip(&table.samples));
     let alive = slots.filter(|(slot, _)| slot.load(Ordering::Acquire) > CLAIMED).map(|(_, sample)| sample);

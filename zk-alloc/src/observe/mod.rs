@@ -36,7 +36,7 @@ pub(crate) fn begin() -> bool {
     true
 }
 
-/// Whether the profile is on.
+/// Returns whether the profile is on.
 #[inline(always)]
 pub(crate) fn is_profiled() -> bool {
     cfg!(feature = "profile") && gate::is_told(Observer::Profile)
@@ -80,7 +80,7 @@ pub(crate) fn resized(at: NonNull<u8>, size: usize) {
     allocated(at, size);
 }
 
-/// Whether an observer may need to know that the memory at `at` is freed. Called only if an observer is on.
+/// Returns whether an observer may need to know that the memory at `at` is freed. Called only if an observer is on.
 #[inline(always)]
 pub(crate) fn may_concern(at: *mut u8) -> bool {
     live::may_hold(at.addr())

@@ -1,7 +1,7 @@
 //! Decides which requests are sampled, and how many requests each sample stands for.
 //!
-//! A request for `s` bytes is sampled with the probability `p = s / mean`, and stands for `1 / p` requests of its size. So the estimates have
-//! no bias. A request of the mean or more is always sampled.
+//! A request for `s` bytes is sampled with the probability `p = s / mean`, and stands for `1 / p` requests of its size. So the estimates
+//! have no bias. A request of the mean or more is always sampled.
 #![cfg_attr(thread_blocks, allow(unsafe_code, reason = "thread-local memory that is zeroed when its thread begins"))]
 
 use std::cell::Cell;
@@ -51,7 +51,7 @@ pub(super) struct Noted {
 }
 
 impl Noted {
-    /// The estimates from a sample that stands for `weight` requests, each served with `served_bytes`.
+    /// Returns the estimates from a sample that stands for `weight` requests, each served with `served_bytes`.
     pub(super) fn of(weight: f64, served_bytes: usize) -> Self {
         let rounded = |estimate: f64| (estimate + 0.5) as u64;
         Self { bytes: rounded(served_bytes as f64 * weight), count: rounded(weight * COUNT_PARTS as f64) }
@@ -85,7 +85,7 @@ pub(crate) fn set_mean(bytes: usize) {
     MEAN_BYTES.store(bytes, Ordering::Relaxed);
 }
 
-/// The mean distance between samples, in bytes.
+/// Returns the mean distance between samples, in bytes.
 pub(crate) fn mean_bytes() -> usize {
     MEAN_BYTES.load(Ordering::Relaxed)
 }
@@ -96,7 +96,7 @@ pub(super) fn miss() {
     MISSED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Samples that could not be recorded since the last [`begin`](super::begin).
+/// Returns the number of samples that could not be recorded since the last [`begin`](super::begin).
 pub(crate) fn missed() -> u64 {
     MISSED.load(Ordering::Relaxed)
 }
@@ -115,7 +115,7 @@ pub(super) fn sample(bytes: usize) -> Option<f64> {
 }
 
 impl Local {
-    /// A random number of 64 bits. Each thread has a sequence of its own.
+    /// Returns a random number of 64 bits. Each thread has a sequence of its own.
     #[inline]
     fn random(&self) -> u64 {
         let last = match self.random.get() {
@@ -148,7 +148,7 @@ pub(super) fn exclusively<R>(f: impl FnOnce() -> R) -> Option<R> {
     })
 }
 
-/// Whether this thread reads the samples.
+/// Returns whether this thread reads the samples.
 pub(crate) fn is_reading() -> bool {
     with_local(|local| local.state.get() == SamplerState::Reading)
 }

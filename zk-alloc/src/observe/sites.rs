@@ -73,13 +73,13 @@ pub struct Site {
     pub live: Amount,
     /// Alive when the live bytes of all sites were at their peak since the start, or the last [`mark`](crate::profile::mark).
     pub peak: Amount,
-    /// Bytes that were not resident when the arena handed them out, since the start or the last [`mark`](crate::profile::mark). Their pages are
-    /// faulted in.
+    /// Bytes that were not resident when the arena handed them out, since the start or the last [`mark`](crate::profile::mark). Their pages
+    /// are faulted in.
     pub fresh_bytes: u64,
 }
 
 impl Site {
-    /// Whether no sample is counted here.
+    /// Returns whether the site has no samples.
     fn is_empty(&self) -> bool {
         let bytes = [self.allocated, self.live, self.peak].map(|amount| amount.bytes);
         bytes == [0; 3] && self.fresh_bytes == 0
@@ -172,7 +172,7 @@ fn at(index: Index) -> Option<&'static Entry> {
     TABLE.get().map(|table| &table.entries[index as usize % SITES])
 }
 
-/// All sites, each with its hash.
+/// Returns all sites, each with its hash.
 fn all() -> impl Iterator<Item = (&'static AtomicU64, &'static Entry)> {
     let slots = TABLE.get().into_iter().flat_map(|table| table.hashes.iter().zip(&table.entries));
     slots.filter(|(hash, _)| hash.load(Ordering::Relaxed) != 0)
@@ -224,7 +224,7 @@ pub(crate) fn read() -> Vec<Site> {
     all().map(|(_, site)| site.read()).filter(|site| !site.is_empty()).collect()
 }
 
-/// The estimates for one site.
+/// Returns the estimates for one site.
 pub(crate) fn read_one(site: Index) -> Option<Site> {
     at(site).map(Entry::read)
 }
@@ -263,7 +263,7 @@ impl Counted {
         self.count.store(noted.count, Ordering::Relaxed);
     }
 
-    /// The sums, or 0 for a sum below 0.
+    /// Returns the sums, or 0 for a sum below 0.
     fn noted(&self) -> Noted {
         let sum = |sum: &AtomicU64| (sum.load(Ordering::Relaxed) as i64).max(0) as u64;
         Noted { bytes: sum(&self.bytes), count: sum(&self.count) }
@@ -306,7 +306,7 @@ impl Entry {
         }
     }
 
-    /// The estimates so far.
+    /// Returns the estimates so far.
     fn read(&self) -> Site {
         self.note_peak();
         // Pairs with the Release of `describe`.

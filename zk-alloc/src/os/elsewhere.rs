@@ -1,5 +1,5 @@
-//! Systems other than Linux. Other Unix systems go through libc. On the rest, the arena can't reserve address space and never opens, so the
-//! backing allocator serves everything. Modules that need zeroed memory of their own get it from the system allocator there.
+//! Systems other than Linux. Other Unix systems go through libc. On systems without Unix, the arena can't reserve address space and never
+//! opens, so the backing allocator serves everything. Modules that need zeroed memory of their own get it from the system allocator there.
 #![allow(unsafe_code, reason = "the signatures of Linux, and mapping memory")]
 
 use std::ptr::null_mut;
@@ -18,7 +18,7 @@ pub(crate) use without_arena::*;
 /// Defines calls on a range of memory that a system lacks. All of them return the same answer.
 macro_rules! refuse {
     ($answer:expr => $($name:ident),+) => {$(
-        /// This system has no such call.
+        /// Always returns the same answer: this system has no such call.
         ///
         /// # Safety
         /// None is needed; the platforms share one signature.
@@ -44,21 +44,21 @@ use answer;
 refuse!(Err(UNSUPPORTED) => leave_out_of_dumps, wipe_on_fork, leave_out_of_children, hand_to_children);
 
 answer! {
-    /// Unsupported: an address range is reserved, or there is no arena.
+    /// Refuses: these systems reserve address ranges, or have no arena.
     try_place(*mut u8, usize) -> Result<(), Errno> = Err(UNSUPPORTED);
-    /// The most mappings that a process may have: unknown.
+    /// Returns `None`: the limit on mappings is unknown.
     mappings_limit() -> Option<usize> = None;
-    /// There are no control groups.
+    /// Returns 0: there are no control groups.
     missing_memory(usize, usize) -> usize = 0;
-    /// A program can't ask for huge pages.
+    /// Returns `Unavailable`: a program can't ask for huge pages.
     host_huge_pages() -> HostHugePages = HostHugePages::Unavailable;
-    /// Only glibc can trim its heap.
+    /// Does nothing: only glibc can trim its heap.
     trim_heap() -> () = ();
-    /// There is no such fence.
+    /// Returns `false`: there is no such fence.
     fence_other_threads() -> bool = false;
 }
 
-/// Refused.
+/// Refuses: these systems can't move pages.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
@@ -66,7 +66,7 @@ pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Re
     Err(UNSUPPORTED.into())
 }
 
-/// Refused: no pages move.
+/// Refuses: no pages were moved, so none need a fresh mapping.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
@@ -74,7 +74,7 @@ pub(crate) unsafe fn renew(_at: *mut u8, _len: usize) -> Result<(), NotMoved> {
     Err(UNSUPPORTED.into())
 }
 
-/// Returns `false`: these systems do not tell which pages were touched.
+/// Returns `false`: these systems do not report which pages were touched.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
@@ -82,7 +82,7 @@ pub(crate) unsafe fn copy_held(_from: *const u8, _to: *mut u8, _len: usize) -> b
     false
 }
 
-/// Unknown: mincore(2) answers differently on each Unix system.
+/// Returns `None`: mincore(2) answers differently on each Unix system.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
@@ -90,8 +90,8 @@ pub(crate) unsafe fn count_resident(_at: *const u8, _len: usize) -> Option<usize
     None
 }
 
-/// How a thread sleeps in a [`Parking`](super::Parking), whose wakes are counted in `wakes`. It holds the handle of the thread that sleeps
-/// there, or null before the first sleep. The handle is leaked, because a wake may use it at any time.
+/// The part of a [`Parking`](super::Parking) in which a thread sleeps: the handle of that thread, or null before the first sleep. The
+/// handle is leaked, because a wake may use it at any time.
 pub(super) struct Sleeper(AtomicPtr<Thread>);
 
 impl Sleeper {
@@ -114,7 +114,7 @@ impl Sleeper {
     }
 
     fn known(&self) -> Option<&Thread> {
-        // SAFETY: null, or a handle that was leaked.
+        // SAFETY: the pointer is null, or a handle that was leaked.
         unsafe { self.0.load(SeqCst).as_ref() }
     }
 }
@@ -126,7 +126,7 @@ mod unix {
     use crate::os::mapping::{covered, touch};
     use crate::os::{Errno, Limits};
 
-    /// The error of a call that these systems lack, or have no advice in common for.
+    /// The error of a call that these systems lack, or that differs between them.
     pub(in crate::os) const UNSUPPORTED: Errno = Errno(libc::ENOTSUP);
 
     super::refuse!(Err(UNSUPPORTED) => keep_on_fork);
@@ -150,7 +150,7 @@ mod unix {
         if start == libc::MAP_FAILED { Err(last_error()) } else { NonNull::new(start.cast()).ok_or(Errno(0)) }
     }
 
-    /// Maps `len` bytes of address space that no access may touch.
+    /// Maps `len` bytes of inaccessible address space.
     pub(in crate::os) fn map_inaccessible(len: usize) -> Result<NonNull<u8>, Errno> {
         map(len, libc::PROT_NONE)
     }
@@ -169,7 +169,7 @@ mod unix {
         let _ = unsafe { libc::munmap(at.cast(), len) };
     }
 
-    /// Makes part of a reservation readable and writable. Parts that already are keep their contents.
+    /// Makes part of a reservation readable and writable. Pages that are accessible already keep their contents.
     ///
     /// # Safety
     /// `[at, at + len)` lies within one reservation.
@@ -196,8 +196,8 @@ mod unix {
         // SAFETY: upheld by the caller: the contents are dead, and the range lies inside a mapping of ours.
         let Err(refused) = (unsafe { replace(at, len, libc::PROT_READ | libc::PROT_WRITE) }) else { return Ok(()) };
         // POSIX allows a refused call to unmap the old mapping. An access to that hole would crash the process, and another thread's
-        // mapping may come to lie there. mprotect(2) succeeds only if the memory is mapped.
-        // SAFETY: upheld by the caller: the range is ours, and accessible unless it is gone.
+        // mapping may land there. mprotect(2) succeeds only if the memory is mapped.
+        // SAFETY: upheld by the caller: the range is ours, and accessible unless the refused call unmapped it.
         if unsafe { libc::mprotect(at.cast(), len, libc::PROT_READ | libc::PROT_WRITE) } == 0 {
             return Err(refused);
         }
@@ -233,7 +233,7 @@ mod unix {
         checked(unsafe { libc::madvise(at.cast(), len, libc::MADV_FREE) })
     }
 
-    /// Prefaults the range, writable.
+    /// Prefaults the range for writing.
     ///
     /// # Safety
     /// The range is committed, and belongs to the caller alone.
@@ -245,14 +245,14 @@ mod unix {
         Ok(())
     }
 
-    /// The running processors, and the machine's memory.
+    /// Returns the number of online processors, and the machine's memory.
     pub(crate) fn limits() -> Limits {
-        // SAFETY: only reads a number from the system.
+        // SAFETY: the call only reads a number from the system.
         let threads = usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(1).max(1);
         Limits { threads, memory_bytes: memory_bytes(), is_memory_grouped: false }
     }
 
-    /// Page faults of this process so far that read nothing from a disk.
+    /// Returns the number of minor page faults of this process so far (those without a disk read).
     pub(crate) fn minor_faults() -> u64 {
         // SAFETY: all zeroes is a valid value.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -262,7 +262,7 @@ mod unix {
     }
 
     fn memory_bytes() -> usize {
-        // SAFETY: both only read numbers from the system.
+        // SAFETY: both calls only read numbers from the system.
         let (pages, page_bytes) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
         usize::try_from(pages).unwrap_or(0).saturating_mul(usize::try_from(page_bytes).unwrap_or(0))
     }
@@ -290,37 +290,37 @@ mod without_arena {
     );
 
     super::answer! {
-        /// Only the standard library tells when a thread ends.
+        /// Returns `None`: only the standard library tells when a thread ends.
         thread_exit_key(unsafe extern "C" fn(*mut c_void)) -> Option<u32> = None;
-        /// There are no keys.
+        /// Does nothing: there are no keys.
         return_key(u32) -> () = ();
-        /// There are no keys.
+        /// Returns `false`: there are no keys.
         arm_thread_exit(u32, NonNull<u8>) -> bool = false;
-        /// No signal can be handled here.
+        /// Returns `None`: no signal can be handled here.
         signal_number(&str) -> Option<i32> = None;
-        /// No signal can be handled here.
+        /// Returns `false`: no signal can be handled here.
         on_signal(i32, fn()) -> bool = false;
-        /// No signal interrupts a thread.
+        /// Returns `false`: no signal interrupts a thread.
         may_be_in_signal_handler() -> bool = false;
-        /// Unknown.
+        /// Returns 0: the limit is unknown.
         lockable_bytes() -> usize = 0;
-        /// Page faults so far: unknown.
+        /// Returns 0: page faults are unknown.
         minor_faults() -> u64 = 0;
-        /// There are no signal handlers.
+        /// Returns `false`: there are no signal handlers.
         may_be_on_signal_stack() -> bool = false;
     }
 
-    /// The alignment of memory from [`map_accessible`], in bytes.
+    /// Returns the alignment of memory from [`map_accessible`], in bytes.
     pub(in crate::os) fn real_page_bytes() -> usize {
         4096
     }
 
-    /// The layout of `len` bytes, aligned to a page.
+    /// Returns the layout of `len` bytes, aligned to a page.
     fn pages(len: usize) -> Result<Layout, Errno> {
         Layout::from_size_align(len, crate::os::page_bytes()).map_err(|_| UNSUPPORTED)
     }
 
-    /// Refused: this platform has no arena.
+    /// Refuses: this platform has no arena.
     pub(in crate::os) fn map_inaccessible(_len: usize) -> Result<NonNull<u8>, Errno> {
         Err(UNSUPPORTED)
     }
@@ -338,7 +338,7 @@ mod without_arena {
     /// Frees memory.
     ///
     /// # Safety
-    /// `at` and `len` are those of one [`map_accessible`], and nobody uses the memory any more.
+    /// `at` and `len` are those of one call of [`map_accessible`], and nobody uses the memory any more.
     pub(in crate::os) unsafe fn unmap(at: *mut u8, len: usize) {
         if let Ok(layout) = pages(len) {
             // SAFETY: upheld by the caller: the memory came from `System` with this layout.
@@ -346,19 +346,19 @@ mod without_arena {
         }
     }
 
-    /// The number of threads that can run at once, at least 1, and 0 for the memory, which is unknown.
+    /// Returns the number of threads that can run at once, at least 1, and 0 for the memory, which is unknown.
     pub(crate) fn limits() -> Limits {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         Limits { threads, memory_bytes: 0, is_memory_grouped: false }
     }
 
-    /// Nanoseconds of the wall clock. If somebody sets the clock, a wait takes longer or shorter.
+    /// Returns the time of the wall clock, in nanoseconds. If somebody sets the clock, a wait takes longer or shorter.
     pub(crate) fn monotonic_ns() -> u64 {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         since.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// As [`monotonic_ns`].
+    /// Returns the same as [`monotonic_ns`].
     pub(crate) fn coarse_ns() -> u64 {
         monotonic_ns()
     }

@@ -1,21 +1,21 @@
-//! The environment of the process when it starts: its variables, its standard error, and the host. Functions that run before `main` note all
-//! three, because later the answers may differ, or the process may not be allowed to ask. This module also writes the messages for people,
-//! and has the flag of a process in a sandbox.
+//! The environment of the process when it starts: its variables, its standard error, and the host. Functions that run before `main` record
+//! all three, because later the answers may differ, or the process may not be allowed to ask. This module also writes the messages for
+//! users, and keeps the flag that tells whether the process is in a sandbox.
 //!
-//! The variables are read without the standard library's lock. `std::env` guards the environment with a lock. Another thread may hold it while it
-//! sets a variable. After a fork, it may stay locked forever. The first allocation may come at such a moment, and must not wait. So a function
-//! before `main` copies the values, while the process has one thread. All later reads use that copy. Variables that the program sets later are not
-//! seen.
+//! The variables are read without the standard library's lock. `std::env` guards the environment with a lock. Another thread may hold it
+//! while it sets a variable. After a fork, it may stay locked forever. The first allocation may come at such a moment, and must not wait.
+//! So a function that runs before `main` copies the values, while the process has one thread. All later reads use that copy. Variables that
+//! the program sets later are not seen.
 //!
-//! Standard error is the file that the process was started with, and no other. A program may close descriptor 2, or be started without
-//! one. The next file that it opens takes that number, and a message would land in its data. So before each message, the file is compared
-//! with the one that was noted.
+//! Messages go to the file that was standard error when the process started, and to no other. A program may close descriptor 2, or be
+//! started without one. The next file that it opens takes that number, and a message would land in its data. So before each message, this
+//! module compares the file with the recorded one.
 //!
-//! A program may lose the right to ask about the host before its first allocation: by a filter of system calls (seccomp), or by a change
-//! of its root or user. So on Linux a function before `main` asks. It also makes each call once that the arena may make later
+//! A program may lose the right to ask about the host before its first allocation: by a filter of system calls (seccomp), or by a change of
+//! its root or user. So on Linux a function that runs before `main` asks. It also makes each call once that the arena may make later
 //! ([`imp::rehearse`]). Later changes of the control group or the allowed processors are not seen.
 //!
-//! (In a library that `dlopen` loads, all this is noted at that time.)
+//! (In a library loaded by `dlopen`, all this happens when it is loaded.)
 #![allow(
     unsafe_code,
     reason = "runs before main, reads the C library's list of variables, and asks about a descriptor"
@@ -35,12 +35,12 @@ use hook::write_stderr;
 
 // The variables.
 
-/// The beginning of the names of all variables.
+/// The prefix of the names of all variables.
 #[cfg(unix)]
 const PREFIX: &[u8] = b"ZK_ALLOC";
 
-/// Names that another build or another part of the project reads. They are no mistakes, although this build does not read them. Names that
-/// end with `_` are prefixes, which tests and benches use.
+/// Names that another build or another part of the project reads. They are not misspelt, although this build does not read them. Names that
+/// end with `_` are prefixes that tests and benches use.
 #[cfg(any(unix, test))]
 const ELSEWHERE: &[&str] = &[
     "ZK_ALLOC_REPORT",
@@ -71,7 +71,7 @@ impl Value {
         Self { bytes, len: len as u8, is_cut: len < value.len() }
     }
 
-    /// The value, if it is complete and valid UTF-8.
+    /// Returns the value, if it is complete and valid UTF-8.
     pub(crate) fn text(&self) -> Option<&str> {
         if self.is_cut { None } else { std::str::from_utf8(self.head()).ok() }
     }
@@ -102,7 +102,7 @@ struct Values {
 }
 
 impl Values {
-    /// Takes in an entry that begins with [`PREFIX`]. If a name occurs twice, the first entry counts, as for getenv(3).
+    /// Records an entry that begins with [`PREFIX`]. If a name occurs twice, the first entry counts, as for getenv(3).
     #[cfg(unix)]
     fn take(&mut self, entry: &[u8]) {
         let value_of = |name: &str| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=");
@@ -119,26 +119,26 @@ static SNAPSHOT: WrittenOnce<Values> = WrittenOnce::new();
 
 fn snapshot() -> Option<&'static Values> {
     let taken_now = || {
-        // A library's constructor may get here before ours has run. (A signal handler that interrupts the copying finds no variables:
-        // it can't wait for the code that it interrupted.)
+        // Another library's constructor may call this before ours has run. (A signal handler that interrupts the copying finds no
+        // variables: it can't wait for the code that it interrupted.)
         hook::begin();
         SNAPSHOT.get()
     };
     SNAPSHOT.get().or_else(taken_now)
 }
 
-/// The value that a variable of [`VARIABLES`] had when the process started, if any. Allocates nothing, and never waits. Outside of
-/// Unix nothing can run before `main`, so the standard library is asked.
+/// Returns the value that a variable of [`VARIABLES`] had when the process started, if any. Allocates nothing, and never waits. On systems
+/// other than Unix nothing can run before `main`, so this asks the standard library when it is first called.
 pub(crate) fn variable(name: &str) -> Option<Value> {
     snapshot()?.known[VARIABLES.iter().position(|&known| known == name)?]
 }
 
-/// The name of a variable that looks like one of ours and that no part of the allocator reads, if the process was started with one.
+/// Returns the name of a variable that the process was started with, that looks like one of ours, and that no part of the allocator reads.
 pub(crate) fn unknown_variable() -> Option<Value> {
     snapshot()?.unknown
 }
 
-/// The name of an entry of the environment, if it is an [unknown variable](unknown_variable).
+/// Returns the name of an entry of the environment, if it is an [unknown variable](unknown_variable).
 #[cfg(any(unix, test))]
 fn unknown_name(entry: &[u8]) -> Option<&[u8]> {
     let name = entry.split(|&byte| byte == b'=').next().filter(|name| name.starts_with(b"ZK_ALLOC_"))?;
@@ -150,20 +150,20 @@ fn unknown_name(entry: &[u8]) -> Option<&[u8]> {
     if is_known { None } else { Some(name) }
 }
 
-/// The variable whose name is nearest to this one, if one is near.
+/// Returns the variable whose name is most similar to this one, if it is similar enough.
 pub(crate) fn nearest_variable(name: &str) -> Option<&'static str> {
     /// The most letters that may differ.
     const MAX_DIFFERENT: usize = 4;
     let is_public = |known: &&&str| !known.starts_with("ZK_ALLOC_TEST_");
     let near = VARIABLES.iter().filter(is_public).map(|&known| (different(name.as_bytes(), known.as_bytes()), known));
-    // More could be every letter of a short name.
+    // In a short name, this many letters could be all of them.
     let max_different = MAX_DIFFERENT.min(name.len().saturating_sub("ZK_ALLOC_X".len()));
     near.min_by_key(|&(different, _)| different)
         .filter(|&(different, _)| different <= max_different)
         .map(|(_, known)| known)
 }
 
-/// The letters of the longer text between the beginning and the end that both texts share.
+/// Counts the letters of the longer text that lie between the prefix and the suffix that both texts share.
 fn different(one: &[u8], other: &[u8]) -> usize {
     let is_same = |(one, other): &(&u8, &u8)| one == other;
     let start = one.iter().zip(other).take_while(is_same).count();
@@ -171,22 +171,22 @@ fn different(one: &[u8], other: &[u8]) -> usize {
     one.len().max(other.len()) - start - end
 }
 
-// Messages for people, written without allocating.
+// Messages for users, written without allocating.
 
-/// Writes one line to standard error, by a single call and without allocating. Does not take the standard library's lock, which a fork may have
-/// left locked. Cuts messages longer than 500 bytes. Does nothing in a sandbox.
+/// Writes one line to standard error, by a single call and without allocating. Does not take the standard library's lock, which a fork may
+/// have left locked. Cuts messages longer than 500 bytes. Does nothing in a sandbox.
 pub fn warn(message: fmt::Arguments<'_>) {
     write_line(message, write_stderr);
 }
 
-/// Hands a message to `write`, as one line. Does nothing in a sandbox, which may kill the process for the write.
+/// Passes a message to `write`, as one line. Does nothing in a sandbox, which may kill the process for the write.
 pub fn write_line(message: fmt::Arguments<'_>, write: impl FnOnce(&[u8])) {
     if is_in_sandbox() {
         return;
     }
     let mut line = [b'\n'; 512];
     let most = line.len() - 1;
-    // Text that does not fit is cut off. A byte is left for the end of the line.
+    // Text that does not fit is cut off. One byte is reserved for the newline.
     let mut left = &mut line[..most];
     let _ = write!(left, "zk-alloc: {message}");
     let len = most - left.len();
@@ -204,10 +204,10 @@ pub(crate) fn abort(message: fmt::Arguments<'_>) -> ! {
 
 // Whether the process is in a sandbox that kills it for an unexpected system call (seccomp).
 //
-// An allowlist for such a process has the calls of glibc's malloc: mmap, munmap, mremap, mprotect, brk, futex, and madvise with
-// `MADV_DONTNEED`. Few allowlists have membarrier(2) or other advice, and a process cannot ask for its list. Once the arena is told of the
-// sandbox, it makes no other calls. It leaves the caches of other threads alone, does not prefault memory, gives no advice on huge pages,
-// and writes no message.
+// The allowlist of such a process usually has the calls of glibc's malloc: mmap, munmap, mremap, mprotect, brk, futex, and madvise with
+// `MADV_DONTNEED`. Few allowlists have membarrier(2) or other advice, and a process can't query its own list. Once the arena is told of the
+// sandbox, it makes no calls but those of glibc's malloc. It leaves the caches of other threads alone, does not prefault memory, gives no
+// advice on huge pages, and writes no message.
 
 static IS_SANDBOXED: AtomicBool = AtomicBool::new(false);
 
@@ -216,7 +216,7 @@ pub(crate) fn enter_sandbox() {
     IS_SANDBOXED.store(true, Ordering::Relaxed);
 }
 
-/// Whether the process entered a sandbox.
+/// Returns whether the process entered a sandbox.
 #[must_use]
 pub fn is_in_sandbox() -> bool {
     IS_SANDBOXED.load(Ordering::Relaxed)
@@ -238,7 +238,7 @@ pub(crate) struct Limits {
     pub(crate) threads: usize,
     /// The memory that this process may use, in bytes.
     pub(crate) memory_bytes: usize,
-    /// Whether a control group limits the memory, and not the machine.
+    /// Whether that limit comes from a control group rather than from the machine.
     pub(crate) is_memory_grouped: bool,
 }
 
@@ -257,7 +257,7 @@ pub fn postpone_asking_host() {
 /// The most mappings that this process may have. Holds the default of Linux until the limit is read.
 static MAX_MAPPINGS: AtomicUsize = AtomicUsize::new(65_530);
 
-/// The most mappings that this process may have: `vm.max_map_count`, or the kernel's default if that can't be read.
+/// Returns how many mappings this process may have: `vm.max_map_count`, or the kernel's default if that can't be read.
 pub(crate) fn max_mappings() -> usize {
     MAX_MAPPINGS.load(Ordering::Relaxed)
 }
@@ -273,7 +273,7 @@ fn ask() -> Host {
     Host { limits: imp::limits(), huge_pages: imp::host_huge_pages() }
 }
 
-/// The facts about the host. Allocates nothing.
+/// Returns the facts about the host. Allocates nothing.
 pub(crate) fn host() -> Host {
     let take_now = || {
         #[cfg(target_os = "linux")]
@@ -281,7 +281,7 @@ pub(crate) fn host() -> Host {
         HOST.write(ask);
         HOST.get()
     };
-    // A signal handler that interrupts this read does a read of its own.
+    // A signal handler that interrupts this reads the facts itself.
     HOST.get().or_else(take_now).copied().unwrap_or_else(ask)
 }
 
@@ -324,12 +324,12 @@ mod hook {
             if entry.is_null() {
                 break;
             }
-            // SAFETY: each entry is a C string; as above.
+            // SAFETY: each entry of the list is a C string, and nobody changes the list now.
             let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
             if entry.starts_with(PREFIX) {
                 values.take(entry);
             }
-            // SAFETY: not past the null pointer that ends the list.
+            // SAFETY: this entry is not the null pointer that ends the list.
             at = unsafe { at.add(1) };
         }
         values
@@ -346,7 +346,7 @@ mod hook {
     /// The file behind descriptor 2 when the process began; `None` if the descriptor was closed.
     static AT_START: WrittenOnce<Option<File>> = WrittenOnce::new();
 
-    /// The file behind descriptor 2 now.
+    /// Returns the file behind descriptor 2 now.
     fn current() -> Option<File> {
         // SAFETY: all zeroes are a valid value.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
@@ -360,21 +360,21 @@ mod hook {
         AT_START.write(current);
     }
 
-    // Runs before the program's constructors that name no priority: those may start threads, which may change the environment. (101
-    // is the first priority that is not reserved for the C library.)
+    // Runs before the program's constructors without a priority, which may start threads that change the environment. (101 is the first
+    // priority that is not reserved for the C library.)
     // SAFETY: the loader calls the C functions listed in this section before `main`. It may pass arguments, which they ignore.
     #[used]
     #[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00101"))]
     #[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
     static BEFORE_MAIN: extern "C" fn() = note;
 
-    /// Notes the variables and standard error for a caller that runs before [`BEFORE_MAIN`], such as a library's constructor. The call goes
-    /// through that static, so that the linker keeps it.
+    /// Records the variables and standard error for a caller that runs before [`BEFORE_MAIN`], such as a library's constructor. The call
+    /// goes through that static, so that the linker keeps it.
     pub(super) fn begin() {
         std::hint::black_box(&BEFORE_MAIN)();
     }
 
-    /// Writes to standard error, if that still is the file that the process was started with. A write that fails is not repeated.
+    /// Writes to standard error, if that still is the file that the process was started with. Does not retry a write that fails.
     pub(super) fn write_stderr(bytes: &[u8]) {
         if AT_START.get().is_none() {
             begin();
@@ -402,7 +402,7 @@ mod hook {
             return;
         }
         let host = super::host();
-        // A filter that kills the process for one of these calls may already be in force. The variable tells us.
+        // A filter that kills the process for one of these calls may already be in force. If so, this variable tells us.
         let is_told = super::variable("ZK_ALLOC_SANDBOX").is_some_and(|value| value.text() == Some("1"));
         if !is_told {
             imp::rehearse(host.huge_pages);

@@ -1,4 +1,4 @@
-//! Memory mapped from the kernel, and unmapped when its owner is dropped; locks on it, and the size of its pages.
+//! Mappings that are unmapped when their owner is dropped, ranges of addresses, locks on memory, and the page size.
 #![allow(unsafe_code, reason = "unmaps memory, and calls the C library")]
 
 use std::ptr::{NonNull, null_mut};
@@ -15,7 +15,7 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: an address and a length, which never change. Code that uses them makes its own safety argument.
+// SAFETY: the address and the length never change. Code that uses them makes its own safety argument.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -25,16 +25,16 @@ impl Mapping {
         self.start
     }
 
-    /// The length, in bytes.
+    /// Returns the length, in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The same mapping, for a table of the arena that is touched here and there. It stays in small pages, even if the host's setting is to
-    /// use huge pages unasked. Core files leave it out, if the system can do that. Otherwise a debugger's core file has every page of a
-    /// mapping, touched or not.
+    /// Prepares the mapping for a table of the arena that is touched sparsely. The table stays in small pages, even if the host's setting
+    /// is to use huge pages unasked. Core files leave it out, if the system can do that. Otherwise a debugger's core file contains every
+    /// page, touched or not.
     pub(crate) fn for_table(self) -> Self {
-        // SAFETY: one mapping, which is ours; its contents stay.
+        // SAFETY: the range is one mapping of ours, and its contents stay.
         let _ = unsafe { imp::leave_out_of_dumps(self.start.as_ptr(), self.len) };
         // SAFETY: as above.
         let _ = unsafe { imp::forbid_huge(self.start.as_ptr(), self.len) };
@@ -49,7 +49,7 @@ impl Drop for Mapping {
     }
 }
 
-/// `len` bytes of zeroed memory, faulted in as they are touched.
+/// Maps `len` bytes of zeroed memory, which are faulted in as they are touched.
 ///
 /// # Errors
 /// The system's, when it refuses.
@@ -57,8 +57,8 @@ pub(crate) fn map_zeroed(len: usize) -> Result<Mapping, Errno> {
     imp::map_accessible(len).map(|start| Mapping { start, len })
 }
 
-/// Whether the process may map `len` bytes more that take no memory until they are touched. Under `mlockall(MCL_FUTURE)`, they would
-/// take it at once.
+/// Returns whether the process may map `len` bytes more that take no memory until they are touched. Under `mlockall(MCL_FUTURE)`, new
+/// mappings take their memory at once.
 pub(crate) fn may_map_sparsely(len: usize) -> bool {
     let is_sparse = map_zeroed(page_bytes()).is_ok_and(|page| {
         // SAFETY: a mapping of our own.
@@ -83,14 +83,15 @@ impl<T: AllZero> MappedOnce<T> {
         Self(AtomicPtr::new(null_mut()))
     }
 
-    /// The value; `None` before it is mapped.
+    /// Returns the value; `None` before it is mapped.
     #[inline(always)]
     pub(crate) fn get(&self) -> Option<&'static T> {
-        // SAFETY: null, or a mapping that is never unmapped. It is long enough, aligned to a page, and all zeroes was a `T`.
+        // SAFETY: the pointer is null, or a mapping that is never unmapped. The mapping is long enough, aligned to a page, and began as
+        // zeroes, which are a valid `T`.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Maps the value, unless it is there.
+    /// Maps the value, unless that was done before.
     ///
     /// # Errors
     /// The system's, if it grants no memory.
@@ -100,7 +101,7 @@ impl<T: AllZero> MappedOnce<T> {
         }
         let mapping = map_zeroed(round_up(size_of::<T>(), page_bytes())?)?.for_table();
         let at = mapping.start().as_ptr().cast();
-        // Another thread may have been faster. Then this mapping is dropped.
+        // If another thread was faster, this mapping is dropped.
         if self.0.compare_exchange(null_mut(), at, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             std::mem::forget(mapping);
         }
@@ -108,7 +109,7 @@ impl<T: AllZero> MappedOnce<T> {
     }
 }
 
-/// `len`, rounded up to whole pages, and to at least one.
+/// Rounds `len` up to whole pages, at least one.
 ///
 /// # Errors
 /// `Errno(0)`, if the result is longer than any mapping that Rust may use.
@@ -117,8 +118,7 @@ pub(crate) fn round_up(len: usize, page_bytes: usize) -> Result<usize, Errno> {
     rounded.filter(|&rounded| rounded <= isize::MAX as usize).ok_or(Errno(0))
 }
 
-/// At least `len` bytes of zeroed memory, in whole pages. They lie between two pages that no access may touch, if the platform has
-/// such pages.
+/// Maps at least `len` bytes of zeroed memory, in whole pages, between two inaccessible guard pages, if the platform has such pages.
 ///
 /// # Errors
 /// The system's, when it refuses.
@@ -132,7 +132,7 @@ pub(crate) fn map_guarded(len: usize) -> Result<(Mapping, NonNull<[u8]>), Errno>
     }
     let whole = round_up(len + 2 * page, page)?;
     let mapping = Mapping { start: imp::map_inaccessible(whole)?, len: whole };
-    // SAFETY: within the mapping, which is longer by a page before and a page after.
+    // SAFETY: `start` lies within the mapping, which has a page more before it and a page more after the bytes.
     let start = unsafe { mapping.start.add(page) };
     // SAFETY: `len` bytes from there lie within the mapping made above, which is ours.
     unsafe { imp::commit(start.as_ptr(), len) }?;
@@ -148,11 +148,11 @@ pub(crate) fn reserve(len: usize) -> Result<Mapping, Errno> {
     let whole_len = len.checked_add(HUGE_PAGE_BYTES).ok_or(Errno(0))?;
     let whole = imp::map_inaccessible(whole_len)?;
     let head = whole.addr().get().next_multiple_of(HUGE_PAGE_BYTES) - whole.addr().get();
-    // SAFETY: within the mapping, which is longer than `head + len`.
+    // SAFETY: both lie within the mapping, which is longer than `head + len`.
     let (start, tail) = unsafe { (whole.add(head), whole.add(head + len)) };
     for (edge, edge_len) in [(whole, head), (tail, whole_len - head - len)] {
         if edge_len > 0 {
-            // SAFETY: an edge of the mapping made above, which is not handed out.
+            // SAFETY: an edge of the mapping made above, which nobody uses.
             unsafe { imp::unmap(edge.as_ptr(), edge_len) };
         }
     }
@@ -161,9 +161,9 @@ pub(crate) fn reserve(len: usize) -> Result<Mapping, Errno> {
 
 /// A range of addresses on a huge-page boundary in which its owner maps memory as needed ([`extend`](super::extend)).
 ///
-/// On Linux the range is not mapped before that. So its unused part counts against no limit of the process (`RLIMIT_AS`, locked
-/// memory), and is in no core file. The cost: another mapping may come to lie in the range. `extend` never replaces a mapping, and the
-/// range lies [far below](tuning::region_distance_gib) the place at which the kernel puts mappings by itself.
+/// On Linux, nothing is mapped there until then. So its unused part counts against no limit of the process (`RLIMIT_AS`, locked memory),
+/// and is in no core file. The cost is that another mapping may land in the range. `extend` never replaces a mapping, and the range lies
+/// [far below](tuning::region_distance_gib) the address where the kernel places mappings by itself.
 ///
 /// Other systems reserve the range.
 pub(crate) struct AddressRange {
@@ -172,7 +172,7 @@ pub(crate) struct AddressRange {
     _reserved: Option<Mapping>,
 }
 
-// SAFETY: an address, which never changes. Code that uses it makes its own safety argument.
+// SAFETY: the address never changes. Code that uses it makes its own safety argument.
 unsafe impl Send for AddressRange {}
 // SAFETY: as above.
 unsafe impl Sync for AddressRange {}
@@ -193,7 +193,7 @@ impl AddressRange {
         }
         // Where addresses are scarce, the middle third of a free range is the best place.
         let start = match reserve(len.checked_mul(3).ok_or(Errno(0))?) {
-            // SAFETY: within the range that was found.
+            // SAFETY: the middle third lies within the range that was found.
             Ok(found) => unsafe { found.start.add(len) },
             // A limit on address space forbids reserving so much. Mappings are rare at this address; if there is one, the range ends
             // where it begins.
@@ -206,12 +206,12 @@ impl AddressRange {
         Ok(Self { start, _reserved: None })
     }
 
-    /// A free range far below the next mapping of the kernel's choice, with as much free again on both sides. The kernel chooses that
-    /// mapping at random, so the range is random, too. `None` if the address space has no such range.
+    /// Returns a free range far below the next mapping of the kernel's choice, with as much free again on both sides. The kernel chooses
+    /// that mapping at random, so the range is random, too. `None` if the address space has no such range.
     fn far_below(len: usize) -> Option<NonNull<u8>> {
         let next = reserve(HUGE_PAGE_BYTES).ok()?.start.addr().get();
         let mut distance = tuning::region_distance_gib().saturating_mul(1 << 30);
-        // Nearer than its own length, the range is not better placed than in the middle third.
+        // At a smaller distance, the middle third of a free range is as good a place.
         while distance > 2 * len {
             let place = next.checked_sub(distance).and_then(|end| end.checked_sub(2 * len));
             if let Some(start) = place.filter(|&start| start > len && Self::is_free(start - len, 3 * len)) {
@@ -222,7 +222,8 @@ impl AddressRange {
         None
     }
 
-    /// Whether nothing is mapped in a range. If a limit on address space forbids mapping so much, only five places in it are checked.
+    /// Returns whether nothing is mapped in a range. If a limit on address space forbids mapping so much, only five places in it are
+    /// checked.
     fn is_free(start: usize, len: usize) -> bool {
         let is_free = |start: usize, len: usize| imp::try_place(std::ptr::with_exposed_provenance_mut(start), len);
         match is_free(start, len) {
@@ -246,7 +247,7 @@ impl AddressRange {
 #[cfg(unix)]
 pub(crate) unsafe fn lock(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;
-    // SAFETY: changes no contents, on a range of ours.
+    // SAFETY: the call changes no contents, and the range is the caller's.
     imp::keeping_errno(|| unsafe { libc::mlock(at.cast(), len) })
 }
 
@@ -257,11 +258,11 @@ pub(crate) unsafe fn lock(at: *mut u8, len: usize) -> Result<(), Errno> {
 #[cfg(unix)]
 pub(crate) unsafe fn unlock(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;
-    // SAFETY: changes no contents.
+    // SAFETY: the call changes no contents.
     imp::keeping_errno(|| unsafe { libc::munlock(at.cast(), len) })
 }
 
-/// The bytes that this process may lock in memory now (`RLIMIT_MEMLOCK`).
+/// Returns the bytes that this process may lock in memory now (`RLIMIT_MEMLOCK`).
 #[cfg(unix)]
 pub(crate) fn lockable_bytes() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -295,7 +296,7 @@ pub(super) unsafe fn touch(at: *mut u8, len: usize, page_bytes: usize) {
 /// The variable that makes pages larger, in builds with debug assertions.
 pub(crate) const TEST_PAGE_BYTES: &str = "ZK_ALLOC_TEST_PAGE_BYTES";
 
-/// The page size, in bytes: the system's, or a larger one that [`TEST_PAGE_BYTES`] asks for.
+/// Returns the page size, in bytes: the system's, or a larger one that [`TEST_PAGE_BYTES`] asks for.
 #[inline]
 pub(crate) fn page_bytes() -> usize {
     static PAGE_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -315,17 +316,17 @@ pub(crate) fn page_bytes() -> usize {
     }
 }
 
-/// The machine's page size. The C library knows it; rustix may allocate to find it.
+/// Returns the machine's page size. The C library knows it; rustix may allocate to find it.
 #[cfg(unix)]
 pub(super) fn real_page_bytes() -> usize {
-    /// The largest of any system, used if this one does not tell its own.
+    /// The largest page size of any system, used if this system does not report its own.
     const MAX_PAGE_BYTES: usize = 64 << 10;
-    // SAFETY: only reads a number, which the C library has from the start.
+    // SAFETY: the call only reads a number, which the C library has from the start.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(MAX_PAGE_BYTES)
 }
 
-/// The bytes from `at` on that a call with length `len` covers: whole pages. Without debug assertions it is `len`, because the kernel rounds
-/// up by itself.
+/// Returns the bytes from `at` on that a call with length `len` covers: whole pages. Without debug assertions it is `len`, because the
+/// kernel rounds up by itself.
 ///
 /// # Errors
 /// As the kernel's, if `at` is not on a page boundary.

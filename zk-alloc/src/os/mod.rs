@@ -1,5 +1,5 @@
-//! The arena's interface to the kernel. `imp` is Linux, or `elsewhere` for all other systems. The other files hold what several systems
-//! share.
+//! The arena's interface to the kernel. `imp` is the module `linux` on Linux, and `elsewhere` on all other systems. The other files hold
+//! the code that several systems share.
 //!
 //! Addresses and lengths are multiples of the page size. Nothing here allocates, locks, panics or aborts. A refused call returns an
 //! [`Errno`], and the caller decides what that means.
@@ -49,7 +49,7 @@ pub(crate) const OCCUPIED: Errno = Errno(17);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotMoved {
     pub(crate) errno: Errno,
-    /// The whole target is mapped and accessible. If not, nobody may touch or unmap it: another thread's mapping may lie there by
+    /// Whether the whole target is mapped and accessible. If not, nobody may touch or unmap it: another thread's mapping may lie there by
     /// now.
     pub(crate) is_target_whole: bool,
 }
@@ -66,7 +66,7 @@ impl From<Errno> for NotMoved {
 pub(crate) enum HostHugePages {
     /// The kernel provides huge pages.
     Available,
-    /// The kernel provides huge pages. But it hands free memory to the hypervisor, and has to get it back, page by page, at the first
+    /// The kernel provides huge pages. But it returns free memory to the hypervisor, and has to get it back, page by page, at the first
     /// touch.
     Costly,
     /// Off, unknown to this kernel, or not readable.
@@ -89,7 +89,7 @@ impl Parking {
         Self { wakes: AtomicU32::new(0), sleeper: imp::Sleeper::new() }
     }
 
-    /// A ticket for [`sleep`](Self::sleep). Take it before you look for work: if a wake comes in between, the sleep ends at once.
+    /// Returns a ticket for [`sleep`](Self::sleep). Take it before you look for work: if a wake comes in between, the sleep ends at once.
     pub(crate) fn ticket(&self) -> u32 {
         self.wakes.load(Ordering::SeqCst)
     }

@@ -3,14 +3,14 @@
 //! The generation is a number that differs between a forked child and its parent. A vforked child runs on its parent's
 //! memory, and shares its number.
 //!
-//! A process id can't be that number: a vforked child has its own, although every claim in its memory belongs to a live thread of the parent. So
-//! the number lies on a page that the kernel clears in a forked child (`MADV_WIPEONFORK`). The first caller that finds 0 there takes the
-//! next number.
+//! A process id can't serve as that number: a vforked child has its own id, although every claim in its memory belongs to a live thread of
+//! the parent. So the number lies on a page that the kernel clears in a forked child (`MADV_WIPEONFORK`). The first caller that finds 0
+//! there takes the next number.
 //!
-//! Without such a page the number is always 1: before Linux 4.14, in sandboxes that lack this advice (gVisor), and if no page can be mapped.
-//! Other systems have no such pages either, and their pthread_atfork(3) allocates and misses some kinds of fork. Without the page, a forked
-//! child mistakes its parent's claims for its own. A cache that another thread had claimed at the fork stays claimed, and the child claims
-//! no more caches. That memory stays unused; nothing is handed out twice.
+//! Without such a page the number is always 1: before Linux 4.14, in sandboxes that lack this advice (gVisor), and if no page can be
+//! mapped. Other systems have no such pages either, and their pthread_atfork(3) allocates and misses some kinds of fork. Without the page,
+//! a forked child mistakes its parent's claims for its own. A cache that another thread had claimed at the fork stays claimed, and the
+//! child claims no more caches. That memory stays unused; nothing is handed out twice.
 #![allow(unsafe_code, reason = "lays a word over a page, and runs before main")]
 
 #[cfg(target_os = "linux")]
@@ -22,18 +22,18 @@ use super::Mapping;
 
 /// The word on the page; null until the first call.
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
-/// Used if there is no such page.
+/// The word that is used if there is no such page.
 static UNCHANGING: AtomicU64 = AtomicU64::new(1);
 /// The last number that this process or an ancestor took.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// The generation of this process: at least 1, and different from that of every process that it was forked from. Allocates nothing,
+/// Returns the generation of this process: at least 1, and different from that of every process that it was forked from. Allocates nothing,
 /// and never waits.
 pub(crate) fn process_generation() -> u64 {
     number(word(), &LAST)
 }
 
-/// The number in `word`, or the next one if that is 0.
+/// Returns the number in `word`. If that is 0, takes the next number first.
 fn number(word: &AtomicU64, last: &AtomicU64) -> u64 {
     let known = word.load(Ordering::Acquire);
     if known != 0 {
@@ -51,13 +51,13 @@ fn word() -> &'static AtomicU64 {
     unsafe { known.as_ref() }.unwrap_or_else(find)
 }
 
-/// This platform has no such pages.
+/// Returns a constant word: this platform has no such pages.
 #[cfg(not(target_os = "linux"))]
 fn find() -> &'static AtomicU64 {
     &UNCHANGING
 }
 
-/// Takes a page that the kernel clears in a forked child, if the system has such pages.
+/// Maps a page that the kernel clears in a forked child, if the system has such pages, and returns the word on it.
 #[cfg(target_os = "linux")]
 #[cold]
 fn find() -> &'static AtomicU64 {
@@ -66,7 +66,7 @@ fn find() -> &'static AtomicU64 {
     // SAFETY: a mapping of our own. A child finds 0 there, which is the purpose of the page.
     let is_wiped = |page: &Mapping| unsafe { super::wipe_on_fork(page.start().as_ptr(), page.len()) }.is_ok();
     let page = super::map_zeroed(super::page_bytes()).ok().filter(is_wiped);
-    // SAFETY: zeroed, aligned to a page, and only reached as an atomic; the page is forgotten before the word is handed out.
+    // SAFETY: the page is zeroed, aligned, and only accessed as an atomic. It is leaked before this function returns the word.
     let found = page.as_ref().map_or(&UNCHANGING, |page| unsafe { page.start().cast::<AtomicU64>().as_ref() });
     let at = std::ptr::from_ref(found).cast_mut();
     match WORD.compare_exchange(std::ptr::null_mut(), at, Ordering::AcqRel, Ordering::Acquire) {
@@ -99,14 +99,14 @@ extern "C" fn begin() {
     pin::pin();
 }
 
-/// Nanoseconds of a clock that only goes forward.
+/// Returns the time of a monotonic clock, in nanoseconds.
 #[cfg(unix)]
 pub(crate) fn monotonic_ns() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// As [`monotonic_ns`]. On Linux it is up to a few milliseconds behind, and as cheap as a few loads: it reads no counter of the processor,
-/// and makes no system call.
+/// Returns the same as [`monotonic_ns`]. On Linux, the time lags by up to a few milliseconds, but costs only a few loads: this reads no
+/// counter of the processor, and makes no system call.
 #[cfg(unix)]
 pub(crate) fn coarse_ns() -> u64 {
     read_ns(super::imp::COARSE_CLOCK)
@@ -115,7 +115,7 @@ pub(crate) fn coarse_ns() -> u64 {
 #[cfg(unix)]
 fn read_ns(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a place for the time. If the system had no such clock, the time would stand still.
+    // SAFETY: `now` is valid for writes. If the system had no such clock, the time would stand still.
     unsafe { libc::clock_gettime(clock, &raw mut now) };
     (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
 }
@@ -125,8 +125,8 @@ mod pin {
     //! Keeps the shared object that contains this code (a plugin, for example) mapped until the process ends.
     //!
     //! dlclose(3) would unmap it, with the arena's tables and our code. But each thread that allocated here calls our code when it ends
-    //! (the destructor of its key), and nothing can cancel that call. The program may also still use memory of the arena. So when the object
-    //! is loaded, it asks the loader never to unload it (`RTLD_NODELETE`). dlclose(3) then succeeds, and another dlopen(3) finds the
+    //! (the destructor of its key), and nothing can cancel that call. The program may also still use memory of the arena. So when the
+    //! object is loaded, it asks the loader never to unload it (`RTLD_NODELETE`). dlclose(3) then succeeds, and another dlopen(3) finds the
     //! object as it was left.
     //!
     //! This is for glibc only. musl's dlclose(3) unloads nothing, and a static program has no such objects. (libzk_alloc.so has a flag in
@@ -150,18 +150,18 @@ mod pin {
     pub(super) fn pin() {
         let (mut info, mut map) = (MaybeUninit::<libc::Dl_info>::uninit(), null_mut::<c_void>());
         let own = (&raw const super::BEFORE_MAIN).cast();
-        // SAFETY: two places for the answers.
+        // SAFETY: `info` and `map` are valid for writes.
         if unsafe { libc::dladdr1(own, info.as_mut_ptr(), &raw mut map, LINK_MAP) } == 0 || map.is_null() {
             return;
         }
-        // SAFETY: written by a call that succeeded. The loader's entry for this object begins with these fields, and lasts as long as the
-        // object.
+        // SAFETY: `map` was written by a call that succeeded. The loader's entry for this object begins with these fields, and lasts as
+        // long as the object.
         let name = unsafe { (*map.cast::<LinkMap>()).name };
-        // SAFETY: a string of the loader. Only the program itself has no name, or an empty one.
+        // SAFETY: the name is a C string of the loader. Only the program itself has no name, or an empty one.
         if name.is_null() || unsafe { *name } == 0 {
             return;
         }
-        // SAFETY: the name of a loaded object, so that the call only sets the flag. The handle is closed once.
+        // SAFETY: `name` is the name of a loaded object, so the call only sets the flag. The handle is closed once.
         unsafe {
             let handle = libc::dlopen(name, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
             if !handle.is_null() {
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn a_vforked_child_has_its_parents_generation() {
         extern "C" fn tell(seen: *mut libc::c_void) -> libc::c_int {
-            // SAFETY: a variable of the parent, which is suspended until the child ends.
+            // SAFETY: `seen` is a variable of the parent, which is suspended until the child ends.
             unsafe { seen.cast::<u64>().write(process_generation()) };
             0
         }

@@ -1,4 +1,4 @@
-//! A few bytes of thread-local memory, found without a call.
+//! A few bytes of thread-local memory, accessed without a call.
 //!
 //! In a shared library, `thread_local!` compiles to a call of the dynamic loader (`__tls_get_addr`), and the loader may call `malloc`
 //! there. If that `malloc` first asks for its thread's state, the recursion has no end. The *initial-exec* model adds a constant from
@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 
 /// The length of the block, in bytes. It is zeroed when the thread begins, and aligned to 16 bytes.
 pub(crate) const THREAD_BLOCK_BYTES: usize = 32;
-/// The length of the part after it, which `observe` uses, in bytes.
+/// The length of the part behind the block, which `observe` uses, in bytes.
 pub(crate) const OBSERVE_BLOCK_BYTES: usize = 16;
 
 global_asm!(
@@ -30,7 +30,7 @@ global_asm!(
     bytes = const THREAD_BLOCK_BYTES + OBSERVE_BLOCK_BYTES,
 );
 
-/// The calling thread's block, which lasts as long as the thread.
+/// Returns the calling thread's block, which lasts as long as the thread.
 #[inline(always)]
 pub(crate) fn thread_block() -> NonNull<u8> {
     let at: *mut u8;
@@ -58,13 +58,13 @@ pub(crate) fn thread_block() -> NonNull<u8> {
             options(pure, nomem, nostack, preserves_flags),
         );
     }
-    // SAFETY: a thread's memory never lies at 0.
+    // SAFETY: thread-local memory never lies at address 0.
     unsafe { NonNull::new_unchecked(at) }
 }
 
-/// The part of the calling thread's block that `observe` uses.
+/// Returns the part of the calling thread's block that `observe` uses.
 #[inline(always)]
 pub(crate) fn observe_block() -> NonNull<u8> {
-    // SAFETY: within the block, which is longer by this part.
+    // SAFETY: the part lies within the thread-local memory, right behind the block.
     unsafe { thread_block().add(THREAD_BLOCK_BYTES) }
 }

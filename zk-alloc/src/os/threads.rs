@@ -1,4 +1,5 @@
-//! Threads: those of the allocator, a callback when one ends, a fence for all others, and whether a signal handler may be running.
+//! Threads and signals: the allocator's own threads, callbacks when a thread ends or forks, a fence for all other threads, and signal
+//! handlers.
 #![allow(unsafe_code, reason = "calls the C library's threads, installs a signal handler")]
 
 use std::ffi::{c_int, c_void};
@@ -15,7 +16,7 @@ use super::{Errno, imp};
 
 // A handler for a signal of the operator's choice.
 
-/// Names without `SIG`, which may also stand before them.
+/// The names of signals. The prefix `SIG` is optional.
 const NAMES: &[(&str, c_int)] = &[
     ("HUP", libc::SIGHUP),
     ("USR1", libc::SIGUSR1),
@@ -24,7 +25,7 @@ const NAMES: &[(&str, c_int)] = &[
     ("WINCH", libc::SIGWINCH),
 ];
 
-/// Signals that can't be handled, that report an error of the program, or that mean something to every program.
+/// Signals that can't be handled, that report an error of the program, or that have a meaning in every program.
 const RESERVED: &[c_int] = &[
     libc::SIGKILL,
     libc::SIGSTOP,
@@ -43,7 +44,7 @@ const MAX_SIGNAL: c_int = 64;
 /// The functions that the handler runs, by signal.
 static RUN: [AtomicPtr<()>; MAX_SIGNAL as usize + 1] = [const { AtomicPtr::new(null_mut()) }; MAX_SIGNAL as usize + 1];
 
-/// The signal of this name or number, if a program may give it a meaning.
+/// Returns the number of the signal with this name or number, if a program may give that signal a meaning.
 pub(crate) fn signal_number(text: &str) -> Option<i32> {
     let name = text.strip_prefix("SIG").unwrap_or(text);
     let named = NAMES.iter().find(|&&(known, _)| known == name).map(|&(_, number)| number);
@@ -51,11 +52,11 @@ pub(crate) fn signal_number(text: &str) -> Option<i32> {
     Some(number).filter(|number| (1..=MAX_SIGNAL).contains(number) && !RESERVED.contains(number))
 }
 
-/// Installs `run` as the handler of a signal. It runs on the thread that gets the signal. Returns `false`, and changes nothing, if the signal has
-/// a handler or is ignored, or if the system refuses. `run` does only what a signal handler may do.
+/// Installs `run` as the handler of a signal. It runs on the thread that gets the signal. Returns `false`, and changes nothing, if the
+/// signal has a handler or is ignored, or if the system refuses. `run` does only what a signal handler may do.
 pub(crate) fn on_signal(number: i32, run: fn()) -> bool {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: asks without changing anything, and writes the answer to a place for one.
+    // SAFETY: the call changes nothing, and the result is valid for writes.
     let is_known = unsafe { libc::sigaction(number, std::ptr::null(), before.as_mut_ptr()) } == 0;
     // SAFETY: all zeroes are a valid value.
     if !is_known || unsafe { before.assume_init() }.sa_sigaction != libc::SIG_DFL {
@@ -67,7 +68,7 @@ pub(crate) fn on_signal(number: i32, run: fn()) -> bool {
     let handler: extern "C" fn(c_int) = handle;
     action.sa_sigaction = handler as libc::sighandler_t;
     action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
-    // SAFETY: a handler of the right type, which calls only what a handler may.
+    // SAFETY: the handler has the right type, and calls only functions that a handler may call.
     unsafe { libc::sigaction(number, &raw const action, null_mut()) == 0 }
 }
 
@@ -75,7 +76,7 @@ extern "C" fn handle(number: c_int) {
     let run = RUN[number as usize].load(Ordering::Acquire);
     // SAFETY: `on_signal` stored a function of this type before it installed this handler.
     let run = unsafe { transmute::<*mut (), fn()>(run) };
-    // The interrupted code may be about to read its error.
+    // The interrupted code may be about to read `errno`.
     let _ = imp::keeping_errno(|| {
         run();
         0
@@ -84,13 +85,13 @@ extern "C" fn handle(number: c_int) {
 
 // Functions that run around each fork(2) of the C library (pthread_atfork(3)).
 
-/// Has fork(3) call `prepare` before it forks, then `parent` in the parent, even if the fork failed, or `child` in the child. All three run
-/// on the thread that forks. They must not unwind. vfork(2), posix_spawn(3) and the system call itself call none of them.
+/// Makes fork(3) call `prepare` before it forks, then `parent` in the parent, even if the fork failed, or `child` in the child. All three
+/// run on the thread that forks. They must not unwind. vfork(2), posix_spawn(3) and the system call itself call none of them.
 ///
-/// Call it before `main`: then `prepare` runs after those of other libraries, and the other two run before theirs. glibc has room for 48
-/// libraries before it allocates. When an object is unloaded, its functions are no longer called.
+/// Call it before `main`: then `prepare` runs after the functions of other libraries, and `parent` and `child` run before them. glibc has
+/// room for 48 libraries before it allocates. After an object is unloaded, its functions are no longer called.
 ///
-/// Does nothing on other systems than Linux: they have no advice that keeps memory from a child.
+/// Does nothing on systems other than Linux, which have no advice that keeps memory from a child.
 #[cfg(not(thread_blocks))]
 pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
     // Miri forks nothing, and has no such function.
@@ -100,8 +101,8 @@ pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: 
     }
 }
 
-// glibc's pthread_atfork(3) is linked into each library, and calls `__register_atfork`. musl has no such function, and its loader would refuse a
-// library that needs it. So the symbol is weak, and null there.
+// glibc's pthread_atfork(3) is linked into each library, and calls `__register_atfork`. musl has no such function, and its loader would
+// refuse a library that needs it. So the symbol is weak, and null there.
 #[cfg(thread_blocks)]
 std::arch::global_asm!(
     ".weak __register_atfork",
@@ -114,14 +115,14 @@ std::arch::global_asm!(
     ".popsection",
 );
 
-/// As the other `at_fork`.
+/// Registers the functions, as the other `at_fork` does.
 #[cfg(thread_blocks)]
 pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
     type Function = extern "C" fn();
     type Register = unsafe extern "C" fn(Function, Function, Function, *const u8) -> libc::c_int;
     unsafe extern "C" {
         static zk_alloc_register_atfork: Option<Register>;
-        /// An address in this library, by which glibc knows what to forget when the library is unloaded.
+        /// An address in this library, by which glibc finds the functions to drop when the library is unloaded.
         static __dso_handle: u8;
     }
     // SAFETY: the loader wrote the function or null before any of this library's code ran. Its type is that of glibc's function. The three
@@ -133,15 +134,15 @@ pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: 
     }
 }
 
-/// The signals that a thread blocked.
+/// The signals that a thread had blocked.
 #[derive(Clone, Copy)]
 pub(crate) struct Signals(libc::sigset_t);
 
 impl Signals {
-    /// Blocks all signals on this thread, and returns those that it blocked before. (The C library leaves its own signals out of every set.
-    /// One of them carries setuid(2) to all threads.)
+    /// Blocks all signals on this thread, and returns those that were blocked before. (The C library leaves its own signals out of every
+    /// set. One of them carries setuid(2) to all threads.)
     pub(crate) fn block() -> Self {
-        // SAFETY: a set of signals is an array of bits, of which any value is valid. Both sets are places for one.
+        // SAFETY: a set of signals is an array of bits, of which any value is valid. Both sets are valid for writes.
         unsafe {
             let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigfillset(&raw mut all);
@@ -152,19 +153,19 @@ impl Signals {
 
     /// Blocks these signals on this thread, and no others.
     pub(crate) fn restore(&self) {
-        // SAFETY: a set of signals.
+        // SAFETY: the set is initialised.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, null_mut()) };
     }
 }
 
-/// A thread for the allocator: an ordinary thread of the C library with a name, and all signals blocked. Dropping this leaves it
-/// running.
+/// A thread for the allocator: an ordinary thread of the C library with a name, and all signals blocked. Dropping the handle leaves the
+/// thread running.
 ///
-/// pthread_create(3) makes it, because the standard library would allocate for it, with the allocator that the thread serves. The C
+/// pthread_create(3) makes the thread, because the standard library would allocate for it, from the allocator that the thread serves. The C
 /// library knows the thread, so that setuid(2) reaches it.
 pub(crate) struct OwnThread(libc::pthread_t);
 
-// SAFETY: the handle of a thread, which any thread may use.
+// SAFETY: any thread may use the handle of a thread.
 unsafe impl Send for OwnThread {}
 
 impl OwnThread {
@@ -186,7 +187,7 @@ impl OwnThread {
 
     /// Waits until the thread has ended.
     pub(crate) fn join(self) {
-        // SAFETY: a thread of ours that nobody joined or detached before: `self` is its only handle.
+        // SAFETY: nobody has joined or detached this thread: `self` is its only handle.
         unsafe { libc::pthread_join(self.0, null_mut()) };
     }
 }
@@ -194,7 +195,7 @@ impl OwnThread {
 fn create(stack_bytes: Option<usize>, run: fn()) -> Result<OwnThread, Errno> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
-    // SAFETY: a place for the attributes.
+    // SAFETY: `attributes` is valid for writes.
     checked(unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) })?;
     let sized = stack_bytes.map_or(Ok(()), |bytes| {
         // SAFETY: initialised above.
@@ -202,7 +203,7 @@ fn create(stack_bytes: Option<usize>, run: fn()) -> Result<OwnThread, Errno> {
     });
     let created = sized.and_then(|()| {
         let run = run as *mut c_void;
-        // SAFETY: initialised attributes, a place for the handle, and the argument that `begin` expects.
+        // SAFETY: the attributes are initialised, `thread` is valid for writes, and `run` is the argument that `begin` expects.
         checked(unsafe { libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), begin, run) })
     });
     // SAFETY: initialised above, and not used any more.
@@ -211,10 +212,10 @@ fn create(stack_bytes: Option<usize>, run: fn()) -> Result<OwnThread, Errno> {
     created.map(|()| OwnThread(unsafe { thread.assume_init() }))
 }
 
-/// The first function of the thread, which gives it a name where the system has a call for that.
+/// Runs first on the new thread. Names the thread, where the system has a call for that, and calls `run`.
 extern "C" fn begin(run: *mut c_void) -> *mut c_void {
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    // SAFETY: a name that ends with a zero.
+    // SAFETY: the name ends with a zero byte.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, c"zk-alloc".as_ptr());
     }
@@ -229,12 +230,12 @@ extern "C" fn begin(run: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// The pthread functions return an error number.
+/// Converts the result of a pthread function, which is an error number.
 fn checked(result: libc::c_int) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(Errno(result)) }
 }
 
-/// A number that tells this thread from all other living threads. It stays the same in a forked child.
+/// Returns a number that no other living thread has. It stays the same in a forked child.
 pub(crate) fn thread_id() -> usize {
     // SAFETY: always succeeds.
     unsafe { libc::pthread_self() as usize }
@@ -245,13 +246,13 @@ pub(crate) fn thread_id() -> usize {
 #[cfg(target_env = "gnu")]
 const KEYS_WITHOUT_MALLOC: u32 = 32;
 
-/// Makes a key for [`arm_thread_exit`]. When a thread that was armed with the key ends, that thread calls `run` with its value.
+/// Makes a key for [`arm_thread_exit`]. When a thread that was armed with the key ends, that thread calls `run` with its value. Returns
 /// `None` if no key is left. Takes no lock.
 ///
 /// `run` must not unwind. It may be called again (up to `PTHREAD_DESTRUCTOR_ITERATIONS` times) if it arms its thread.
 pub(crate) fn thread_exit_key(run: unsafe extern "C" fn(*mut c_void)) -> Option<u32> {
     let mut key = 0;
-    // SAFETY: a place for the key. Callers of `arm_thread_exit` meet the requirements of `run`.
+    // SAFETY: `key` is valid for writes. Callers of `arm_thread_exit` meet the requirements of `run`.
     let is_made = unsafe { libc::pthread_key_create(&raw mut key, Some(run)) } == 0;
     #[allow(
         clippy::unnecessary_cast,
@@ -262,13 +263,12 @@ pub(crate) fn thread_exit_key(run: unsafe extern "C" fn(*mut c_void)) -> Option<
 
 /// Deletes a key that no thread was armed with.
 pub(crate) fn return_key(key: u32) {
-    // SAFETY: the caller's key, for which no thread has a value.
+    // SAFETY: the key is the caller's, and no thread has a value for it.
     unsafe { libc::pthread_key_delete(key as libc::pthread_key_t) };
 }
 
-/// Makes this thread call the function of a key from [`thread_exit_key`] with `value` when it ends; `false` if the system refuses.
-/// The caller meets the function's requirements: `value` is one that the function was made for. Takes no lock, and leaves `errno`
-/// alone.
+/// Makes this thread call the function of a key from [`thread_exit_key`] with `value` when it ends. Returns `false` if the system refuses.
+/// The caller passes a `value` that the function expects. Takes no lock, and leaves `errno` alone.
 ///
 /// glibc may call `calloc` for keys beyond the first 32. For such a key, this also refuses while the thread [may be in a signal
 /// handler](may_be_in_signal_handler). A later call may succeed.
@@ -284,12 +284,11 @@ pub(crate) fn arm_thread_exit(key: u32, value: NonNull<u8>) -> bool {
 fn store(key: u32, value: NonNull<u8>) -> bool {
     // The type of keys differs between systems; this number came from a key.
     let key = key as libc::pthread_key_t;
-    // SAFETY: a key from `thread_exit_key`, which is never deleted once a thread was armed with it. For any other number, the call
-    // refuses.
+    // SAFETY: a key from `thread_exit_key` is never deleted once a thread was armed with it. For any other number, the call fails.
     unsafe { libc::pthread_setspecific(key, value.as_ptr().cast()) == 0 }
 }
 
-/// Whether any signal is blocked in this thread. If so, the thread may be in a signal handler, which may have interrupted anything,
+/// Returns whether any signal is blocked in this thread. If so, the thread may be in a signal handler, which may have interrupted anything,
 /// even `malloc`. Neither answer is certain: threads may block signals for other reasons, and a handler that was installed with
 /// `SA_NODEFER` and an empty mask blocks none. Always `true` in a [sandbox](super::is_in_sandbox).
 pub(crate) fn may_be_in_signal_handler() -> bool {
@@ -297,35 +296,36 @@ pub(crate) fn may_be_in_signal_handler() -> bool {
         return true;
     }
     let mut blocked = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: asks for the mask without changing it, and writes it to a place for one.
+    // SAFETY: the call does not change the mask, and `blocked` is valid for writes.
     let is_known = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), blocked.as_mut_ptr()) } == 0;
     let at = blocked.as_ptr().cast::<u8>();
-    // SAFETY: within the set, every byte of which was zeroed above.
+    // SAFETY: each byte lies within the set, which was zeroed above.
     let any = (0..size_of::<libc::sigset_t>()).any(|byte| unsafe { at.add(byte).read() } != 0);
     // If the call failed, assume a handler.
     !is_known || any
 }
 
-/// Whether this thread runs on the stack of a signal handler (sigaltstack(2)), which may be short. Always `true` in a
+/// Returns whether this thread runs on the stack of a signal handler (sigaltstack(2)), which may be short. Always `true` in a
 /// [sandbox](super::is_in_sandbox).
 pub(crate) fn may_be_on_signal_stack() -> bool {
     if super::is_in_sandbox() {
         return true;
     }
     let mut stack = MaybeUninit::<libc::stack_t>::zeroed();
-    // SAFETY: asks without changing anything, and writes the answer to a place for one.
+    // SAFETY: the call changes nothing, and the result is valid for writes.
     let is_known = imp::keeping_errno(|| unsafe { libc::sigaltstack(std::ptr::null(), stack.as_mut_ptr()) }).is_ok();
     // SAFETY: all zeroes are a valid value.
     !is_known || unsafe { stack.assume_init() }.ss_flags & libc::SS_ONSTACK != 0
 }
 
-/// Whether the kernel has no membarrier(2), or refuses it.
+/// Whether the kernel lacks membarrier(2), or refuses it.
 #[cfg(target_os = "linux")]
 static IS_FENCE_MISSING: AtomicBool = AtomicBool::new(false);
 
-/// Registers the process for [`fence_other_threads`], and fences once, as [`rehearse`](super::imp::rehearse) does with other calls. The kernel
-/// waits until every processor has seen the registration. That takes 10 milliseconds and more, but no time at all while the process has one
-/// thread. So this runs before `main`. (A process that loads this library by `dlopen` may have more threads.) A second registration does no harm.
+/// Registers the process for [`fence_other_threads`], and fences once, as [`rehearse`](super::imp::rehearse) does with other calls. The
+/// kernel waits until every processor has seen the registration. That takes 10 milliseconds and more, but no time at all while the process
+/// has one thread. So this runs before `main`. (A process that loads this library by `dlopen` may have more threads.) A second registration
+/// does no harm.
 #[cfg(target_os = "linux")]
 pub(super) fn register_fence() {
     let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
@@ -333,9 +333,9 @@ pub(super) fn register_fence() {
     IS_FENCE_MISSING.store(!registered, Ordering::Relaxed);
 }
 
-/// Makes every running thread of this process pass a full memory barrier before this returns (membarrier(2), `PRIVATE_EXPEDITED`,
-/// Linux 4.14). So a frequent path needs no barrier of its own if this thread's path is rare. `false` if the kernel has no such call,
-/// or a [sandbox](super::is_in_sandbox) may forbid it: then nothing is fenced.
+/// Makes every running thread of this process pass a full memory barrier before this returns (membarrier(2), `PRIVATE_EXPEDITED`, Linux
+/// 4.14). So the other threads' fast path needs no barrier, if this thread's path is rare. Returns `false`, and fences nothing, if the
+/// kernel has no such call, or if a [sandbox](super::is_in_sandbox) may forbid it.
 #[cfg(target_os = "linux")]
 pub(crate) fn fence_other_threads() -> bool {
     let fence = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
@@ -354,8 +354,8 @@ pub(crate) fn fence_other_threads() -> bool {
 mod tests {
     use super::*;
 
-    /// glibc stores a thread's first 32 values in the thread, and allocates for the next key. A signal handler that interrupted an
-    /// allocation must not do that.
+    /// glibc stores a thread's first 32 values in the thread, and allocates for later keys. A signal handler that interrupted an allocation
+    /// must not do that.
     #[cfg(target_env = "gnu")]
     #[test]
     fn a_key_that_needs_malloc_is_not_stored_in_a_signal_handler() {
@@ -379,11 +379,11 @@ mod tests {
     #[cfg(target_env = "gnu")]
     fn block_a_signal() {
         let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: a place for a set.
+        // SAFETY: `set` is valid for writes.
         unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-        // SAFETY: initialised one line above.
+        // SAFETY: `set` was initialised one line above.
         unsafe { libc::sigaddset(set.as_mut_ptr(), libc::SIGUSR1) };
-        // SAFETY: an initialised set; only this thread's mask changes.
+        // SAFETY: `set` is initialised, and only this thread's mask changes.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), null_mut()) };
     }
 

@@ -5,7 +5,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::os::{self, HostHugePages, Limits};
 
-/// The setting in `/sys/kernel/mm/transparent_hugepage/enabled`, and whether huge pages are costly.
+/// Reads the setting in `/sys/kernel/mm/transparent_hugepage/enabled`, and finds out whether huge pages are costly.
 pub(crate) fn host_huge_pages() -> HostHugePages {
     let mut buffer = [0; 128];
     let text = read_small(c"/sys/kernel/mm/transparent_hugepage/enabled", &mut buffer);
@@ -18,8 +18,8 @@ pub(crate) fn host_huge_pages() -> HostHugePages {
     }
 }
 
-/// Whether the kernel reports free memory to a hypervisor, which then takes it. The size of the reported blocks does not matter: the
-/// host later supplies small pages, even for memory that it took in huge ones.
+/// Returns whether the kernel reports free memory to a hypervisor, which then takes it. The size of the reported blocks does not matter:
+/// the host later supplies small pages, even for memory that it took in huge ones.
 fn is_free_memory_reported() -> bool {
     if cfg!(debug_assertions) && os::variable(os::TEST_BARE_METAL).is_some() {
         return false;
@@ -28,21 +28,21 @@ fn is_free_memory_reported() -> bool {
     reports(read_small(c"/sys/module/page_reporting/parameters/page_reporting_order", &mut buffer))
 }
 
-/// Whether the text of `page_reporting_order` says that memory is reported. It is empty if there is no such file. While no driver
-/// reports, it is -1, or the largest number on kernels that print it without its sign. Otherwise it is the order of the smallest
+/// Returns whether the text of `page_reporting_order` says that memory is reported. The text is empty if there is no such file. While no
+/// driver reports memory, the number is -1, or `u32::MAX` on kernels that print it unsigned. Otherwise it is the order of the smallest
 /// reported block.
 fn reports(order: &str) -> bool {
     order.trim().parse::<u32>().is_ok_and(|order| order != u32::MAX)
 }
 
-/// The most mappings that a process may have (`vm.max_map_count`); `None` if that can't be read.
+/// Returns how many mappings a process may have (`vm.max_map_count`); `None` if that can't be read.
 pub(crate) fn mappings_limit() -> Option<usize> {
     let mut buffer = [0; 32];
     read_small(c"/proc/sys/vm/max_map_count", &mut buffer).trim().parse().ok()
 }
 
-/// Page faults of this process so far that read nothing from a disk. 0 in a [sandbox](super::super::is_in_sandbox), which may kill the process
-/// for reading them.
+/// Returns the number of minor page faults of this process so far (those without a disk read). Returns 0 in a
+/// [sandbox](super::super::is_in_sandbox), which may kill the process for reading the file.
 pub(crate) fn minor_faults() -> u64 {
     if super::super::is_in_sandbox() {
         return 0;
@@ -54,7 +54,7 @@ pub(crate) fn minor_faults() -> u64 {
     after_name.split_ascii_whitespace().nth(7).and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
-/// The beginning of a file, as much as the buffer holds; empty if it cannot be read.
+/// Reads the beginning of a file, as much as the buffer holds. Returns an empty text if the file can't be read.
 fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> &'a str {
     let Ok(file) = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return "" };
     // The kernel returns all of such a file in one read, if the buffer has room.
@@ -62,8 +62,8 @@ fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> &'a str {
     std::str::from_utf8(&buffer[..len]).unwrap_or("")
 }
 
-/// The limits of this process. The threads are limited by the processors that it may run on, and by its control groups. The memory is
-/// the smallest of the machine's and its control groups' limits.
+/// Returns the limits of this process. The threads are limited by the processors that it may run on, and by its control groups. The memory
+/// is the smallest of the machine's and its control groups' limits.
 pub(crate) fn limits() -> Limits {
     let info = rustix::system::sysinfo();
     let machine_bytes = (info.totalram as usize).saturating_mul(info.mem_unit as usize);
@@ -81,12 +81,12 @@ pub(crate) fn limits() -> Limits {
     Limits { threads, memory_bytes, is_memory_grouped: memory_bytes < machine_bytes }
 }
 
-/// The bytes that must be purged for each control group of the process to have a `spare_part`th of its limit left. The answer is 0 if each
-/// has that, and `usize::MAX` if threads of a group waited for memory in `stall_percent` of the last ten seconds.
+/// Returns the bytes to purge so that each control group of the process has a `spare_part`th of its limit left. Returns 0 if each already
+/// has that, and `usize::MAX` if threads of a group waited for memory for `stall_percent` of the last ten seconds.
 pub(crate) fn missing_memory(spare_part: usize, stall_percent: usize) -> usize {
     let mut missing = 0;
-    with_groups(|groups, room| {
-        let (path, stat) = room.split_at_mut(PATH_BYTES);
+    with_groups(|groups, buffer| {
+        let (path, stat) = buffer.split_at_mut(PATH_BYTES);
         visit_groups(groups, "memory", path, |mut group| {
             missing = missing.max(group.missing_memory(spare_part, stall_percent, stat).unwrap_or(0));
         });
@@ -94,27 +94,27 @@ pub(crate) fn missing_memory(spare_part: usize, stall_percent: usize) -> usize {
     missing
 }
 
-/// Runs `work` on the text of `/proc/self/cgroup`, and on buffers for a path and for a group's statistics.
+/// Runs `work` on the text of `/proc/self/cgroup`, and on a buffer for a path and for a group's statistics.
 fn with_groups(work: impl FnOnce(&str, &mut [u8])) {
-    with_room(GROUPS_BYTES + PATH_BYTES + STAT_BYTES, |room| {
-        let (groups, room) = room.split_at_mut(GROUPS_BYTES);
-        work(read_small(c"/proc/self/cgroup", groups), room);
+    with_room(GROUPS_BYTES + PATH_BYTES + STAT_BYTES, |buffer| {
+        let (groups, buffer) = buffer.split_at_mut(GROUPS_BYTES);
+        work(read_small(c"/proc/self/cgroup", groups), buffer);
     });
 }
 
-/// Runs `work` on zeroed memory outside of the stack, which may be small. `None` if the system has no memory.
+/// Runs `work` on zeroed memory outside of the stack, which may be small. Returns `None` if the system has no memory.
 fn with_room<R>(bytes: usize, work: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
-    let room = os::map_zeroed(bytes).ok()?;
-    // SAFETY: a mapping of `bytes` zeroes, which only this reference reaches, and which is unmapped when this function ends.
-    Some(work(unsafe { std::slice::from_raw_parts_mut(room.start().as_ptr(), bytes) }))
+    let mapping = os::map_zeroed(bytes).ok()?;
+    // SAFETY: the mapping has `bytes` zeroed bytes. Only this reference reaches it, and it stays mapped until this function ends.
+    Some(work(unsafe { std::slice::from_raw_parts_mut(mapping.start().as_ptr(), bytes) }))
 }
 
-/// The number of processors that this thread may run on.
+/// Returns the number of processors that this thread may run on.
 fn allowed_processors() -> Option<usize> {
     // One bit for each processor that Linux can be built for.
     let count = with_room(8192 / 8, |mask| {
         let answered = super::keeping_errno(|| {
-            // SAFETY: a buffer of that length, aligned to a page.
+            // SAFETY: `mask` is valid for writes of its length, and aligned to a page.
             unsafe { libc::sched_getaffinity(0, mask.len(), mask.as_mut_ptr().cast()) }
         });
         answered.map(|()| mask.iter().map(|byte| byte.count_ones() as usize).sum())
@@ -127,12 +127,12 @@ struct Group<'a> {
     root: &'a str,
     path: &'a str,
     is_v2: bool,
-    /// A buffer for a file's path.
-    room: &'a mut [u8],
+    /// The buffer in which `read` builds the path of a file.
+    path_buffer: &'a mut [u8],
 }
 
 impl Group<'_> {
-    /// The number of processors whose time the group may use, rounded down; `None` if the group has no limit.
+    /// Returns the number of processors whose time the group may use, rounded down; `None` if the group has no limit.
     fn granted_processors(&mut self) -> Option<usize> {
         let (mut first, mut second) = ([0; 64], [0; 64]);
         let (quota, period) = if self.is_v2 {
@@ -146,13 +146,13 @@ impl Group<'_> {
         quota.checked_div(period.trim().parse().ok()?)
     }
 
-    /// The memory that the group may use, in bytes; `None` if it has no limit.
+    /// Returns the memory that the group may use, in bytes; `None` if it has no limit.
     fn memory_limit(&mut self) -> Option<usize> {
         let files: &[&str] = if self.is_v2 { &["memory.max", "memory.high"] } else { &["memory.limit_in_bytes"] };
         files.iter().filter_map(|file| self.read_number(file)).min()
     }
 
-    /// See [`missing_memory`]. `stat` has room for the group's statistics.
+    /// Computes [`missing_memory`] for this group. `stat` is a buffer for the group's statistics.
     fn missing_memory(&mut self, spare_part: usize, stall_percent: usize, stat: &mut [u8]) -> Option<usize> {
         let limit = self.memory_limit()?;
         let (used, files) = if self.is_v2 {
@@ -167,7 +167,7 @@ impl Group<'_> {
         if stalled_percent(pressure).is_some_and(|percent| percent >= stall_percent) {
             return Some(usize::MAX);
         }
-        // The kernel drops cached files that were not used lately before it runs short.
+        // Before it runs short, the kernel drops cached files that were not used lately.
         let stat = self.read("memory.stat", stat);
         let files = stat.lines().find_map(|line| line.strip_prefix(files)?.trim().parse().ok()).unwrap_or(0);
         Some(used.saturating_sub(files).saturating_sub(limit - limit / spare_part))
@@ -183,28 +183,28 @@ impl Group<'_> {
     fn read<'b>(&mut self, file: &str, buffer: &'b mut [u8]) -> &'b str {
         let mut len = 0;
         for part in [self.root, self.path, "/", file, "\0"] {
-            let Some(place) = self.room.get_mut(len..len + part.len()) else { return "" };
+            let Some(place) = self.path_buffer.get_mut(len..len + part.len()) else { return "" };
             place.copy_from_slice(part.as_bytes());
             len += part.len();
         }
-        std::ffi::CStr::from_bytes_until_nul(self.room).map_or("", |path| read_small(path, buffer))
+        std::ffi::CStr::from_bytes_until_nul(self.path_buffer).map_or("", |path| read_small(path, buffer))
     }
 }
 
-/// The part of the last ten seconds in which threads waited for memory, in whole percent, by the text of `memory.pressure`.
+/// Returns the part of the last ten seconds in which threads waited for memory, in whole percent, from the text of `memory.pressure`.
 fn stalled_percent(pressure: &str) -> Option<usize> {
     let waited = pressure.split_ascii_whitespace().nth(1)?.strip_prefix("avg10=")?;
     waited.split('.').next()?.parse().ok()
 }
 
-/// The length of the part of `/proc/self/cgroup` that is read, of the longest path of a group, and of the part of its statistics that is
-/// read, in bytes.
+/// The lengths of buffers, in bytes: for the beginning of `/proc/self/cgroup`, for the path of a group's file, and for the beginning of its
+/// statistics.
 const GROUPS_BYTES: usize = 4096;
 const PATH_BYTES: usize = 1024;
 const STAT_BYTES: usize = 4096;
 
 /// Visits the groups of one controller that limit this process: its own group, and all groups above it up to the root.
-fn visit_groups(groups: &str, controller: &str, room: &mut [u8], mut visit: impl FnMut(Group<'_>)) {
+fn visit_groups(groups: &str, controller: &str, path_buffer: &mut [u8], mut visit: impl FnMut(Group<'_>)) {
     // "0::/path" is v2, "N:memory:/path" is v1.
     for (controllers, path) in groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':')) {
         let (root, is_v2) = match controllers {
@@ -217,7 +217,7 @@ fn visit_groups(groups: &str, controller: &str, room: &mut [u8], mut visit: impl
         };
         let mut path = path.trim_end_matches('/');
         loop {
-            visit(Group { root, path, is_v2, room: &mut *room });
+            visit(Group { root, path, is_v2, path_buffer: &mut *path_buffer });
             let Some((parent, _)) = path.rsplit_once('/') else { break };
             path = parent.trim_end_matches('/');
         }

@@ -40,7 +40,7 @@ pub(super) fn keeping_errno(call: impl FnOnce() -> libc::c_int) -> Result<(), Er
     if failed { Err(Errno(code)) } else { Ok(()) }
 }
 
-/// Maps `len` bytes of address space that no access may touch.
+/// Maps `len` bytes of inaccessible address space.
 pub(super) fn map_inaccessible(len: usize) -> Result<NonNull<u8>, Errno> {
     map(len, ProtFlags::empty())
 }
@@ -63,14 +63,14 @@ fn map(len: usize, protection: ProtFlags) -> Result<NonNull<u8>, Errno> {
     let start = whole.wrapping_add(head);
     for (edge, edge_len) in [(whole, head), (start.wrapping_add(len), spare - head)] {
         if edge_len > 0 {
-            // SAFETY: an edge of the mapping made above, which is not handed out.
+            // SAFETY: an edge of the mapping made above, which nobody uses.
             let _ = unsafe { munmap(edge.cast(), edge_len) };
         }
     }
     NonNull::new(start).ok_or(Errno(0))
 }
 
-/// madvise(2).
+/// Calls madvise(2), unless the process is in a sandbox that may kill it for this advice.
 ///
 /// # Safety
 /// The range lies within one mapping that belongs to the caller, who knows the effect of the advice on its contents.
@@ -94,7 +94,7 @@ pub(super) unsafe fn unmap(at: *mut u8, len: usize) {
     }
 }
 
-/// Makes part of a reservation readable and writable. Parts that already are keep their contents.
+/// Makes part of a reservation readable and writable. Pages that are accessible already keep their contents.
 ///
 /// # Safety
 /// `[at, at + len)` lies within one reservation.
@@ -144,7 +144,7 @@ macro_rules! advices {
     ($($(#[$doc:meta])+ $name:ident: $advice:ident $(, $refused:ident)?;)+) => {$(
         $(#[$doc])+
         pub(crate) unsafe fn $name(at: *mut u8, len: usize) -> Result<(), Errno> {
-            // SAFETY: upheld by the caller: it knows the effect on the contents.
+            // SAFETY: upheld by the caller, who knows the effect on the contents.
             let advised = unsafe { advise(at, len, Advice::$advice) };
             $(let advised = $refused(advised);)?
             advised
@@ -166,8 +166,8 @@ advices! {
     /// The range is committed, and nobody needs its contents.
     purge_lazily: LinuxFree, unless_in_sandbox;
 
-    /// Prefaults the range, writable. No contents change, so that other threads may own parts of the range. Does nothing before Linux
-    /// 5.14, which has no such call, and in a [sandbox](super::is_in_sandbox).
+    /// Prefaults the range for writing. The contents do not change, so other threads may own parts of the range. Does nothing before Linux
+    /// 5.14, which introduced the call, and in a [sandbox](super::is_in_sandbox).
     ///
     /// # Safety
     /// The range is committed.
@@ -179,13 +179,13 @@ advices! {
     /// The range lies within one reservation.
     advise_huge: LinuxHugepage, unless_in_sandbox;
 
-    /// Forbids huge pages in the range. A kernel that was built without them has nothing to forbid: that is no error.
+    /// Forbids huge pages in the range. Succeeds on a kernel that was built without them.
     ///
     /// # Safety
     /// The range lies within one reservation.
     forbid_huge: LinuxNoHugepage, unless_unknown;
 
-    /// Leaves the range out of a child of `fork`: nothing is mapped there.
+    /// Leaves the range out of a child of `fork`, in which nothing is mapped there.
     ///
     /// # Safety
     /// The range lies within one mapping that belongs to the caller, and no child uses it.
@@ -206,13 +206,13 @@ advices! {
     /// Makes the range read as zeroes in a child of `fork`.
     ///
     /// # Safety
-    /// The range lies within one mapping that belongs to the caller, and a child works with zeroes in it.
+    /// The range lies within one mapping that belongs to the caller, and a child expects zeroes there.
     wipe_on_fork: LinuxWipeOnFork;
 
     /// Has a child of `fork` inherit the range again.
     ///
     /// # Safety
-    /// The range belongs to the caller alone, and no other code relies on its being [wiped](wipe_on_fork).
+    /// The range belongs to the caller alone, and no other code relies on the [wiping](wipe_on_fork).
     keep_on_fork: LinuxKeepOnFork;
 }
 
@@ -225,7 +225,7 @@ pub(crate) fn trim_heap() {
     }
 }
 
-/// Prefaults the range, writable.
+/// Prefaults the range for writing.
 ///
 /// # Errors
 /// The system's, if it has no memory or the memory is broken. Part of the range may be prefaulted then.
@@ -234,7 +234,7 @@ pub(crate) fn trim_heap() {
 /// The range is committed, and belongs to the caller alone.
 pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;
-    // SAFETY: advice that changes no contents, on a range of ours.
+    // SAFETY: the advice changes no contents, and the range is the caller's.
     match unsafe { advise(at, len, Advice::LinuxPopulateWrite) } {
         // Before Linux 5.14, or in a sandbox: touch each page, without changing its contents. Don't do so after other errors: touching a
         // page that the kernel could not prefault (no memory, broken memory) would kill the process.
@@ -272,8 +272,8 @@ const DONTUNMAP: MremapFlags = MremapFlags::from_bits_retain(libc::MREMAP_DONTUN
 ///   before).
 /// - `ENOMEM` if the process has too many mappings, or is over a limit.
 ///
-/// `from` is then as it was. If `to` is [whole](NotMoved::is_target_whole), it is accessible, but may hold anything, and may have
-/// lost its advice. Otherwise nobody may touch it again.
+/// After an error, `from` is unchanged. If `to` is [whole](NotMoved::is_target_whole), it is accessible, but may hold anything, and may
+/// have lost its advice. Otherwise nobody may touch it again.
 ///
 /// # Safety
 /// Both ranges are committed and belong to the caller alone. They do not overlap, and `to` holds zeroes.
@@ -296,7 +296,7 @@ pub(crate) unsafe fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Resul
 /// # Safety
 /// As for [`move_pages`].
 unsafe fn remap(from: *mut u8, to: *mut u8, len: usize) -> Result<(), rustix::io::Errno> {
-    // SAFETY: upheld by the caller: nobody needs the old contents of `to`, and the pages of `from` are to be at `to`.
+    // SAFETY: upheld by the caller, who owns both ranges and does not need the contents of `to`.
     unsafe { mremap_fixed(from.cast(), len, len, MremapFlags::MAYMOVE | DONTUNMAP, to.cast()) }.map(drop)
 }
 
@@ -306,14 +306,14 @@ const UNKNOWN: u8 = 0;
 const KEPT: u8 = 1;
 const LOST: u8 = 2;
 
-/// Whether a move leaves its source mapped. An emulator of another architecture (qemu-user 7.2 to 11.1) ignores
+/// Returns whether a move leaves its source mapped. An emulator of another architecture (qemu-user 7.2 to 11.1) ignores
 /// `MREMAP_DONTUNMAP` and treats the source as unmapped. Accesses to it then end with SIGSEGV, and the emulator ignores advice for these
 /// pages.
 fn keeps_source() -> bool {
     // Relaxed: each thread may find out by itself.
     if SOURCE.load(Ordering::Relaxed) == UNKNOWN {
         let Ok(pages) = super::map_zeroed(2 * page_bytes()) else { return true };
-        // SAFETY: two pages that nobody uses.
+        // SAFETY: the mapping has two pages, which nobody uses.
         unsafe { try_move(pages.start().as_ptr()) };
     }
     SOURCE.load(Ordering::Relaxed) != LOST
@@ -327,20 +327,20 @@ unsafe fn try_move(from: *mut u8) {
     let len = page_bytes();
     // SAFETY: upheld by the caller.
     let is_moved = unsafe { commit(from, len).is_ok() && remap(from, from.add(len), len).is_ok() };
-    // Call mincore(2) even if nothing moved: nothing else calls it at start-up, where some tools record the calls (see `rehearse`).
+    // Call mincore(2) even if nothing moved: nothing else calls it at start-up, when some tools record the calls (see `rehearse`).
     let is_unmapped = !is_in_sandbox() && resident_bytes(from, len) == Err(rustix::io::Errno::NOMEM.into());
     SOURCE.store(if is_moved && is_unmapped { LOST } else { KEPT }, Ordering::Relaxed);
 }
 
-/// Copies pages back to `from` that a refused call has moved. From Linux 6.17 on, one call moves several mappings one after the
-/// other, and may fail halfway, for example if the process has too many mappings. `from` then reads as zeroes up to the first page
-/// that was not moved.
+/// Copies the pages that a refused call has moved back to `from`. From Linux 6.17 on, one call moves several mappings one after the other,
+/// and may fail halfway, for example if the process has too many mappings. `from` then reads as zeroes up to the first page that was not
+/// moved.
 ///
 /// # Safety
 /// As for [`move_pages`], which was refused.
 unsafe fn take_back(from: *mut u8, to: *mut u8, len: usize) {
     let page = real_page_bytes();
-    // SAFETY: only called for mapped pages, and nobody writes to them.
+    // SAFETY: `is_zero` is only called for mapped pages, and nobody writes to them.
     let is_zero =
         |at: *mut u8| unsafe { std::slice::from_raw_parts(at.cast::<u64>(), page / 8) }.iter().all(|&word| word == 0);
     for offset in (0..len).step_by(page) {
@@ -350,14 +350,14 @@ unsafe fn take_back(from: *mut u8, to: *mut u8, len: usize) {
             return;
         }
         if !is_zero(moved) {
-            // SAFETY: two mapped pages, which belong to the caller.
+            // SAFETY: both pages are mapped, and belong to the caller.
             unsafe { copy_nonoverlapping(moved, back, page) };
         }
     }
 }
 
-/// Fills the hole that a refused move may leave at `to`: the kernel unmaps `to` before it has made all checks. Another thread's
-/// mapping may come to lie in the hole. Returns whether the whole range is mapped and accessible.
+/// Fills the hole that a refused move may leave at `to`: the kernel unmaps `to` before it has made all checks. Another thread's mapping may
+/// land in the hole. Returns whether the whole range is mapped and accessible.
 ///
 /// # Safety
 /// The range belongs to the caller alone, and nobody needs its contents.
@@ -374,8 +374,8 @@ unsafe fn fill_hole(to: *mut u8, len: usize) -> bool {
     !has_hole
 }
 
-/// Replaces the mappings in the range with one fresh mapping, which reads as zeroes and has none of their advice. The kernel merges it with its
-/// neighbours once it has their advice.
+/// Replaces the mappings in the range with one fresh mapping, which reads as zeroes and has none of their advice. The kernel merges it with
+/// its neighbours once it has their advice.
 ///
 /// # Errors
 /// The system's. If the range is still [whole](NotMoved::is_target_whole), it has its old contents or reads as zeroes, and may have lost
@@ -385,7 +385,7 @@ unsafe fn fill_hole(to: *mut u8, len: usize) -> bool {
 /// The range is committed and belongs to the caller alone, and nobody needs its contents.
 pub(crate) unsafe fn renew(at: *mut u8, len: usize) -> Result<(), NotMoved> {
     let len = covered(at, len)?;
-    // SAFETY: upheld by the caller: what the call replaces is dead.
+    // SAFETY: upheld by the caller: nobody needs the contents that the call replaces.
     let renewed =
         unsafe { mmap_anonymous(at.cast(), len, ProtFlags::READ | ProtFlags::WRITE, PRIVATE | MapFlags::FIXED) };
     renewed.map(drop).map_err(|refused| {
@@ -395,7 +395,7 @@ pub(crate) unsafe fn renew(at: *mut u8, len: usize) -> Result<(), NotMoved> {
     })
 }
 
-/// The number of resident bytes in the range, in whole pages; `None` if the system does not tell.
+/// Returns the number of resident bytes in the range, in whole pages; `None` if the system does not report them.
 ///
 /// # Safety
 /// None is needed; the platforms share one signature.
@@ -403,12 +403,12 @@ pub(crate) unsafe fn count_resident(at: *const u8, len: usize) -> Option<usize> 
     if is_in_sandbox() { None } else { resident_bytes(at, len).ok() }
 }
 
-/// As [`count_resident`].
+/// Counts resident bytes, as [`count_resident`] does.
 ///
 /// # Errors
 /// The system's: `ENOMEM` if part of the range is not mapped.
 fn resident_bytes(at: *const u8, len: usize) -> Result<usize, Errno> {
-    // 2 MiB at a time, with pages of 4 KiB: the stack may be small.
+    // Ask about 512 pages at a time (2 MiB, with pages of 4 KiB), because the stack may be small.
     let mut answers = [0u8; 512];
     let page = real_page_bytes();
     let len = covered(at, len)?;
@@ -424,15 +424,14 @@ fn resident_bytes(at: *const u8, len: usize) -> Result<usize, Errno> {
     Ok(pages * page)
 }
 
-// Copies without touching pages that nobody touched. mincore(2) does not tell a page that was written to swap from one that was never
-// touched. `/proc/self/pagemap` tells the two apart.
+// Copies that skip untouched pages. mincore(2) does not tell a page in swap from one that was never touched, but `/proc/self/pagemap` does.
 
 /// The number of pages whose entries are read together. The stack may be small.
 const PART: usize = 128;
 
-/// Copies `len` bytes between two runs of pages. Pages of the source that hold nothing (neither in memory nor in swap) are not touched.
-/// Their counterparts in the target are cleared if they hold something. Returns `false`, and does nothing, if the system does not tell which
-/// pages hold something.
+/// Copies `len` bytes between two runs of pages. Skips pages of the source without contents (those neither in memory nor in swap), and
+/// clears their counterparts in the target if these have contents. Returns `false`, and does nothing, if the system does not report which
+/// pages have contents.
 ///
 /// # Safety
 /// Both ranges are committed, private and anonymous, and begin with a page. They do not overlap, and nobody else uses them.
@@ -451,7 +450,7 @@ pub(crate) unsafe fn copy_held(from: *const u8, to: *mut u8, len: usize) -> bool
         for index in 0..pages {
             let at = index * page;
             let bytes = page.min(part - at);
-            // SAFETY: within the caller's ranges. A page that holds nothing reads as zeroes.
+            // SAFETY: within the caller's ranges. A page without contents reads as zeroes.
             unsafe {
                 if holds(in_source[index]) {
                     copy_nonoverlapping(from.add(at), to.add(at), bytes);
@@ -464,7 +463,7 @@ pub(crate) unsafe fn copy_held(from: *const u8, to: *mut u8, len: usize) -> bool
     true
 }
 
-/// Whether a page has contents: bit 63 of its entry means present in memory, and bit 62 swapped out or under migration.
+/// Returns whether a page has contents: bit 63 of its entry means present in memory, and bit 62 swapped out or under migration.
 fn holds(entry: u64) -> bool {
     entry >> 62 != 0
 }
@@ -473,7 +472,8 @@ fn holds(entry: u64) -> bool {
 struct Pagemap(OwnedFd);
 
 impl Pagemap {
-    /// `None` if the process may not read it, or if it is not about this process's addresses (an emulator has others).
+    /// Opens the file. Returns `None` if the process may not read it, or if its entries are not those of this process's addresses, as in an
+    /// emulator.
     fn open() -> Option<Self> {
         if is_in_sandbox() {
             return None;
@@ -489,14 +489,14 @@ impl Pagemap {
     /// Reads the entries of the pages from `at` on; `false` if the system refuses.
     fn read(&self, at: *const u8, entries: &mut [u64]) -> bool {
         let len = size_of_val(entries);
-        // SAFETY: as many bytes as the entries have. Any bytes are a number.
+        // SAFETY: the slice covers exactly the entries, for which any bytes are valid.
         let bytes = unsafe { std::slice::from_raw_parts_mut(entries.as_mut_ptr().cast::<u8>(), len) };
         let place = (at.addr() / real_page_bytes() * size_of::<u64>()) as u64;
         rustix::io::pread(&self.0, bytes, place) == Ok(len)
     }
 }
 
-/// How a thread sleeps in a [`Parking`](super::Parking), whose wakes are counted in `wakes`.
+/// The part of a [`Parking`](super::Parking) in which a thread sleeps: a futex on the number of wakes.
 pub(super) struct Sleeper;
 
 impl Sleeper {
@@ -509,14 +509,14 @@ impl Sleeper {
     }
 
     pub(super) fn sleep(&self, wakes: &AtomicU32, ticket: u32, at_most: Option<Duration>) {
-        // A time that the kernel's type cannot hold is centuries: as good as no limit.
+        // A time that overflows the kernel's type is centuries long, so it counts as no limit.
         let timeout = at_most.and_then(|time| futex::Timespec::try_from(time).ok());
         let _ = futex::wait(wakes, futex::Flags::PRIVATE, ticket, timeout.as_ref());
     }
 }
 
-/// Gives each advice of the arena once, for a page that nobody uses, and moves that page once. Some tools record the calls of a
-/// program while it starts, and later forbid all others. So they see here which calls the arena will make.
+/// Gives each kind of advice that the arena will give, on a page that nobody uses, and moves that page once. Some tools record the system
+/// calls of a program while it starts, and later forbid all others. So they see here which calls the arena will make.
 pub(super) fn rehearse(huge_pages: HostHugePages) {
     let Ok(pages) = super::map_zeroed(2 * page_bytes()) else { return };
     let (at, len) = (pages.start().as_ptr(), page_bytes());
@@ -537,7 +537,7 @@ pub(super) fn rehearse(huge_pages: HostHugePages) {
         // SAFETY: a page that nobody uses.
         let _ = unsafe { advise(at, len, advice) };
     }
-    // SAFETY: two pages that nobody uses.
+    // SAFETY: the mapping has two pages, which nobody uses.
     unsafe { try_move(at) };
     drop(Pagemap::open());
     super::may_be_on_signal_stack();
@@ -557,13 +557,13 @@ mod tests {
         let mapping = os::map_zeroed(len).unwrap();
         let at = mapping.start().as_ptr();
         if byte != 0 {
-            // SAFETY: the mapping made above.
+            // SAFETY: the range is the mapping made above.
             unsafe { at.write_bytes(byte, len) };
         }
         (mapping, at)
     }
 
-    /// Whether all bytes of a range are `byte`.
+    /// Returns whether all bytes of a range are `byte`.
     ///
     /// # Safety
     /// The range can be read.
@@ -586,7 +586,7 @@ mod tests {
             }
             assert!(all(from, page, 1) && all(from.add(page), LEN - 2 * page, 0) && all(from.add(LEN - page), page, 1));
             assert!(all(to, page, 2) && all(to.add(page), LEN - 2 * page, 1) && all(to.add(LEN - page), page, 2));
-            // Both can be written to, and unmapped.
+            // Both ranges can be written to, and unmapped.
             from.write_bytes(3, LEN);
             to.write_bytes(4, LEN);
         }
@@ -617,11 +617,11 @@ mod tests {
         }
     }
 
-    /// How many bytes the imitated kernel moves before it refuses the rest, and how many bytes it unmaps behind them at the target.
+    /// The bytes that the imitated kernel moves before it refuses the rest, and the bytes that it unmaps behind them at the target.
     static MOVED_BYTES: AtomicUsize = AtomicUsize::new(0);
     static HOLE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-    /// Answers in place of the kernel, as if the call had come to a second mapping.
+    /// Answers in place of the kernel, as if the call had reached a second mapping.
     extern "C" fn refuse_with_a_hole(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
         // SAFETY: the kernel passes this context to such a handler. The call's arguments are in the registers of its convention: the
         // first and the fifth are the addresses. The result replaces the first argument, or the number of the call. Both ranges are
@@ -708,7 +708,7 @@ mod tests {
     fn resident_bytes_are_those_that_were_touched() {
         let (_mapping, at) = mapped(40 << 20, 0);
         let page = page_bytes();
-        // SAFETY: the mapping made above. Huge pages would make more resident than was touched.
+        // SAFETY: the range is the mapping made above. Huge pages would make more resident than was touched.
         unsafe {
             let _ = os::forbid_huge(at, 40 << 20);
             assert_eq!(count_resident(at, 40 << 20), Some(0));
@@ -723,7 +723,7 @@ mod tests {
 
     const PAGES: usize = 3 * PART + 7;
 
-    /// In each round, every n-th page of the source holds something, and every m-th page of the target.
+    /// In each round, every n-th page of the source has contents, and every m-th page of the target.
     #[test]
     fn copies_are_equal_and_leave_untouched_pages_untouched() {
         let page = page_bytes();
