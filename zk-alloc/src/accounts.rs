@@ -139,7 +139,7 @@ impl ZoneCounters {
         }
     }
 
-    /// Counts bytes that are free again.
+    /// Counts bytes that were freed.
     pub(crate) fn released(&self, bytes: usize) {
         USED_BYTES.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -434,7 +434,7 @@ pub(crate) fn exceed(bytes: usize) {
     RESIDENT_BYTES.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// Accounts for `bytes` less: they are accounted elsewhere.
+/// Takes `bytes` off the account, because they are accounted elsewhere.
 pub(crate) fn unaccount(bytes: usize) {
     let before = RESIDENT_BYTES.fetch_sub(bytes, Ordering::Relaxed);
     debug_assert!(before >= bytes, "{bytes} bytes were taken off an account of {before}");
@@ -472,9 +472,9 @@ static IS_CALLED: AtomicBool = AtomicBool::new(false);
 /// the limit below that threshold. `event` replaces the function that was set before. With 0 percent, or without a limit, no function is
 /// called.
 ///
-/// The thread whose request crosses the threshold calls `event(resident_bytes, max_bytes)` within that request. So `event` should be short:
-/// set a flag, wake a thread. It may allocate, which does not call it again, and may call [`release`](crate::release). If it panics, the
-/// process aborts. It is not called in a signal handler, or on a thread that blocks signals.
+/// The thread whose request crosses the threshold calls `event(resident_bytes, max_bytes)` within that request. So `event` should do
+/// little, such as set a flag or wake a thread. It may allocate, which does not call it again, and may call [`release`](crate::release). If
+/// it panics, the process aborts. It is not called in a signal handler, or on a thread that blocks signals.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicBool, Ordering};

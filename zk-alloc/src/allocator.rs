@@ -44,8 +44,8 @@ pub enum Mode {
     /// While a phase is open.
     #[default]
     Scoped,
-    /// Always, without phases. Resident memory follows the peak live size of the last seconds ([`Retain::For`], `ZK_ALLOC_RETAIN_FOR`). The
-    /// program's threads purge free memory beyond that when they request memory. A fully idle process requests none, and needs the
+    /// Always, without phases. Resident memory follows the peak live size of the last few seconds ([`Retain::For`], `ZK_ALLOC_RETAIN_FOR`).
+    /// The program's threads purge free memory beyond that when they request memory. A fully idle process requests none, and needs the
     /// [background thread](crate::start_background_thread) to purge.
     ///
     /// [`Retain::For`]: crate::Retain::For
@@ -211,7 +211,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
 
     /// Prepares glibc's malloc, once, before the arena serves its first request.
     ///
-    /// First, this trims glibc's heap. So far, large buffers have reused the free chunks there. From now on the arena serves large buffers,
+    /// First, this trims glibc's heap. Until now, large buffers reused the free chunks there. From now on the arena serves large buffers,
     /// so these chunks would stay resident unused.
     ///
     /// Then it allocates and frees one large buffer. After freeing a mapped chunk, glibc keeps twice its size at the top of the heap

@@ -96,8 +96,8 @@ pub unsafe fn put_cached(at: *mut u8) -> Cached {
     if is_cached { Cached::Done } else { Cached::Unknown }
 }
 
-/// Returns whether an address belongs to the arena's memory. An address that another allocator handed out does not, as long as that
-/// allocator owns it.
+/// Returns whether an address belongs to the arena's memory. An address that another allocator handed out does not belong to it, as long as
+/// that allocator owns the memory.
 #[inline(always)]
 #[must_use]
 pub fn owns(at: *mut u8) -> bool {
@@ -167,7 +167,7 @@ pub unsafe fn copy(from: *mut u8, to: *mut u8, bytes: usize) {
     }
 }
 
-/// Shortens memory that [`alloc`] returned, in place.
+/// Shrinks memory that [`alloc`] returned, in place.
 ///
 /// # Safety
 /// As for [`resize`]; `new_size` is less than its length.

@@ -1,4 +1,4 @@
-//! Size classes of small and medium blocks. Pure arithmetic, tested without memory.
+//! Size classes of small and medium blocks. This module is pure arithmetic, tested without memory.
 //!
 //! Up to 128 bytes the classes are 16 bytes apart. Above, there are eight classes per doubling, so that rounding up wastes at most
 //! 1/8. A slab is cut into blocks of one class.

@@ -135,7 +135,7 @@ settings! {
     /// Whether a request beyond [`max_bytes`](Settings::max_bytes) fails (`GlobalAlloc` returns null), instead of going to the backing
     /// allocator.
     max_hard: bool = |_| false, "ZK_ALLOC_MAX_HARD", SWITCH;
-    /// Where to ask for huge pages. [`Stats::huge_pages`](crate::Stats::huge_pages) has the outcome on this host.
+    /// Whether and where to ask for huge pages. [`Stats::huge_pages`](crate::Stats::huge_pages) has the outcome on this host.
     huge_pages: HugePages = |_| HugePages::Auto, "ZK_ALLOC_THP", PAGES;
     /// Dirty memory for zeroed requests of this size and more is purged, so that the kernel zeroes each page when a thread touches it.
     /// `usize::MAX` means never.
@@ -348,7 +348,7 @@ pub struct InForce<T> {
     pub origin: Origin,
 }
 
-/// Where to ask for huge pages: `ZK_ALLOC_THP`. The [outcome](HugePagesOutcome) depends on the host.
+/// Whether and where to ask for huge pages: `ZK_ALLOC_THP`. The [outcome](HugePagesOutcome) depends on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]

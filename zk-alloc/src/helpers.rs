@@ -1,5 +1,5 @@
-//! Threads that help during one call. They prefault memory for [`reserve`](crate::reserve) and [`Pinned`](crate::Pinned). Code that serves
-//! requests starts no threads.
+//! Helper threads that live for one call. They prefault memory for [`reserve`](crate::reserve) and [`Pinned`](crate::Pinned). Code that
+//! serves requests starts no threads.
 
 use std::thread;
 

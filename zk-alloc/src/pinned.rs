@@ -56,7 +56,7 @@ struct Range {
     fresh_from: AtomicUsize,
     in_use_bytes: AtomicUsize,
     peak_bytes: AtomicUsize,
-    /// The generation of the process that made it.
+    /// The generation of the process that made the range.
     generation: u64,
     is_left_out_of_children: bool,
 }
@@ -89,7 +89,7 @@ pub(crate) fn alloc(arena: &Arena, size: usize, align: usize, contents: Contents
     let fresh_from = range.came_into_use(start, pages);
     if contents == Contents::Zeroed {
         let stale_bytes = (fresh_from.saturating_sub(start) * range.page_bytes).min(size);
-        // SAFETY: at most `size` bytes of pages that this thread claimed above.
+        // SAFETY: `stale_bytes` is at most `size`, and this thread claimed the pages above.
         unsafe { at.write_bytes(0, stale_bytes) };
     }
     arena.huge_zone().count_request(size);

@@ -12,7 +12,7 @@ use crate::{accounts, gate, os};
 
 /// The free memory that the arena keeps resident when the last open phase ends. Memory in use is never touched.
 ///
-/// Without a call of [`set_retain`] and without `ZK_ALLOC_RETAIN_BYTES`, the arena follows the program's rhythm. If the last two pauses
+/// Without a call of [`set_retain`] and without `ZK_ALLOC_RETAIN_BYTES`, the arena adapts to the program's rhythm. If the last two pauses
 /// between phases were each longer than the phase that ends, and longer than a second, all free memory is purged. Otherwise it stays, up to
 /// half of the memory that the process may use (the limit of its control group, or the machine's memory).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ const DEFAULT: u64 = 0;
 const BYTES: u64 = 1 << VALUE_BITS;
 const FOR_NS: u64 = 2 << VALUE_BITS;
 const TAG_MASK: u64 = 3 << VALUE_BITS;
-/// The longest duration of [`Retain::For`]. Longer ones saturate to it, and mean forever.
+/// The longest duration of [`Retain::For`]. Longer durations saturate to it, and mean forever.
 const FOR_EVER_NS: u64 = !TAG_MASK;
 
 static POLICY: AtomicU64 = AtomicU64::new(DEFAULT);
@@ -95,7 +95,7 @@ fn follow() {
     arena::purge::decay::follow(window_ns, !is_resident);
 }
 
-/// Returns the length of the window under a policy, in nanoseconds; 0 purges nothing by time.
+/// Returns the length of the window under a policy, in nanoseconds; 0 turns purging by time off.
 fn window_ns(policy: u64, is_resident: bool, by_setting: impl FnOnce() -> Duration) -> u64 {
     match policy & TAG_MASK {
         FOR_NS => (policy & !TAG_MASK).max(1),

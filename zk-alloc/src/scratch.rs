@@ -386,7 +386,7 @@ impl Scratch {
 
 #[cfg(feature = "allocator-api2")]
 // SAFETY: a block belongs to the caller until it is freed, or until a reset, which needs `&mut Scratch`: all copies of the reference are
-// gone by then. All copies of a reference are the same scratch. Blocks don't move when the scratch does: they lie in its mapping.
+// gone by then. All copies of a reference refer to the same scratch. Blocks don't move when the scratch does: they lie in its mapping.
 unsafe impl Allocator for &Scratch {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         self.block(layout, false)

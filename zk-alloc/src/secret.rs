@@ -43,7 +43,7 @@ use crate::scratch::MemoryRefused;
 /// - It has no `Clone` and no `==`. To compare secrets in constant time, use the crate `subtle`.
 /// - It is not zeroed when the process ends without dropping it (`exit`, `abort`, a static). The kernel then takes the pages, and
 ///   zeroes them before another process gets them.
-/// - Whoever can read the memory of the process (root, a debugger, the owner of a hibernation image) can read the buffer.
+/// - Anyone who can read the memory of the process (root, a debugger, the owner of a hibernation image) can read the buffer.
 ///
 /// ```compile_fail,E0599
 /// let copy = zk_alloc::SecretBuf::zeroed(32).clone();

@@ -23,14 +23,14 @@ pub struct Stats {
     pub slab_bytes: u64,
     /// Larger allocations, served as page runs.
     pub run_allocations: u64,
-    /// Bytes requested in them.
+    /// Bytes that these allocations asked for.
     pub run_bytes: u64,
     /// Bytes handed out for the first time, or for the first time since they were purged. Each of their pages costs a page fault. All other
     /// bytes handed out were resident.
     pub fresh_bytes: u64,
     /// Requests meant for the arena that the backing allocator served.
     pub overflow_allocations: u64,
-    /// Bytes requested in them.
+    /// Bytes that these requests asked for.
     pub overflow_bytes: u64,
     /// System calls of the arena.
     pub system_calls: u64,
@@ -252,11 +252,11 @@ pub struct PhaseReport {
     pub slab_bytes: u64,
     /// Larger allocations, served as page runs.
     pub run_allocations: u64,
-    /// Bytes requested in them.
+    /// Bytes that these allocations asked for.
     pub run_bytes: u64,
     /// Requests meant for the arena that the backing allocator served.
     pub overflow_allocations: u64,
-    /// Bytes requested in them.
+    /// Bytes that these requests asked for.
     pub overflow_bytes: u64,
     /// Bytes handed out that were not resident before.
     pub fresh_bytes: u64,
@@ -339,7 +339,7 @@ impl ResidentParts {
 
 /// Returns the parts of the arena's resident memory now; all 0 while there is no arena. This reads all slabs and asks the kernel about each
 /// page (mincore(2)), which takes milliseconds for gigabytes. So call it to explain memory use, and [`stats`](crate::stats()) to monitor
-/// it. While other threads allocate, the parts are no consistent snapshot.
+/// it. While other threads allocate, the parts are not a consistent snapshot.
 ///
 /// ```
 /// # #[global_allocator]

@@ -1,7 +1,7 @@
 //! The table of constants: each tunable number of the allocator, with its unit, its reason, and the experiment behind it. Numbers that
 //! follow from a layout (widths of bit fields, lengths of arrays) are defined next to that layout.
 //!
-//! With the feature `tune`, `ZK_ALLOC_TUNE=name=value,name=value` sets them for one process. `docs/experiments/ablation.md` shows the
+//! With the feature `tune`, `ZK_ALLOC_TUNE=name=value,name=value` sets constants for one process. `docs/experiments/ablation.md` shows the
 //! effect of each on real provers.
 
 #![cfg_attr(not(unix), allow(dead_code, reason = "other systems do not fork"))]

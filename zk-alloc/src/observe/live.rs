@@ -11,12 +11,12 @@ use super::sites::Index;
 use crate::os::{AllZero, MappedOnce};
 
 const SLOTS: usize = 1 << 20;
-/// Slots that are tried for an address.
+/// The number of slots that are tried for an address.
 const TRIES: usize = 32;
 /// Slots in a cache line. The slots tried for an address begin at a cache line.
 const LINE: usize = 8;
 const COUNTERS: usize = 1 << 15;
-/// A counter that has reached this value keeps it.
+/// The largest value of a counter, which it keeps from then on.
 const FULL: u8 = u8::MAX;
 /// The placeholder for an address while a thread writes the slot. No allocation has this address.
 const CLAIMED: usize = 1;
@@ -35,7 +35,7 @@ unsafe impl AllZero for Table {}
 
 struct Sample {
     bytes: AtomicU64,
-    /// The count in the upper half, and the site in the lower.
+    /// The count in the upper half, and the index of the site in the lower half.
     count_and_site: AtomicU64,
     /// The [window](crate::escape) in which the allocation was made.
     window: AtomicU64,

@@ -25,7 +25,7 @@ static THREADS: AtomicU64 = AtomicU64::new(0);
 
 /// The state of a thread. It has no `Drop`, and is all zeroes when the thread begins.
 struct Local {
-    /// The state of the random numbers; 0 before the first.
+    /// The state of the random number generator; 0 before the first number.
     random: Cell<u64>,
     state: Cell<SamplerState>,
 }
@@ -46,7 +46,7 @@ enum SamplerState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Noted {
     pub(super) bytes: u64,
-    /// In parts of a request ([`COUNT_PARTS`]).
+    /// The number of requests, in parts of a request ([`COUNT_PARTS`]).
     pub(super) count: u64,
 }
 
@@ -122,7 +122,7 @@ impl Local {
             0 => THREADS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).wrapping_mul(0xD134_2543_DE82_EF95),
             last => last,
         };
-        // splitmix64: good numbers from any seed.
+        // splitmix64 gives good numbers from any seed.
         let state = last.wrapping_add(0x9E37_79B9_7F4A_7C15);
         self.random.set(state);
         let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -67,11 +67,11 @@ pub struct Site {
     pub addresses: Vec<usize>,
     /// The allocator that served the requests.
     pub source: Source,
-    /// Allocated since the start, or the last [`mark`](crate::profile::mark).
+    /// The amount allocated since the start, or the last [`mark`](crate::profile::mark).
     pub allocated: Amount,
-    /// Alive now.
+    /// The amount alive now.
     pub live: Amount,
-    /// Alive when the live bytes of all sites were at their peak since the start, or the last [`mark`](crate::profile::mark).
+    /// The amount alive when the live bytes of all sites were at their peak since the start, or the last [`mark`](crate::profile::mark).
     pub peak: Amount,
     /// Bytes that were not resident when the arena handed them out, since the start or the last [`mark`](crate::profile::mark). Their pages
     /// are faulted in.
@@ -90,7 +90,7 @@ impl Site {
 #[repr(align(64))]
 struct Entry {
     allocated: Counted,
-    /// Below 0 if sampling was started again between an allocation and its free.
+    /// Below 0 if sampling was restarted between an allocation and its free.
     live: Counted,
     /// The bytes at a peak, with its number: one word, so that no thread sees one without the other.
     peak: AtomicU64,

@@ -185,8 +185,8 @@ mod unix {
     /// Purges the pages. The range reads as zeroes afterwards.
     ///
     /// # Errors
-    /// The system's. The range then has its old contents, or reads as zeroes. If the system has unmapped it and grants no new memory, it
-    /// is not accessible.
+    /// The system's error. The range then has its old contents, or reads as zeroes. If the system has unmapped it and grants no new memory,
+    /// it is not accessible.
     ///
     /// # Safety
     /// The range is committed, and nobody needs its contents.
@@ -375,7 +375,7 @@ mod without_arena {
         /// Starts a thread that runs `run`, which must not panic, on a stack of this size, or of the default.
         ///
         /// # Errors
-        /// The system's, if it can't create a thread.
+        /// The system's error, if it can't create a thread.
         pub(crate) fn start(run: fn(), stack_bytes: Option<usize>) -> Result<Self, Errno> {
             let builder = Builder::new().name("zk-alloc".into());
             let builder = stack_bytes.into_iter().fold(builder, Builder::stack_size);

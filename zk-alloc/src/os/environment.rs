@@ -8,7 +8,7 @@
 //! the program sets later are not seen.
 //!
 //! Messages go to the file that was standard error when the process started, and to no other. A program may close descriptor 2, or be
-//! started without one. The next file that it opens takes that number, and a message would land in its data. So before each message, this
+//! started without one. The next file that it opens takes that number, and a message would land in that file. So before each message, this
 //! module compares the file with the recorded one.
 //!
 //! A program may lose the right to ask about the host before its first allocation: by a filter of system calls (seccomp), or by a change of
@@ -343,7 +343,7 @@ mod hook {
         kind: libc::mode_t,
     }
 
-    /// The file behind descriptor 2 when the process began; `None` if the descriptor was closed.
+    /// The file behind descriptor 2 when the process started; `None` if the descriptor was closed.
     static AT_START: WrittenOnce<Option<File>> = WrittenOnce::new();
 
     /// Returns the file behind descriptor 2 now.

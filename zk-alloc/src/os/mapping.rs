@@ -52,7 +52,7 @@ impl Drop for Mapping {
 /// Maps `len` bytes of zeroed memory, which are faulted in as they are touched.
 ///
 /// # Errors
-/// The system's, when it refuses.
+/// The system's error, if it refuses.
 pub(crate) fn map_zeroed(len: usize) -> Result<Mapping, Errno> {
     imp::map_accessible(len).map(|start| Mapping { start, len })
 }
@@ -94,7 +94,7 @@ impl<T: AllZero> MappedOnce<T> {
     /// Maps the value, unless that was done before.
     ///
     /// # Errors
-    /// The system's, if it grants no memory.
+    /// The system's error, if it grants no memory.
     pub(crate) fn map(&self) -> Result<(), Errno> {
         if self.get().is_some() {
             return Ok(());
@@ -121,7 +121,7 @@ pub(crate) fn round_up(len: usize, page_bytes: usize) -> Result<usize, Errno> {
 /// Maps at least `len` bytes of zeroed memory, in whole pages, between two inaccessible guard pages, if the platform has such pages.
 ///
 /// # Errors
-/// The system's, when it refuses.
+/// The system's error, if it refuses.
 pub(crate) fn map_guarded(len: usize) -> Result<(Mapping, NonNull<[u8]>), Errno> {
     let page = page_bytes();
     let len = round_up(len, page)?;
@@ -143,7 +143,7 @@ pub(crate) fn map_guarded(len: usize) -> Result<(Mapping, NonNull<[u8]>), Errno>
 /// limit.
 ///
 /// # Errors
-/// The system's, when it refuses.
+/// The system's error, if it refuses.
 pub(crate) fn reserve(len: usize) -> Result<Mapping, Errno> {
     let whole_len = len.checked_add(HUGE_PAGE_BYTES).ok_or(Errno(0))?;
     let whole = imp::map_inaccessible(whole_len)?;
@@ -181,7 +181,7 @@ impl AddressRange {
     /// Finds a range of `len` bytes.
     ///
     /// # Errors
-    /// The system's, or `Errno(0)` if there is no such range.
+    /// The system's error, or `Errno(0)` if there is no such range.
     pub(crate) fn find(len: usize) -> Result<Self, Errno> {
         // Other systems can't map at an address without replacing other mappings.
         if cfg!(not(target_os = "linux")) {
@@ -247,7 +247,7 @@ impl AddressRange {
 #[cfg(unix)]
 pub(crate) unsafe fn lock(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;
-    // SAFETY: the call changes no contents, and the range is the caller's.
+    // SAFETY: the call changes no contents, and the range belongs to the caller.
     imp::keeping_errno(|| unsafe { libc::mlock(at.cast(), len) })
 }
 
@@ -329,7 +329,7 @@ pub(super) fn real_page_bytes() -> usize {
 /// kernel rounds up by itself.
 ///
 /// # Errors
-/// As the kernel's, if `at` is not on a page boundary.
+/// `EINVAL`, as from the kernel, if `at` is not on a page boundary.
 #[inline]
 #[cfg_attr(not(unix), allow(dead_code, reason = "no such calls there"))]
 pub(super) fn covered(at: *const u8, len: usize) -> Result<usize, Errno> {

@@ -47,7 +47,7 @@ fn number(word: &AtomicU64, last: &AtomicU64) -> u64 {
 
 fn word() -> &'static AtomicU64 {
     let known = WORD.load(Ordering::Acquire);
-    // SAFETY: null, or the address of a word that lasts as long as the process.
+    // SAFETY: the pointer is null, or points to a word that lasts as long as the process.
     unsafe { known.as_ref() }.unwrap_or_else(find)
 }
 
@@ -75,7 +75,7 @@ fn find() -> &'static AtomicU64 {
             std::mem::forget(page);
             found
         }
-        // SAFETY: another thread's word, which lasts as long as the process. Our own page is dropped: no other thread has its
+        // SAFETY: `other` is another thread's word, which lasts as long as the process. Our own page is dropped: no other thread has its
         // address.
         Err(other) => unsafe { &*other },
     }

@@ -1,9 +1,9 @@
 //! A few bytes of thread-local memory, accessed without a call.
 //!
 //! In a shared library, `thread_local!` compiles to a call of the dynamic loader (`__tls_get_addr`), and the loader may call `malloc`
-//! there. If that `malloc` first asks for its thread's state, the recursion has no end. The *initial-exec* model adds a constant from
-//! the library's table of addresses to the thread pointer instead. Stable Rust can't select that model, so the assembler declares and
-//! reaches the bytes.
+//! there. If that `malloc` first asks for its thread's state, the recursion never ends. The *initial-exec* model adds a constant from the
+//! library's table of addresses to the thread pointer instead. Stable Rust can't select that model, so the assembler declares and reaches
+//! the bytes.
 //!
 //! The cost comes with `dlopen`: the loader then has to find room for the bytes in the spare thread-local memory of each thread. If
 //! there is none left, it refuses to load the library.

@@ -56,7 +56,7 @@ pub(crate) fn signal_number(text: &str) -> Option<i32> {
 /// signal has a handler or is ignored, or if the system refuses. `run` does only what a signal handler may do.
 pub(crate) fn on_signal(number: i32, run: fn()) -> bool {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: the call changes nothing, and the result is valid for writes.
+    // SAFETY: the call only asks, and its result is valid for writes.
     let is_known = unsafe { libc::sigaction(number, std::ptr::null(), before.as_mut_ptr()) } == 0;
     // SAFETY: all zeroes are a valid value.
     if !is_known || unsafe { before.assume_init() }.sa_sigaction != libc::SIG_DFL {
@@ -91,7 +91,7 @@ extern "C" fn handle(number: c_int) {
 /// Call it before `main`: then `prepare` runs after the functions of other libraries, and `parent` and `child` run before them. glibc has
 /// room for 48 libraries before it allocates. After an object is unloaded, its functions are no longer called.
 ///
-/// Does nothing on systems other than Linux, which have no advice that keeps memory from a child.
+/// Does nothing on systems other than Linux, where no madvise(2) keeps memory from a child.
 #[cfg(not(thread_blocks))]
 pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
     // Miri forks nothing, and has no such function.
@@ -172,7 +172,7 @@ impl OwnThread {
     /// Starts a thread that runs `run`, which must not panic, on a stack of this size, or of the C library's default.
     ///
     /// # Errors
-    /// The system's, if it can't create a thread.
+    /// The system's error, if it can't create a thread.
     pub(crate) fn start(run: fn(), stack_bytes: Option<usize>) -> Result<Self, Errno> {
         // A new thread inherits the mask of its creator.
         let before = Signals::block();
@@ -187,7 +187,7 @@ impl OwnThread {
 
     /// Waits until the thread has ended.
     pub(crate) fn join(self) {
-        // SAFETY: nobody has joined or detached this thread: `self` is its only handle.
+        // SAFETY: `self` is the only handle of this thread, which was neither joined nor detached before.
         unsafe { libc::pthread_join(self.0, null_mut()) };
     }
 }
@@ -263,7 +263,7 @@ pub(crate) fn thread_exit_key(run: unsafe extern "C" fn(*mut c_void)) -> Option<
 
 /// Deletes a key that no thread was armed with.
 pub(crate) fn return_key(key: u32) {
-    // SAFETY: the key is the caller's, and no thread has a value for it.
+    // SAFETY: the key belongs to the caller, and no thread has a value for it.
     unsafe { libc::pthread_key_delete(key as libc::pthread_key_t) };
 }
 
@@ -312,7 +312,7 @@ pub(crate) fn may_be_on_signal_stack() -> bool {
         return true;
     }
     let mut stack = MaybeUninit::<libc::stack_t>::zeroed();
-    // SAFETY: the call changes nothing, and the result is valid for writes.
+    // SAFETY: the call only asks, and its result is valid for writes.
     let is_known = imp::keeping_errno(|| unsafe { libc::sigaltstack(std::ptr::null(), stack.as_mut_ptr()) }).is_ok();
     // SAFETY: all zeroes are a valid value.
     !is_known || unsafe { stack.assume_init() }.ss_flags & libc::SS_ONSTACK != 0

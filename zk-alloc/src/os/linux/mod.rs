@@ -107,7 +107,7 @@ pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
 /// Maps readable, writable, zeroed memory at an address where nothing is mapped.
 ///
 /// # Errors
-/// The system's: `EEXIST` if something is mapped there already. Then nothing has changed.
+/// The system's error: `EEXIST` if something is mapped there already. Then nothing has changed.
 ///
 /// # Safety
 /// The range lies within one [`AddressRange`](super::AddressRange).
@@ -118,10 +118,10 @@ pub(crate) unsafe fn extend(at: *mut u8, len: usize) -> Result<(), Errno> {
 /// Checks that nothing is mapped in a range, and that the process may map it. Maps it for a moment, inaccessible.
 ///
 /// # Errors
-/// The system's: `EEXIST` if something is mapped there.
+/// The system's error: `EEXIST` if something is mapped there.
 pub(super) fn try_place(at: *mut u8, len: usize) -> Result<(), Errno> {
     map_at(at, len, ProtFlags::empty())?;
-    // SAFETY: mapped one line above, and not handed out.
+    // SAFETY: the range was mapped one line above, and not handed out.
     unsafe { unmap(at, len) };
     Ok(())
 }
@@ -135,7 +135,7 @@ fn map_at(at: *mut u8, len: usize, protection: ProtFlags) -> Result<(), Errno> {
         return Ok(());
     }
     // Linux before 4.17 and gVisor treat the address as a hint.
-    // SAFETY: mapped above, and not handed out.
+    // SAFETY: `found` was mapped above, and not handed out.
     let _ = unsafe { munmap(found, len) };
     Err(rustix::io::Errno::EXIST.into())
 }
@@ -185,7 +185,7 @@ advices! {
     /// The range lies within one reservation.
     forbid_huge: LinuxNoHugepage, unless_unknown;
 
-    /// Leaves the range out of a child of `fork`, in which nothing is mapped there.
+    /// Leaves the range out of a child of `fork`, where nothing is mapped in its place.
     ///
     /// # Safety
     /// The range lies within one mapping that belongs to the caller, and no child uses it.
@@ -228,13 +228,13 @@ pub(crate) fn trim_heap() {
 /// Prefaults the range for writing.
 ///
 /// # Errors
-/// The system's, if it has no memory or the memory is broken. Part of the range may be prefaulted then.
+/// The system's error, if it has no memory or the memory is broken. Part of the range may be prefaulted then.
 ///
 /// # Safety
 /// The range is committed, and belongs to the caller alone.
 pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;
-    // SAFETY: the advice changes no contents, and the range is the caller's.
+    // SAFETY: the advice changes no contents, and the range belongs to the caller.
     match unsafe { advise(at, len, Advice::LinuxPopulateWrite) } {
         // Before Linux 5.14, or in a sandbox: touch each page, without changing its contents. Don't do so after other errors: touching a
         // page that the kernel could not prefault (no memory, broken memory) would kill the process.
@@ -266,7 +266,7 @@ const DONTUNMAP: MremapFlags = MremapFlags::from_bits_retain(libc::MREMAP_DONTUN
 /// contents of `from`, with its protection and its advice. `from` stays mapped and reads as zeroes.
 ///
 /// # Errors
-/// The system's:
+/// The system's error:
 /// - `EINVAL` if the kernel does not know the call, or an emulator [loses](keeps_source) the source.
 /// - `EFAULT` before Linux 6.17, if `from` is more than one mapping of the kernel (parts that were advised differently, or moved
 ///   before).
@@ -378,8 +378,8 @@ unsafe fn fill_hole(to: *mut u8, len: usize) -> bool {
 /// its neighbours once it has their advice.
 ///
 /// # Errors
-/// The system's. If the range is still [whole](NotMoved::is_target_whole), it has its old contents or reads as zeroes, and may have lost
-/// its advice. Otherwise nobody may touch it again.
+/// The system's error. If the range is still [whole](NotMoved::is_target_whole), it has its old contents or reads as zeroes, and may have
+/// lost its advice. Otherwise nobody may touch it again.
 ///
 /// # Safety
 /// The range is committed and belongs to the caller alone, and nobody needs its contents.
@@ -406,7 +406,7 @@ pub(crate) unsafe fn count_resident(at: *const u8, len: usize) -> Option<usize> 
 /// Counts resident bytes, as [`count_resident`] does.
 ///
 /// # Errors
-/// The system's: `ENOMEM` if part of the range is not mapped.
+/// The system's error: `ENOMEM` if part of the range is not mapped.
 fn resident_bytes(at: *const u8, len: usize) -> Result<usize, Errno> {
     // Ask about 512 pages at a time (2 MiB, with pages of 4 KiB), because the stack may be small.
     let mut answers = [0u8; 512];
@@ -450,7 +450,7 @@ pub(crate) unsafe fn copy_held(from: *const u8, to: *mut u8, len: usize) -> bool
         for index in 0..pages {
             let at = index * page;
             let bytes = page.min(part - at);
-            // SAFETY: within the caller's ranges. A page without contents reads as zeroes.
+            // SAFETY: the page lies within the caller's ranges. A page without contents reads as zeroes.
             unsafe {
                 if holds(in_source[index]) {
                     copy_nonoverlapping(from.add(at), to.add(at), bytes);
@@ -534,7 +534,7 @@ pub(super) fn rehearse(huge_pages: HostHugePages) {
     ];
     // The kernel refuses advice that it does not know.
     for advice in advices {
-        // SAFETY: a page that nobody uses.
+        // SAFETY: nobody uses this page.
         let _ = unsafe { advise(at, len, advice) };
     }
     // SAFETY: the mapping has two pages, which nobody uses.
@@ -682,7 +682,7 @@ mod tests {
     #[test]
     fn the_hole_of_a_refused_move_is_filled_or_reported() {
         let is_usable = |refused: NotMoved, to: *mut u8| {
-            // SAFETY: the child's own mapping, in which no hole may be left.
+            // SAFETY: the range is the child's own mapping, in which no hole may be left.
             unsafe { to.write_bytes(3, LEN) };
             refused.is_target_whole
         };
