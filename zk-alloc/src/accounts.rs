@@ -27,7 +27,12 @@ static TAKEN_PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 static FORMER_PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The number of windows that began.
 static WINDOWS: AtomicUsize = AtomicUsize::new(0);
-static WARNED_OF_REFUSAL: AtomicBool = AtomicBool::new(false);
+/// Requests for runs that [`requested`] counted, and their bytes.
+static RUN_ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+static RUN_BYTES: AtomicU64 = AtomicU64::new(0);
+static FRESH_BYTES: AtomicU64 = AtomicU64::new(0);
+static SYSTEM_CALLS: AtomicU64 = AtomicU64::new(0);
+static REFUSALS: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the number and the bytes of requests meant for the arena that the backing allocator served, since the start or the last
 /// [`reset_overflow_stats`]. They grow when memory runs short, or when `ZK_ALLOC_MAX_BYTES` is reached.
@@ -105,81 +110,69 @@ pub(crate) fn overflowed(bytes: usize) {
     OVERFLOW_BYTES.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// The counters of one zone.
-#[derive(Debug, Default)]
-pub(crate) struct ZoneCounters {
-    allocations: AtomicU64,
-    bytes: AtomicU64,
-    fresh_bytes: AtomicU64,
-    system_calls: AtomicU64,
-    refusals: AtomicU64,
+/// Counts a run that was handed out for a request of `bytes`, to a thread that can't count it itself.
+pub(crate) fn requested(bytes: usize) {
+    RUN_ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    RUN_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 
-impl ZoneCounters {
-    /// Counts a run that was handed out for a request of `bytes`, to a thread that can't count it itself.
-    pub(crate) fn requested(&self, bytes: usize) {
-        self.allocations.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+/// Counts `more_bytes` that came into use, and `fresh_bytes` that become resident for them. `cached_bytes` returns the bytes of runs in
+/// thread caches, which the peak leaves out. If it is too early to sum them up again, it returns `None`, and the peak is updated later.
+pub(crate) fn grown(more_bytes: usize, fresh_bytes: usize, cached_bytes: impl FnOnce() -> Option<usize>) {
+    if fresh_bytes > 0 {
+        will_fault(fresh_bytes);
     }
-
-    /// Counts `more_bytes` that came into use, and `fresh_bytes` that become resident for them. `cached_bytes` returns the bytes of runs in
-    /// thread caches, which the peak leaves out. If it is too early to sum them up again, it returns `None`, and the peak is updated later.
-    pub(crate) fn grown(&self, more_bytes: usize, fresh_bytes: usize, cached_bytes: impl FnOnce() -> Option<usize>) {
-        if fresh_bytes > 0 {
-            self.will_fault(fresh_bytes);
-        }
-        let used = USED_BYTES.fetch_add(more_bytes, Ordering::Relaxed) + more_bytes;
-        let peaks = [&PEAK_LIVE_BYTES, &SEEN_PEAK_BYTES, &TAKEN_PEAK_BYTES];
-        if peaks.iter().all(|peak| used <= peak.load(Ordering::Relaxed)) {
-            return;
-        }
-        if let Some(cached_bytes) = cached_bytes() {
-            let live = used.saturating_sub(cached_bytes);
-            peaks.iter().for_each(|peak| _ = peak.fetch_max(live, Ordering::Relaxed));
-        }
+    let used = USED_BYTES.fetch_add(more_bytes, Ordering::Relaxed) + more_bytes;
+    let peaks = [&PEAK_LIVE_BYTES, &SEEN_PEAK_BYTES, &TAKEN_PEAK_BYTES];
+    if peaks.iter().all(|peak| used <= peak.load(Ordering::Relaxed)) {
+        return;
     }
-
-    /// Counts bytes that were freed.
-    pub(crate) fn released(&self, bytes: usize) {
-        USED_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+    if let Some(cached_bytes) = cached_bytes() {
+        let live = used.saturating_sub(cached_bytes);
+        peaks.iter().for_each(|peak| _ = peak.fetch_max(live, Ordering::Relaxed));
     }
+}
 
-    /// Counts memory that is not resident, and that its new owner is about to touch.
-    pub(crate) fn will_fault(&self, bytes: usize) {
-        self.fresh_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        reused(bytes);
-        if observe::is_profiled() {
-            observe::fresh(bytes);
-        }
+/// Counts bytes that were freed.
+pub(crate) fn released(bytes: usize) {
+    USED_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+}
+
+/// Counts memory that is not resident, and that its new owner is about to touch.
+pub(crate) fn will_fault(bytes: usize) {
+    FRESH_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
+    reused(bytes);
+    if observe::is_profiled() {
+        observe::fresh(bytes);
     }
+}
 
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
+/// Returns the bytes that [`requested`] counted.
+pub(crate) fn run_bytes() -> u64 {
+    RUN_BYTES.load(Ordering::Relaxed)
+}
 
-    /// Adds the counters of this zone.
-    pub(crate) fn add_to(&self, stats: &mut Stats) {
-        stats.run_allocations += self.allocations.load(Ordering::Relaxed);
-        stats.run_bytes += self.bytes();
-        stats.fresh_bytes += self.fresh_bytes.load(Ordering::Relaxed);
-        stats.system_calls += self.system_calls.load(Ordering::Relaxed);
-        stats.refusals += self.refusals.load(Ordering::Relaxed);
-    }
+/// Adds the counters of runs and of calls into the kernel.
+pub(crate) fn add_to(stats: &mut Stats) {
+    stats.run_allocations += RUN_ALLOCATIONS.load(Ordering::Relaxed);
+    stats.run_bytes += run_bytes();
+    stats.fresh_bytes += FRESH_BYTES.load(Ordering::Relaxed);
+    stats.system_calls += SYSTEM_CALLS.load(Ordering::Relaxed);
+    stats.refusals += REFUSALS.load(Ordering::Relaxed);
+}
 
-    pub(crate) fn system_call(&self) {
-        self.system_calls.fetch_add(1, Ordering::Relaxed);
-    }
+pub(crate) fn system_call() {
+    SYSTEM_CALLS.fetch_add(1, Ordering::Relaxed);
+}
 
-    /// Counts a call that the kernel refused. The process goes on without that call. A line on standard error warns of the first refusal.
-    #[cold]
-    pub(crate) fn refused(&self, Errno(code): Errno, what: &str, bytes: usize) {
-        self.refusals.fetch_add(1, Ordering::Relaxed);
-        if !WARNED_OF_REFUSAL.swap(true, Ordering::Relaxed) {
-            os::warn(format_args!(
-                "the system refused to {what} ({bytes} bytes, errno {code}); continuing without it; \
-                 further refusals are only counted in stats()"
-            ));
-        }
+/// Counts a call that the kernel refused. The process goes on without that call. A line on standard error warns of the first refusal.
+#[cold]
+pub(crate) fn refused(Errno(code): Errno, what: &str, bytes: usize) {
+    if REFUSALS.fetch_add(1, Ordering::Relaxed) == 0 {
+        os::warn(format_args!(
+            "the system refused to {what} ({bytes} bytes, errno {code}); continuing without it; \
+             further refusals are only counted in stats()"
+        ));
     }
 }
 
@@ -427,11 +420,6 @@ pub(crate) fn admit(bytes: usize, limit: Limit) -> bool {
             resident.checked_add(bytes).filter(|&total| total <= max)
         })
         .is_ok()
-}
-
-/// Accounts for `bytes` more, regardless of the limits.
-pub(crate) fn exceed(bytes: usize) {
-    RESIDENT_BYTES.fetch_add(bytes, Ordering::Relaxed);
 }
 
 /// Takes `bytes` off the account, because they are accounted elsewhere.

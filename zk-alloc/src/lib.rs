@@ -31,7 +31,6 @@ mod config;
 mod escape;
 mod frames;
 mod gate;
-mod helpers;
 #[cfg_attr(not(feature = "profile"), allow(dead_code, reason = "the profile needs more than escapes"))]
 mod observe;
 mod os;

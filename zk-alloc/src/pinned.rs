@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::{fmt, io};
 
 use crate::accounts::Limit;
-use crate::arena::{self, Arena, Bitmap, Contents, Populate, Runs, Shortage, Table, Wanted};
+use crate::arena::{self, Arena, Bitmap, Contents, Runs, Shortage, Table, Wanted};
 use crate::config::{self, Settings};
 use crate::os::{self, Errno, HUGE_PAGE_BYTES};
 use crate::sync::AtomicU64;
@@ -291,8 +291,8 @@ impl Pinned {
             is_left_out_of_children,
         };
         // SAFETY: the run was claimed above, and nobody else knows it.
-        let run = unsafe { Populate::of_run(zone, start, bytes) };
-        let registered = run.on_threads(arena.config().threads).map_err(refused).and_then(|()| {
+        let resident = unsafe { zone.prefault_on_threads(start, bytes, arena.config().threads) };
+        let registered = resident.map_err(refused).and_then(|()| {
             register(start.as_ptr(), bytes).map_err(|error| NotPinned::NotRegistered { asked_bytes, error })
         });
         registered.inspect_err(|_| _ = range.return_to_zone(arena)).map(|()| range)

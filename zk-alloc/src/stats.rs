@@ -147,7 +147,7 @@ pub fn stats() -> Stats {
     stats.pressure_purges = arena::purge::pressure_purges();
     stats.huge_pages = Some(arena.config().huge_pages);
     stats.settings = Some(arena.config().settings);
-    arena.region.zones().iter().for_each(|zone| zone.counters().add_to(&mut stats));
+    accounts::add_to(&mut stats);
     stats.arena_allocations = stats.slab_allocations + stats.run_allocations;
     stats.arena_bytes = stats.slab_bytes + stats.run_bytes;
     stats
@@ -356,7 +356,7 @@ pub fn resident_parts() -> ResidentParts {
     let cached_run_bytes = arena::cached_run_bytes();
     let cached_block_bytes = arena::cached_bytes().saturating_sub(cached_run_bytes);
     let live_run_bytes = live_bytes().saturating_sub(live_block_bytes);
-    let slab_bytes = size_classes.slabs.resident_bytes();
+    let slab_bytes = size_classes.slabs.resident_bytes(arena.slab_zone());
     let prefaulted_bytes: usize = zones.iter().map(Zone::prefaulted_bytes).sum();
     let elsewhere = slab_bytes + live_run_bytes + cached_run_bytes + prefaulted_bytes;
     ResidentParts {

@@ -131,7 +131,7 @@ fn withhold_free_runs(arena: &Arena) {
                     zone.release_claimed(at, bytes);
                 } else if let Err(refused) = zone.withhold(at, bytes) {
                     if refused == Errno(libc::ENOMEM) {
-                        zone.counters().refused(refused, "withhold free memory from a child", bytes);
+                        accounts::refused(refused, "withhold free memory from a child", bytes);
                     } else {
                         IS_REFUSED.store(true, Ordering::Relaxed);
                         COUNT.fetch_sub(1, Ordering::Release);

@@ -58,7 +58,7 @@ use crate::arena::pages::lengths::Lengths;
 use crate::arena::pages::memory::Density;
 pub(crate) use crate::arena::pages::memory::Purge;
 pub(crate) use crate::arena::pages::runs::{Runs, Wanted};
-pub(crate) use crate::arena::pages::zone::{Contents, Populate, Shortage, Zone};
+pub(crate) use crate::arena::pages::zone::{Contents, Shortage, Zone};
 use crate::classes::{self, Class};
 use crate::config::{self, Config, Settings};
 use crate::os::{self, AddressRange, Errno};
@@ -278,7 +278,7 @@ impl Arena {
         self.region.zone(self.region.zone_of(at))
     }
 
-    fn slab_zone(&self) -> &Zone {
+    pub(crate) fn slab_zone(&self) -> &Zone {
         self.region.zone(layout::SLABS)
     }
 
@@ -501,10 +501,10 @@ impl Arena {
             unsafe { self.copy(at, to.as_ptr(), old_size) };
         } else {
             old.make_one_mapping(at, len);
-            new.counters().system_call();
+            accounts::system_call();
             // SAFETY: both runs belong to the caller alone, are committed, and are at least `len` bytes long; `to` holds zeroes.
             if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {
-                new.counters().refused(refused.errno, "move pages", len);
+                accounts::refused(refused.errno, "move pages", len);
                 #[cfg(feature = "c-api")]
                 Lengths::take(new, to);
                 if refused.is_target_whole {
@@ -576,8 +576,7 @@ impl Arena {
     /// Returns the bytes requested since the process started.
     pub(crate) fn served_bytes(&self) -> u64 {
         let sums = sums();
-        let by_threads = sums.blocks.bytes + sums.runs.bytes;
-        self.region.zones().iter().fold(by_threads, |sum, zone| sum + zone.counters().bytes())
+        sums.blocks.bytes + sums.runs.bytes + accounts::run_bytes()
     }
 
     /// Frees the runs in thread caches.

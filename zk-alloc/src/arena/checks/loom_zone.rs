@@ -165,11 +165,11 @@ fn a_slab_beside_a_prefaulted_run_is_accounted_once() {
     with_blocks(1, |model| {
         let take_slab = |other: &Model| {
             let bytes = 2 * other.zone.page_bytes();
-            if let Ok((slab, resident)) = other.zone.claim_slab(bytes, Limit::Cap) {
-                let accounted = resident.count_ones() as usize * other.zone.page_bytes();
+            if let Ok(slab) = other.zone.claim_slab(bytes, Limit::Cap) {
+                let accounted = other.zone.slab_pages(slab, bytes).count_ones() as usize * other.zone.page_bytes();
                 assert!(other.accounted_bytes() >= accounted);
                 // SAFETY: claimed above.
-                unsafe { other.zone.release_slab(slab, bytes, resident) };
+                unsafe { other.zone.release_slab(slab, bytes) };
             }
         };
         beside(model, take_slab, || model.pass(1, Contents::Any));

@@ -163,13 +163,16 @@ impl Model {
             .expect("a system that tells")
     }
 
-    /// Checks that all memory is free again, and that after a trim nothing is accounted or in memory.
+    /// Checks that all memory is free again and zeroed on request, and that after a trim nothing is accounted or in memory.
     pub(super) fn assert_all_purged(&self) {
         let all = self.free * self.zone.page_bytes();
-        let at =
-            self.zone.claim(all, 1, Contents::Any, Limit::Cap, || None).expect("a page was lost, or is still owned");
+        let at = self.zone.claim(all, 1, Contents::Zeroed, Limit::Cap, || None);
+        let at = at.expect("a page was lost, or is still owned");
         assert_eq!(at, self.zone.base());
-        // SAFETY: claimed above.
+        // SAFETY: claimed above, and at least initialised by the kernel.
+        let memory = unsafe { std::slice::from_raw_parts(at.as_ptr(), all) };
+        assert!(memory.iter().all(|&byte| byte == 0), "zeroed memory holds something else");
+        // SAFETY: as above.
         unsafe { self.zone.release(at, all) };
         self.zone.trim(&mut Allowance::unlimited(usize::MAX), Purge::Now);
         assert_eq!(self.accounted_bytes(), 0, "the account is wrong");

@@ -6,8 +6,8 @@
 //! A slab keeps its class while any of its blocks has an owner. A thread that owns all blocks may return the slab to its zone. A thread that
 //! finds a slab by a hint knows nothing about the slab until it owns one of its blocks. Only then does it read the class.
 //!
-//! Metadata lies in separate tables, never in the slab. Slabs account for resident memory page by page: a live block keeps only its own
-//! pages, and [`SlabTable::purge`] purges the others.
+//! Metadata lies in separate tables, never in the slab. The zone accounts for a slab's resident memory page by page: a live block keeps only
+//! its own pages, and [`SlabTable::purge`] purges the others.
 #![allow(unsafe_code, reason = "computes addresses of slabs, purges memory")]
 
 use std::ops::Range;
@@ -20,7 +20,9 @@ use crate::arena::pages::layout;
 use crate::arena::pages::memory::Allowance;
 use crate::arena::pages::zone::{Shortage, Zone};
 use crate::classes::{self, Class, MAX_WORDS};
-use crate::os::{self, Errno};
+#[cfg(feature = "c-api")]
+use crate::os;
+use crate::os::Errno;
 use crate::sync::{AtomicU8, AtomicU64, Ordering};
 
 /// The unit of the tables: the smallest slab.
@@ -39,8 +41,6 @@ pub(crate) struct SlabTable {
     units: usize,
     /// The number of a slab's class, in each of its units; 0 where there is no slab.
     classes: Table<AtomicU8>,
-    /// Which pages of a slab are accounted, at the slab's first unit. Each bit stands for [`page_bytes`](Self::page_bytes) bytes.
-    present: Table<AtomicU64>,
     /// Which blocks of a slab are free; all zeroes where there is no slab. The table is ordered by word of the bitmap, then by the slab's
     /// first unit. Most slabs have one word, and these words lie together.
     free: Table<AtomicU64>,
@@ -75,7 +75,6 @@ impl SlabTable {
             base: zone.base().addr().get(),
             units,
             classes: Table::new(units)?,
-            present: Table::new(units)?,
             free: Table::reserve(units * MAX_WORDS)?,
             free_committed: AtomicUsize::new(0),
             hints: HintSets::new(units)?,
@@ -174,7 +173,7 @@ impl SlabTable {
                 self.give(zone, blocks);
                 break;
             }
-            if let Err(shortage) = self.make_present(zone, class, blocks, limit) {
+            if let Err(shortage) = self.account(zone, class, blocks, limit) {
                 self.give(zone, blocks);
                 return if taken > 0 { Ok(taken) } else { Err(shortage) };
             }
@@ -188,23 +187,23 @@ impl SlabTable {
 
     fn take_from_new(&self, zone: &Zone, class: Class, limit: Limit, found: &mut [usize]) -> Result<usize, Shortage> {
         let slab_bytes = class.slab_bytes();
-        let (slab, resident) = zone.claim_slab(slab_bytes, limit)?;
+        let slab = zone.claim_slab(slab_bytes, limit)?;
         let unit = (slab.addr().get() - self.base) / UNIT_BYTES;
         let units = slab_bytes / UNIT_BYTES;
-        let resident = self.slab_pages_of(resident, slab_bytes / zone.page_bytes(), slab_bytes);
         if unit + units > self.units || !self.commit_free(unit + units) {
-            self.return_to_zone(zone, slab, slab_bytes, resident);
+            // SAFETY: claimed above, and not passed on.
+            unsafe { zone.release_slab(slab, slab_bytes) };
             return Err(Shortage::Full);
         }
+        let is_resident = zone.slab_pages(slab, slab_bytes) != 0;
         self.slabs.fetch_add(1, atomic::Ordering::Relaxed);
         self.in_use_bytes.fetch_add(slab_bytes, atomic::Ordering::Relaxed);
-        self.present.all()[unit].store(resident, Ordering::Relaxed);
         self.set_class(unit..unit + units, class.number());
         // This thread owns all blocks. It frees the blocks that it does not want, and other threads may take these at once.
         let wanted = lowest(class.full_word(0), found.len());
         let blocks = Blocks { unit, word: 0, mask: wanted };
-        let made_present = self.make_present(zone, class, blocks, limit);
-        let ours = if made_present.is_ok() { wanted } else { 0 };
+        let accounted = self.account(zone, class, blocks, limit);
+        let ours = if accounted.is_ok() { wanted } else { 0 };
         let taken = self.list(class, Blocks { mask: ours, ..blocks }, found);
         // Word 0 comes last: only then may all blocks be free, so that the slab returns to its zone.
         for word in (0..class.words()).rev() {
@@ -213,10 +212,10 @@ impl SlabTable {
                 self.set_free_or_retire(zone, Blocks { unit, word, mask });
             }
         }
-        if resident != 0 {
+        if is_resident {
             self.hints.set(UNPURGED).set(unit);
         }
-        made_present.map(|()| taken)
+        accounted.map(|()| taken)
     }
 
     /// Writes the addresses of the blocks to `found`, and returns how many.
@@ -244,7 +243,7 @@ impl SlabTable {
         }
         let bytes = count * class.block_bytes();
         self.taken_bytes.fetch_sub(bytes, atomic::Ordering::Relaxed);
-        zone.counters().released(bytes);
+        accounts::released(bytes);
         last.into_iter().for_each(|blocks| self.give(zone, blocks));
     }
 
@@ -347,10 +346,8 @@ impl SlabTable {
         self.hints.set(class.number() as usize).clear(unit);
         self.slabs.fetch_sub(1, atomic::Ordering::Relaxed);
         self.in_use_bytes.fetch_sub(slab_bytes, atomic::Ordering::Relaxed);
-        let present = self.present.all()[unit].load(Ordering::Relaxed);
-        // SAFETY: `unit` lies in the zone.
-        let slab = unsafe { zone.base().add(unit * UNIT_BYTES) };
-        self.return_to_zone(zone, slab, slab_bytes, present);
+        // SAFETY: a slab of the zone. This thread owns all of its blocks, so nobody else uses them.
+        unsafe { zone.release_slab(slab_at(zone, unit), slab_bytes) };
     }
 
     /// Makes the bitmaps of units below `until` usable. Returns `false` if the kernel refuses.
@@ -370,122 +367,25 @@ impl SlabTable {
 
     // The pages of slabs: which are resident, and how pages without a block in use are purged.
 
-    fn return_to_zone(&self, zone: &Zone, slab: NonNull<u8>, slab_bytes: usize, present: u64) {
-        let zone_page_bytes = zone.page_bytes();
-        let zone_pages = slab_bytes / zone_page_bytes;
-        let pages = self.pages(slab_bytes) / zone_pages;
-        let mut resident = 0;
-        for zone_page in 0..zone_pages {
-            let there = present >> (zone_page * pages) & low_bits(pages);
-            let missing_bytes = (pages - there.count_ones() as usize) * self.page_bytes(slab_bytes);
-            // The zone accounts in units of its own pages. A zone page that is partly resident counts as resident, and its missing part is
-            // accounted too.
-            if there != 0 && accounts::admit(missing_bytes, Limit::Cap) {
-                resident |= 1 << zone_page;
-            } else if there != 0 {
-                let at = slab.as_ptr().wrapping_add(zone_page * zone_page_bytes);
-                zone.forbid_huge_at(at, zone_page_bytes);
-                // SAFETY: a page of the zone, in the caller's slab. Nobody uses it.
-                let gone = unsafe { self.discard(zone, at, there, slab_bytes) };
-                if gone == there {
-                    self.returned(gone, slab_bytes);
-                } else {
-                    // The kernel refused to purge, as it does for locked pages. They are still resident, so the page is accounted, even
-                    // beyond the limits.
-                    accounts::exceed(missing_bytes);
-                    resident |= 1 << zone_page;
-                }
-            }
-        }
-        // SAFETY: a slab of the zone. This thread owns all of its blocks, so nobody else uses them.
-        unsafe { zone.release_slab(slab, slab_bytes, resident) };
-    }
-
     /// Returns the accounted bytes of the slabs in use.
-    pub(crate) fn resident_bytes(&self) -> usize {
+    pub(crate) fn resident_bytes(&self, zone: &Zone) -> usize {
         let units = 0..self.free_committed.load(atomic::Ordering::Acquire);
-        let bytes = |unit: usize| {
+        let pages = |unit: usize| {
             let class = self.class(unit).filter(|&class| begins_slab(unit, class))?;
-            let pages = self.present.all()[unit].load(Ordering::Relaxed).count_ones() as usize;
-            Some(pages * self.page_bytes(class.slab_bytes()))
+            Some(zone.slab_pages(slab_at(zone, unit), class.slab_bytes()).count_ones() as usize)
         };
-        units.filter_map(bytes).sum()
-    }
-
-    /// Returns the unit in which a slab's memory is accounted, in bytes: a page, or a 64th of the slab if that is more, so that its bits
-    /// fit in a word.
-    fn page_bytes(&self, slab_bytes: usize) -> usize {
-        os::page_bytes().max(slab_bytes / WORD_BITS)
-    }
-
-    fn pages(&self, slab_bytes: usize) -> usize {
-        slab_bytes / self.page_bytes(slab_bytes)
-    }
-
-    /// Returns the slab's pages that lie in the zone pages that `bits` names, as bits. The slab has `zone_pages` zone pages.
-    fn slab_pages_of(&self, bits: u64, zone_pages: usize, slab_bytes: usize) -> u64 {
-        let each = self.pages(slab_bytes) / zone_pages;
-        let pages = each_bit(bits).map(|zone_page| low_bits(each) << (zone_page * each));
-        pages.fold(0, |all, pages| all | pages)
-    }
-
-    /// Returns the pages that a block touches, as bits.
-    fn pages_of(&self, class: Class, block: usize) -> u64 {
-        let page = self.page_bytes(class.slab_bytes());
-        let (first, last) = (block * class.block_bytes() / page, ((block + 1) * class.block_bytes() - 1) / page);
-        low_bits(last + 1) & !low_bits(first)
+        units.filter_map(pages).sum::<usize>() * zone.page_bytes()
     }
 
     /// Accounts for the pages of blocks that the caller owns.
-    fn make_present(&self, zone: &Zone, class: Class, blocks: Blocks, limit: Limit) -> Result<(), Shortage> {
-        let present = &self.present.all()[blocks.unit];
-        let before = present.load(Ordering::Relaxed);
-        if before == low_bits(self.pages(class.slab_bytes())) {
+    fn account(&self, zone: &Zone, class: Class, blocks: Blocks, limit: Limit) -> Result<(), Shortage> {
+        let slab = slab_at(zone, blocks.unit);
+        // Most slabs are fully resident.
+        if zone.slab_pages(slab, class.slab_bytes()).count_ones() as usize * zone.page_bytes() == class.slab_bytes() {
             return Ok(());
         }
-        let touched = each_bit(blocks.mask).map(|bit| self.pages_of(class, blocks.word * WORD_BITS + bit));
-        let missing = touched.fold(0, |all, pages| all | pages) & !before;
-        if missing == 0 {
-            return Ok(());
-        }
-        let missing_bytes = missing.count_ones() as usize * self.page_bytes(class.slab_bytes());
-        if !accounts::admit(missing_bytes, limit) {
-            return Err(Shortage::OverBudget);
-        }
-        // Since `before` was read, another thread may have accounted for a page that its block shares with one of these.
-        let twice = present.fetch_or(missing, Ordering::Relaxed) & missing;
-        let twice_bytes = twice.count_ones() as usize * self.page_bytes(class.slab_bytes());
-        accounts::unaccount(twice_bytes);
-        zone.count(0, missing_bytes - twice_bytes);
-        Ok(())
-    }
-
-    /// Purges pages of a slab, and returns those that the kernel purged, as bits.
-    ///
-    /// # Safety
-    /// Nobody needs the contents of the slab's `pages`.
-    unsafe fn discard(&self, zone: &Zone, slab: *mut u8, pages: u64, slab_bytes: usize) -> u64 {
-        let page = self.page_bytes(slab_bytes);
-        let mut gone = 0;
-        let mut left = pages;
-        while left != 0 {
-            let first = left.trailing_zeros() as usize;
-            let len = (left >> first).trailing_ones() as usize;
-            zone.counters().system_call();
-            // SAFETY: upheld by the caller.
-            if unsafe { os::discard(slab.wrapping_add(first * page), len * page) }.is_ok() {
-                gone |= low_bits(first + len) & !low_bits(first);
-            }
-            left &= !low_bits(first + len);
-        }
-        gone
-    }
-
-    /// Stops accounting for purged pages. Returns their bytes.
-    fn returned(&self, pages: u64, slab_bytes: usize) -> usize {
-        let bytes = pages.count_ones() as usize * self.page_bytes(slab_bytes);
-        accounts::returned(bytes);
-        bytes
+        let touched = each_bit(blocks.mask).map(|bit| pages_of(zone, class, blocks.word * WORD_BITS + bit));
+        zone.account_slab(slab, touched.fold(0, |all, pages| all | pages), limit)
     }
 
     /// Purges the free pages of slabs until the allowance is spent, or no slab has any left. Returns how many bytes it purged.
@@ -518,9 +418,10 @@ impl SlabTable {
         let Some(class) = self.class(unit).filter(|&class| begins_slab(unit, class)) else { return 0 };
         let free_blocks = |word| self.free_word(unit, word).load(Ordering::Relaxed).count_ones() as usize;
         let free_bytes = (0..class.words()).map(free_blocks).sum::<usize>() * class.block_bytes();
-        let is_resident = self.present.all()[unit].load(Ordering::Relaxed) != 0;
+        let slab = slab_at(zone, unit);
         // Half a page: the last page of a slab may hold less than a page of blocks.
-        let min_bytes = self.page_bytes(class.slab_bytes()) / 2;
+        let min_bytes = zone.page_bytes() / 2;
+        let is_resident = zone.slab_pages(slab, class.slab_bytes()) != 0;
         if !is_resident || (class.block_bytes() < min_bytes && free_bytes < min_bytes) {
             return 0;
         }
@@ -533,18 +434,9 @@ impl SlabTable {
         if free.iter().any(|&free| free != 0) && self.class(unit) == Some(class) {
             let in_use = (0..class.words())
                 .flat_map(|word| each_bit(class.full_word(word) & !free[word]).map(move |bit| word * WORD_BITS + bit));
-            let needed = in_use.fold(0, |needed, block| needed | self.pages_of(class, block));
-            let slab = zone.base().as_ptr().wrapping_add(unit * UNIT_BYTES);
-            let present = &self.present.all()[unit];
-            let idle = present.load(Ordering::Relaxed) & low_bits(self.pages(class.slab_bytes())) & !needed;
-            if idle != 0 {
-                zone.forbid_huge_at(slab, class.slab_bytes());
-            }
-            // SAFETY: every block in these pages is free and ours.
-            let dropped = unsafe { self.discard(zone, slab, idle, class.slab_bytes()) };
-            // Each owner of a free block may purge the pages after the last block, so another thread may have done so already.
-            let dropped = present.fetch_and(!dropped, Ordering::Relaxed) & dropped;
-            gone = self.returned(dropped, class.slab_bytes());
+            let needed = in_use.fold(0, |needed, block| needed | pages_of(zone, class, block));
+            // SAFETY: every block in these pages is free and ours. Each owner of a free block may purge the pages after the last block.
+            gone = unsafe { zone.purge_slab(slab, zone.slab_pages(slab, class.slab_bytes()) & !needed) };
         }
         // Also done if the slab has another class, whose blocks were taken by mistake.
         for (word, &mask) in free[..class.words()].iter().enumerate().filter(|&(_, &mask)| mask != 0) {
@@ -586,6 +478,19 @@ fn lowest(bits: u64, n: usize) -> u64 {
         left &= left.wrapping_sub(1);
     }
     bits & !left
+}
+
+/// Returns the address of the slab that begins at a unit.
+fn slab_at(zone: &Zone, unit: usize) -> NonNull<u8> {
+    // SAFETY: the unit lies in the zone, whose slabs the table describes.
+    unsafe { zone.base().add(unit * UNIT_BYTES) }
+}
+
+/// Returns the pages that a block touches, as bits.
+fn pages_of(zone: &Zone, class: Class, block: usize) -> u64 {
+    let page = zone.page_bytes();
+    let (first, last) = (block * class.block_bytes() / page, ((block + 1) * class.block_bytes() - 1) / page);
+    low_bits(last + 1) & !low_bits(first)
 }
 
 /// Whether a slab of this class may begin at a unit.

@@ -100,6 +100,11 @@ impl<'a> Bitmap<'a> {
         word.is_some_and(|word| word.load(Ordering::Relaxed) >> (index % WORD_BITS) & 1 == 1)
     }
 
+    /// Returns the bits of `[start, start + n)`, which lie in one word.
+    pub(crate) fn bits(self, start: usize, n: usize) -> u64 {
+        self.words[start / WORD_BITS].load(Ordering::Relaxed) >> (start % WORD_BITS) & low_bits(n)
+    }
+
     /// Counts the set bits in `[start, start + n)`.
     pub(crate) fn count(self, start: usize, n: usize) -> usize {
         masks(start, n)
@@ -236,6 +241,17 @@ pub(crate) fn each_bit(word: u64) -> impl Iterator<Item = usize> {
         let bit = (left != 0).then(|| left.trailing_zeros() as usize);
         left &= left.wrapping_sub(1);
         bit
+    })
+}
+
+/// Returns the runs of set bits in a word, as `(start, length)`, in ascending order.
+pub(crate) fn each_run(word: u64) -> impl Iterator<Item = (usize, usize)> {
+    let mut left = word;
+    std::iter::from_fn(move || {
+        let first = (left != 0).then(|| left.trailing_zeros() as usize)?;
+        let len = (left >> first).trailing_ones() as usize;
+        left &= !low_bits(first + len);
+        Some((first, len))
     })
 }
 

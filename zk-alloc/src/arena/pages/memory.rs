@@ -5,7 +5,8 @@
 //! and dirty.
 //!
 //! Only the owner of a page changes these two bits of it, so they are exact. The thread that set a page's bit in the zone's bitmap of used
-//! pages owns the page.
+//! pages owns the page. A page of a slab has an owner for each block in it: each of them may set the bits, and a thread that owns all of these
+//! blocks may clear them.
 //!
 //! # Which blocks are mapped
 //! A block is an aligned range that one huge page can back. It is *ready* once it was mapped for the zone, and stays ready. The arena hands
@@ -25,8 +26,8 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{self, AtomicU16, AtomicUsize};
 
-use crate::accounts::{self, Limit, ZoneCounters};
-use crate::arena::pages::bitmap::Bitmap;
+use crate::accounts::{self, Limit};
+use crate::arena::pages::bitmap::{Bitmap, WORD_BITS, each_run};
 use crate::arena::pages::layout::{HugeAdvice, ZoneSpec};
 use crate::os::{self, Errno, HUGE_PAGE_BYTES, NotMoved, OCCUPIED};
 use crate::sync::{AtomicU64, Ordering};
@@ -83,40 +84,44 @@ impl Allowance {
 /// A system call on a range of memory.
 type Call = unsafe fn(*mut u8, usize) -> Result<(), Errno>;
 
-/// Which pages are resident, and which are dirty.
+/// Which pages are resident, which are dirty, and where the kernel may make huge pages.
 pub(crate) struct Residency {
     base: NonNull<u8>,
-    /// The binary logarithm of a page's bytes.
-    page_shift: u32,
+    spec: ZoneSpec,
     pub(crate) resident: Bitmap<'static>,
     dirty: Bitmap<'static>,
-    lazy_zero_bytes: usize,
+    /// A bit for each block, set while a huge page is forbidden there.
+    forbidden: Bitmap<'static>,
+    forbidden_blocks: AtomicUsize,
     /// How densely zeroed memory has been used so far.
     zeroed: Density,
-    pub(crate) counters: ZoneCounters,
 }
 
 impl Residency {
-    /// Creates the state of a zone without resident pages.
-    pub(crate) fn new(base: NonNull<u8>, spec: &ZoneSpec, resident: Bitmap<'static>, dirty: Bitmap<'static>) -> Self {
-        Self {
-            base,
-            page_shift: spec.page_bytes.trailing_zeros(),
-            resident,
-            dirty,
-            lazy_zero_bytes: spec.lazy_zero_bytes,
-            zeroed: Density::new(),
-            counters: ZoneCounters::default(),
-        }
+    /// Creates the state of a zone without resident pages. The bitmaps are clear; `forbidden` has a bit for each block.
+    pub(crate) fn new(
+        base: NonNull<u8>,
+        spec: ZoneSpec,
+        resident: Bitmap<'static>,
+        dirty: Bitmap<'static>,
+        forbidden: Bitmap<'static>,
+    ) -> Self {
+        let (forbidden_blocks, zeroed) = (AtomicUsize::new(0), Density::new());
+        Self { base, spec, resident, dirty, forbidden, forbidden_blocks, zeroed }
+    }
+
+    /// Returns the binary logarithm of a page's bytes.
+    fn page_shift(&self) -> u32 {
+        self.spec.page_bytes.trailing_zeros()
     }
 
     pub(crate) fn bytes(&self, pages: usize) -> usize {
-        pages << self.page_shift
+        pages << self.page_shift()
     }
 
     pub(crate) fn pages(&self, bytes: usize) -> usize {
         // Not rounded up before the shift, because the sum would overflow for the largest sizes.
-        (bytes >> self.page_shift) + usize::from(bytes & ((1 << self.page_shift) - 1) != 0)
+        (bytes >> self.page_shift()) + usize::from(bytes & (self.spec.page_bytes - 1) != 0)
     }
 
     pub(crate) fn address(&self, page: usize) -> NonNull<u8> {
@@ -138,7 +143,7 @@ impl Residency {
     /// Returns how many bytes of these pages are in memory, or `None` if the kernel does not say. This may be less than the accounted
     /// bytes, because accounted memory may never have been touched.
     pub(crate) fn bytes_in_memory(&self, start: usize, len: usize) -> Option<usize> {
-        self.counters.system_call();
+        accounts::system_call();
         // SAFETY: only queries pages of the zone, and changes nothing.
         unsafe { os::count_resident(self.address(start).as_ptr(), self.bytes(len)) }
     }
@@ -161,6 +166,11 @@ impl Residency {
         self.dirty.set(start, len);
     }
 
+    /// Marks the resident ones of the caller's pages as dirty.
+    pub(crate) fn mark_resident_dirty(&self, start: usize, len: usize) {
+        self.resident.set_runs(start, len).for_each(|(start, len)| self.mark_dirty(start, len));
+    }
+
     /// Records that the memory of the caller's pages was moved elsewhere.
     pub(crate) fn moved_away(&self, start: usize, len: usize) {
         accounts::unaccount(self.forget(start, len));
@@ -172,21 +182,28 @@ impl Residency {
         self.bytes(self.resident.clear(start, len))
     }
 
-    /// Returns which of the caller's pages are resident, as a bit mask (lowest page first). From now on, the caller accounts for these
-    /// pages.
-    pub(crate) fn hand_over(&self, start: usize, len: usize) -> u64 {
-        let resident = |&index: &usize| self.resident.has(start + index);
-        let bits = (0..len).filter(resident).fold(0, |bits, index| bits | 1 << index);
-        self.forget(start, len);
-        bits
+    /// Returns which pages of a slab are resident, as a bit mask (lowest page first). A slab's pages lie in one word of the bitmap.
+    pub(crate) fn slab_pages(&self, start: usize, len: usize) -> u64 {
+        self.resident.bits(start, len)
     }
 
-    /// Undoes [`hand_over`](Self::hand_over): these pages are resident, accounted by the caller, and dirty.
-    pub(crate) fn take_back(&self, start: usize, bits: u64) {
-        for index in (0..u64::BITS as usize).filter(|&index| bits >> index & 1 == 1) {
-            self.resident.set(start + index, 1);
-            self.dirty.set(start + index, 1);
+    /// Like [`account`](Self::account), for `pages` (bits) of the slab at page `start`. The caller owns a block in each of them. Also marks
+    /// them dirty.
+    pub(crate) fn account_slab(&self, start: usize, pages: u64, limit: Limit) -> Option<usize> {
+        let missing = pages & !self.slab_pages(start, WORD_BITS - start % WORD_BITS);
+        let missing_bytes = self.bytes(missing.count_ones() as usize);
+        if missing == 0 || !accounts::admit(missing_bytes, limit) {
+            return (missing == 0).then_some(0);
         }
+        let mut fresh = 0;
+        for (first, len) in each_run(missing) {
+            fresh += self.resident.set(start + first, len);
+            self.dirty.set(start + first, len);
+        }
+        // Since the bits were read, another thread may have accounted for a page that its block shares with one of these.
+        let fresh_bytes = self.bytes(fresh);
+        accounts::unaccount(missing_bytes - fresh_bytes);
+        Some(fresh_bytes)
     }
 
     /// Has the kernel prefault those of `pages` that are not in memory. Contents stay as they are, so any thread may own the pages.
@@ -204,10 +221,10 @@ impl Residency {
     /// Same as for `call`, with these pages.
     pub(crate) unsafe fn call(&self, pages: Range<usize>, what: &str, call: Call) -> Result<(), Errno> {
         let (at, bytes) = (self.address(pages.start), self.bytes(pages.len()));
-        self.counters.system_call();
+        accounts::system_call();
         // SAFETY: upheld by the caller.
         let result = unsafe { call(at.as_ptr(), bytes) };
-        result.inspect_err(|&refused| self.counters.refused(refused, what, bytes))
+        result.inspect_err(|&refused| accounts::refused(refused, what, bytes))
     }
 
     /// Purges pages. Returns the bytes purged, or 0 if the kernel refuses.
@@ -235,13 +252,13 @@ impl Residency {
     /// Same as for [`purge`](Self::purge).
     pub(crate) unsafe fn renew(&self, start: usize, len: usize) -> Result<(), NotMoved> {
         let bytes = self.bytes(len);
-        self.counters.system_call();
+        accounts::system_call();
         // SAFETY: upheld by the caller.
         let renewed = unsafe { os::renew(self.address(start).as_ptr(), bytes) };
         if renewed.is_ok() || renewed.is_err_and(|refused| !refused.is_target_whole) {
             accounts::returned(self.forget(start, len));
         }
-        renewed.inspect_err(|refused| self.counters.refused(refused.errno, "map fresh memory", bytes))
+        renewed.inspect_err(|refused| accounts::refused(refused.errno, "map fresh memory", bytes))
     }
 
     /// Like [`purge`](Self::purge), but leaves the pages accounted. Returns `false` if the kernel refuses.
@@ -265,7 +282,7 @@ impl Residency {
             let dirty_bytes = self.bytes(len).min(end_bytes - at);
             // SAFETY: pages that the caller owns; they are dirty, so they are committed, and nobody needs their contents.
             if self.is_zeroed_by_a_purge(run, len) && unsafe { self.advise_gone(run, len, Purge::Now) } {
-                self.counters.will_fault(dirty_bytes);
+                accounts::will_fault(dirty_bytes);
                 continue;
             }
             // SAFETY: as above.
@@ -282,92 +299,78 @@ impl Residency {
             let in_memory = self.bytes_in_memory(start, len);
             in_memory.is_some_and(|in_memory| in_memory < bytes / tuning::sparse_part())
         };
-        bytes >= self.lazy_zero_bytes
+        bytes >= self.spec.lazy_zero_bytes
             || bytes >= tuning::sparse_min_bytes() && self.zeroed.is_sparse(bytes, tuning::max_trust(), is_sparse)
     }
-}
 
-/// Where a zone has huge pages, and where the kernel may make more.
-///
-/// Where the arena asks for huge pages, khugepaged also creates them by itself. By default, it collapses each block of which any page is in
-/// memory. Then purged memory of the block is in memory again, although the arena does not account for it. Minutes later, the process is as
-/// large as before the purge.
-///
-/// So the arena forbids a huge page in a block before it purges a part of the block. It allows a huge page there again when the zone accounts
-/// for the whole block, as runs or as free memory. Pages of slabs do not count, because the zone does not account for them.
-pub(crate) struct HugePages {
-    advice: HugeAdvice,
-    /// The bytes at the zone's start that stay in small pages.
-    small_pages_bytes: usize,
-    /// A bit for each block, set while a huge page is forbidden there.
-    forbidden: Bitmap<'static>,
-    forbidden_blocks: AtomicUsize,
-}
-
-impl HugePages {
-    pub(crate) fn new(spec: &ZoneSpec, forbidden: Bitmap<'static>) -> Self {
-        let (advice, small_pages_bytes) = (spec.huge, spec.small_pages_bytes);
-        Self { advice, small_pages_bytes, forbidden, forbidden_blocks: AtomicUsize::new(0) }
-    }
+    // Where the zone has huge pages, and where the kernel may make more.
+    //
+    // Where the arena asks for huge pages, khugepaged also creates them by itself. By default, it collapses each block of which any page is in
+    // memory. Then purged memory of the block is in memory again, although the arena does not account for it. Minutes later, the process is as
+    // large as before the purge.
+    //
+    // So the arena forbids a huge page in a block before it purges a part of the block. It allows a huge page there again when the whole block
+    // is accounted as resident.
 
     /// Whether the arena asks for huge pages `at_bytes` into the zone.
-    pub(crate) fn are_asked(&self, at_bytes: usize) -> bool {
-        self.advice == HugeAdvice::Ask && at_bytes >= self.small_pages_bytes
+    pub(crate) fn asks_for_huge(&self, at_bytes: usize) -> bool {
+        self.spec.huge == HugeAdvice::Ask && at_bytes >= self.spec.small_pages_bytes
     }
 
     /// Advises the kernel on pages that were just committed.
-    pub(crate) fn advise(&self, residency: &Residency, committed: Range<usize>) {
-        match self.advice {
+    pub(crate) fn advise_committed(&self, committed: Range<usize>) {
+        match self.spec.huge {
             HugeAdvice::Ask => {
-                let border = residency.pages(self.small_pages_bytes).clamp(committed.start, committed.end);
+                let border = self.pages(self.spec.small_pages_bytes).clamp(committed.start, committed.end);
                 // A host may create huge pages without being asked, and the arena would not account for them.
-                advise(residency, committed.start..border, os::forbid_huge);
-                advise(residency, border..committed.end, os::advise_huge);
+                self.advise(committed.start..border, os::forbid_huge);
+                self.advise(border..committed.end, os::advise_huge);
             }
-            HugeAdvice::Forbid => _ = advise(residency, committed, os::forbid_huge),
+            HugeAdvice::Forbid => _ = self.advise(committed, os::forbid_huge),
             HugeAdvice::Leave => {}
         }
     }
 
     /// Advises the kernel on the caller's pages once more, because their mapping is new.
-    pub(crate) fn advise_again(&self, residency: &Residency, pages: Range<usize>) {
-        self.advise(residency, pages.clone());
-        if self.is_any_forbidden() {
-            let block = residency.pages(HUGE_PAGE_BYTES);
-            let (first, end) = (pages.start / block, pages.end.div_ceil(block));
-            for (index, len) in self.forbidden.set_runs(first, end - first) {
-                let forbidden = pages.start.max(index * block)..pages.end.min((index + len) * block);
-                advise(residency, forbidden, os::forbid_huge);
-            }
+    pub(crate) fn advise_again(&self, pages: Range<usize>) {
+        self.advise_committed(pages.clone());
+        let block = self.pages(HUGE_PAGE_BYTES);
+        for (index, len) in self.forbidden_around(&pages) {
+            self.advise(pages.start.max(index * block)..pages.end.min((index + len) * block), os::forbid_huge);
         }
     }
 
     /// Whether a huge page is forbidden in the block around a page.
-    pub(crate) fn is_forbidden(&self, residency: &Residency, page: usize) -> bool {
-        self.is_any_forbidden() && self.forbidden.has(page / residency.pages(HUGE_PAGE_BYTES))
+    pub(crate) fn is_forbidden(&self, page: usize) -> bool {
+        self.forbidden.has(page / self.pages(HUGE_PAGE_BYTES))
     }
 
-    fn is_any_forbidden(&self) -> bool {
-        self.forbidden_blocks.load(Ordering::Relaxed) > 0
+    /// Returns the runs of forbidden blocks that `pages` touches, as `(start, length)`.
+    #[inline]
+    fn forbidden_around(&self, pages: &Range<usize>) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let block = self.pages(HUGE_PAGE_BYTES);
+        let (first, end) = (pages.start / block, pages.end.div_ceil(block));
+        let is_any = self.forbidden_blocks.load(Ordering::Relaxed) > 0;
+        self.forbidden.set_runs(first, if is_any { end - first } else { 0 })
     }
 
     /// Forbids huge pages in the blocks that `pages` only partly covers. The caller owns these pages, and is about to purge them.
-    pub(crate) fn forbid_around(&self, residency: &Residency, pages: Range<usize>) {
-        if self.advice != HugeAdvice::Ask {
+    pub(crate) fn forbid_around(&self, pages: Range<usize>) {
+        if self.spec.huge != HugeAdvice::Ask {
             return;
         }
-        let block = residency.pages(HUGE_PAGE_BYTES);
+        let block = self.pages(HUGE_PAGE_BYTES);
         let (first, last) = (pages.start / block, (pages.end - 1) / block);
         let is_filled = |index: usize| pages.start <= index * block && (index + 1) * block <= pages.end;
         let ends = [Some(first), Some(last).filter(|&last| last != first)];
         for index in ends.into_iter().flatten().filter(|&index| !is_filled(index)) {
-            let is_needed = self.are_asked(residency.bytes(index * block)) && !self.forbidden.has(index);
+            let is_needed = self.asks_for_huge(self.bytes(index * block)) && !self.forbidden.has(index);
             if is_needed && self.forbidden_blocks.load(Ordering::Relaxed) < tuning::max_forbidden() {
                 let all = index * block..(index + 1) * block;
                 // The bit is set after the call. `allow` skips a block whose bit is clear, so it does not allow this one at the same time.
                 // The counter grows before the bit is set. So the counter of a child that is forked in between is one too high, and never
                 // drops below zero.
-                if advise(residency, all, os::forbid_huge) {
+                if self.advise(all, os::forbid_huge) {
                     self.forbidden_blocks.fetch_add(1, Ordering::Relaxed);
                     self.forbidden_blocks.fetch_sub(1 - self.forbidden.set(index, 1), Ordering::Relaxed);
                 }
@@ -376,29 +379,25 @@ impl HugePages {
     }
 
     /// Allows a huge page again in each block around these pages, if the zone accounts for the whole block.
-    pub(crate) fn allow(&self, residency: &Residency, pages: Range<usize>) {
-        if !self.is_any_forbidden() {
-            return;
-        }
-        let block = residency.pages(HUGE_PAGE_BYTES);
-        let (first, end) = (pages.start / block, pages.end.div_ceil(block));
-        for (index, len) in self.forbidden.set_runs(first, end - first) {
-            if residency.resident(index * block, len * block) == len * block {
-                self.allow_accounted(residency, index, len);
+    pub(crate) fn allow(&self, pages: Range<usize>) {
+        let block = self.pages(HUGE_PAGE_BYTES);
+        for (index, len) in self.forbidden_around(&pages) {
+            if self.resident(index * block, len * block) == len * block {
+                self.allow_accounted(index, len);
             } else {
                 (index..index + len)
-                    .filter(|&index| residency.resident(index * block, block) == block)
-                    .for_each(|index| self.allow_accounted(residency, index, 1));
+                    .filter(|&index| self.resident(index * block, block) == block)
+                    .for_each(|index| self.allow_accounted(index, 1));
             }
         }
     }
 
     /// Allows huge pages again (`MADV_HUGEPAGE`) in blocks whose pages are all accounted as resident.
-    fn allow_accounted(&self, residency: &Residency, index: usize, len: usize) {
-        let block = residency.pages(HUGE_PAGE_BYTES);
+    fn allow_accounted(&self, index: usize, len: usize) {
+        let block = self.pages(HUGE_PAGE_BYTES);
         // The bit is cleared after the call. A thread that wants to forbid the block in between finds the bit set, and does nothing, so the
         // block may become huge this once.
-        if advise(residency, index * block..(index + len) * block, os::advise_huge) {
+        if self.advise(index * block..(index + len) * block, os::advise_huge) {
             self.forbidden_blocks.fetch_sub(self.forbidden.clear(index, len), Ordering::Relaxed);
         }
     }
@@ -406,21 +405,19 @@ impl HugePages {
     /// Gives the same advice to a whole run whose pages will move, so that the kernel merges its mappings. This applies to the part of the
     /// run in which the arena asks for huge pages. Before Linux 6.17, the kernel moves only one mapping at a time. Later kernels move
     /// several, but a forbidden part would stay forbidden at its new place.
-    pub(crate) fn make_one_mapping(&self, residency: &Residency, pages: Range<usize>) {
-        let block = residency.pages(HUGE_PAGE_BYTES);
-        let (first, end) = (pages.start / block, pages.end.div_ceil(block));
-        if self.is_any_forbidden() && self.forbidden.count(first, end - first) > 0 {
-            let border = residency.pages(self.small_pages_bytes);
+    pub(crate) fn make_one_mapping(&self, pages: Range<usize>) {
+        if self.forbidden_around(&pages).next().is_some() {
+            let border = self.pages(self.spec.small_pages_bytes);
             // Huge pages are now forbidden only in blocks that the run partly covers, and a part of a block can't become huge.
-            advise(residency, border.max(pages.start)..pages.end, os::advise_huge);
+            self.advise(border.max(pages.start)..pages.end, os::advise_huge);
         }
     }
-}
 
-/// Gives the kernel advice on pages. Returns `false` if the kernel refuses.
-fn advise(residency: &Residency, pages: Range<usize>, advise: Call) -> bool {
-    // SAFETY: committed memory of the zone, which commits whole blocks. Advice does not change its contents.
-    pages.is_empty() || unsafe { residency.call(pages, "advise on huge pages for", advise) }.is_ok()
+    /// Gives the kernel advice on pages. Returns `false` if the kernel refuses.
+    fn advise(&self, pages: Range<usize>, advice: Call) -> bool {
+        // SAFETY: committed memory of the zone, which commits whole blocks. Advice does not change its contents.
+        pages.is_empty() || unsafe { self.call(pages, "advise on huge pages for", advice) }.is_ok()
+    }
 }
 
 // How densely memory is used.

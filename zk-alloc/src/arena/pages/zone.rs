@@ -10,19 +10,24 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
-use crate::accounts::{self, Limit, ZoneCounters};
+use crate::accounts::{self, Limit};
 use crate::arena::front::{self, Run};
-use crate::arena::pages::bitmap::{Bitmap, WORD_BITS};
+use crate::arena::pages::bitmap::{Bitmap, WORD_BITS, each_run};
 use crate::arena::pages::layout::{self, RunUse, ZoneSpec};
 #[cfg(feature = "c-api")]
 use crate::arena::pages::lengths::Lengths;
-use crate::arena::pages::memory::{Allowance, HugePages, Mapped, Obstacle, Purge, Residency};
+use crate::arena::pages::memory::{Allowance, Mapped, Obstacle, Purge, Residency};
 use crate::arena::pages::moved::{self, Moved};
 use crate::arena::pages::runs::{Runs, Wanted};
 use crate::os::{self, Errno, HUGE_PAGE_BYTES, NotMoved};
 use crate::sync::AtomicU64;
-use crate::{gate, helpers, tuning};
+use crate::{gate, tuning};
+
+/// Stack size of a thread that helps to prefault, in bytes. Without it, the standard library would read a default from the environment,
+/// under its lock.
+const HELPER_STACK_BYTES: usize = 256 << 10;
 
 /// The contents of a new allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +56,6 @@ pub(crate) struct Zone {
     residency: Residency,
     mapped: Mapped,
     moved: Moved,
-    huge: HugePages,
     #[cfg(feature = "c-api")]
     pub(crate) lengths: Lengths,
     spec: ZoneSpec,
@@ -85,16 +89,15 @@ impl Zone {
         let page_bytes = spec.page_bytes;
         debug_assert!(page_bytes.is_power_of_two() && base.addr().get() % page_bytes == 0);
         let [used, resident, dirty, moved, edges] = bits;
-        let residency = Residency::new(base, &spec, resident, dirty);
         let runs = if cfg!(loom) { Runs::without_index(used) } else { Runs::new(used) }?;
         let [forbidden, ready] = block_bits;
+        let residency = Residency::new(base, spec, resident, dirty, forbidden);
         Ok(Self {
             base,
             runs,
             residency,
             mapped: Mapped::new(ready, claims),
             moved: Moved { pages: moved, edges },
-            huge: HugePages::new(&spec, forbidden),
             #[cfg(feature = "c-api")]
             lengths: Lengths::new(used.len())?,
             spec,
@@ -167,12 +170,13 @@ impl Zone {
         Ok(self.address(start))
     }
 
-    /// Hands out a slab, which is aligned to its length and may hold anything. Also returns which of its pages are resident, as a bit mask;
-    /// the slab accounts for them from now on.
+    // Slabs: runs whose pages several threads use at once.
+
+    /// Hands out a slab, which is aligned to its length and may hold anything.
     ///
     /// # Errors
     /// See [`Shortage`].
-    pub(crate) fn claim_slab(&self, bytes: usize, limit: Limit) -> Result<(NonNull<u8>, u64), Shortage> {
+    pub(crate) fn claim_slab(&self, bytes: usize, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         let wanted = self.wanted(bytes, bytes);
         let start = self.claim_free(RunUse::Slab, wanted).ok_or(Shortage::Full)?;
         let start = self.commit_or_move(start, RunUse::Slab, wanted)?;
@@ -180,23 +184,49 @@ impl Zone {
             self.runs.release(start, wanted.n);
             return Err(Shortage::OverBudget);
         }
-        Ok((self.address(start), self.residency.hand_over(start, wanted.n)))
+        self.residency.mark_resident_dirty(start, wanted.n);
+        Ok(self.address(start))
     }
 
-    /// Takes back a slab. `resident` says which of its pages are accounted.
+    /// Takes back a slab.
     ///
     /// # Safety
     /// `at` came from [`claim_slab`](Self::claim_slab) with these `bytes`; nobody uses it any more.
-    pub(crate) unsafe fn release_slab(&self, at: NonNull<u8>, bytes: usize, resident: u64) {
+    pub(crate) unsafe fn release_slab(&self, at: NonNull<u8>, bytes: usize) {
+        self.free_pages(self.index(at), self.pages(bytes));
+    }
+
+    /// Returns which pages of the slab at `at` are resident, as a bit mask (lowest page first).
+    pub(crate) fn slab_pages(&self, at: NonNull<u8>, bytes: usize) -> u64 {
+        self.residency.slab_pages(self.index(at), self.pages(bytes))
+    }
+
+    /// Accounts for those `pages` (bits) of the slab at `at` that are not resident yet. The caller owns a block in each of them.
+    ///
+    /// # Errors
+    /// [`Shortage::OverBudget`] if they would exceed the limit. Then none is accounted.
+    pub(crate) fn account_slab(&self, at: NonNull<u8>, pages: u64, limit: Limit) -> Result<(), Shortage> {
+        let fresh = self.residency.account_slab(self.index(at), pages, limit).ok_or(Shortage::OverBudget)?;
+        if fresh > 0 {
+            self.count(0, fresh);
+        }
+        Ok(())
+    }
+
+    /// Purges `pages` (bits) of the slab at `at`. Returns how many bytes were purged.
+    ///
+    /// # Safety
+    /// Every block in these pages is free, and the caller owns it.
+    pub(crate) unsafe fn purge_slab(&self, at: NonNull<u8>, pages: u64) -> usize {
         let start = self.index(at);
-        self.residency.take_back(start, resident);
-        self.free_pages(start, self.pages(bytes));
+        // SAFETY: upheld by the caller; the pages of a slab are committed.
+        each_run(pages).map(|(first, len)| unsafe { self.purge(start + first, len, Purge::Now) }).sum()
     }
 
     /// Counts bytes that are in use from now on, and `fresh_bytes` that become resident.
     pub(crate) fn count(&self, bytes: usize, fresh_bytes: usize) {
         let pages = bytes / self.spec.page_bytes;
-        self.counters().grown(bytes, fresh_bytes, || front::cached_run_bytes_for(pages));
+        accounts::grown(bytes, fresh_bytes, || front::cached_run_bytes_for(pages));
     }
 
     /// Takes a run for `bytes` out of this thread's cache, and returns its first page. The run is accounted, and dirty.
@@ -292,7 +322,7 @@ impl Zone {
 
     /// Frees pages that the caller owns, and takes them off the bytes in use.
     fn release_pages(&self, start: usize, pages: usize) {
-        self.counters().released(self.bytes(pages));
+        accounts::released(self.bytes(pages));
         self.free_pages(start, pages);
         gate::tick();
     }
@@ -337,7 +367,7 @@ impl Zone {
             self.runs.release(start, pages);
             return Err(Shortage::OverBudget);
         };
-        self.huge.allow(&self.residency, start..start + pages);
+        self.residency.allow(start..start + pages);
         gate::tick();
         Ok(fresh)
     }
@@ -383,11 +413,6 @@ impl Zone {
     /// Returns the size of a page, in bytes.
     pub(crate) fn page_bytes(&self) -> usize {
         self.spec.page_bytes
-    }
-
-    /// Returns the zone's counters.
-    pub(crate) fn counters(&self) -> &ZoneCounters {
-        &self.residency.counters
     }
 
     /// Returns the page that an address lies in.
@@ -500,7 +525,7 @@ impl Zone {
     /// Treats all of the zone as committed, for the loom models, which have memory of their own.
     #[cfg(loom)]
     pub(crate) fn assume_committed(&self) {
-        self.huge.advise(&self.residency, 0..self.runs.len());
+        self.residency.advise_committed(0..self.runs.len());
         let all = 0..self.runs.len().div_ceil(self.block_pages());
         self.mapped.reach(all, || 1, || 1, |_| Ok(())).expect("nothing is in the way");
     }
@@ -542,13 +567,13 @@ impl Zone {
     fn map(&self, blocks: Range<usize>) -> Result<(), Errno> {
         let pages = blocks.start * self.block_pages()..blocks.end * self.block_pages();
         let (at, len) = (self.address(pages.start), self.bytes(pages.len()));
-        self.counters().system_call();
+        accounts::system_call();
         // SAFETY: whole blocks of this zone, within its range.
         let mapped = unsafe { os::extend(at.as_ptr(), len) };
         match mapped {
-            Ok(()) => self.huge.advise(&self.residency, pages),
+            Ok(()) => self.residency.advise_committed(pages),
             Err(os::OCCUPIED) => {}
-            Err(refused) => self.counters().refused(refused, "commit memory", len),
+            Err(refused) => accounts::refused(refused, "commit memory", len),
         }
         mapped
     }
@@ -613,7 +638,7 @@ impl Zone {
                 self.runs.release(page, 1);
             }
         }
-        self.huge.allow(&self.residency, own.clone());
+        self.residency.allow(own.clone());
         // The zone prefaults explicitly, although the first touch would fault in a huge page. The kernel may have no huge page, or may have
         // split this one before. Then some pages that are accounted as resident would not be. The rest is freed only afterwards, so that no
         // other thread purges it first.
@@ -623,7 +648,7 @@ impl Zone {
         // The huge page also made memory resident that does not fit below the cap.
         if is_short {
             let calls = self.purge_unaccounted(self.address(block.start), self.bytes(block.len()));
-            (0..calls).for_each(|_| self.counters().system_call());
+            (0..calls).for_each(|_| accounts::system_call());
         }
     }
 
@@ -638,22 +663,52 @@ impl Zone {
             return 0;
         }
         // `call` counts a refusal, and warns of the first.
-        let _ = Populate { zone: self, start, pages }.on_threads(threads);
+        // SAFETY: claimed and committed above, and not passed on.
+        let _ = unsafe { self.prefault_on_threads(self.address(start), self.bytes(pages), threads) };
         self.runs.release(start, pages);
         self.bytes(pages)
+    }
+
+    /// Prefaults a run on `threads` threads. Only [`reserve`](crate::reserve) and [`Pinned`](crate::Pinned) do this: no request starts threads.
+    ///
+    /// # Errors
+    /// The system's error for one of the parts. Other parts may be resident then.
+    ///
+    /// # Safety
+    /// The caller owns the run at `at`, which is committed, and no other thread accesses it.
+    pub(crate) unsafe fn prefault_on_threads(
+        &self,
+        at: NonNull<u8>,
+        bytes: usize,
+        threads: usize,
+    ) -> Result<(), Errno> {
+        let (start, pages, refused) = (self.index(at), self.pages(bytes), OnceLock::new());
+        let (end, share) = (start + pages, pages.div_ceil(threads.max(1)).max(1));
+        let prefault = |from: usize| {
+            // SAFETY: upheld by the caller.
+            let populated = unsafe { self.residency.call(from..end.min(from + share), "prefault", os::populate) };
+            populated.unwrap_or_else(|error| _ = refused.set(error));
+        };
+        let prefault = &prefault;
+        thread::scope(|scope| {
+            let mut parts = (start..end).step_by(share);
+            let own = parts.next();
+            for from in parts {
+                let helper = thread::Builder::new().stack_size(HELPER_STACK_BYTES);
+                if helper.spawn_scoped(scope, move || prefault(from)).is_err() {
+                    prefault(from);
+                }
+            }
+            own.into_iter().for_each(prefault);
+        });
+        refused.into_inner().map_or(Ok(()), Err)
     }
 
     // Where the zone's blocks may be huge pages.
 
     /// Whether the first touch of a page faults in a huge page.
     fn faults_huge_page(&self, page: usize) -> bool {
-        self.huge.are_asked(self.bytes(page)) && !self.huge.is_forbidden(&self.residency, page)
-    }
-
-    /// Forbids huge pages in the blocks that these pages of the caller's slab only partly cover. The caller is about to purge the pages.
-    pub(crate) fn forbid_huge_at(&self, at: *mut u8, bytes: usize) {
-        let start = self.page_at(at.addr());
-        self.huge.forbid_around(&self.residency, start..start + self.pages(bytes));
+        self.residency.asks_for_huge(self.bytes(page)) && !self.residency.is_forbidden(page)
     }
 
     // Changing the length of a run, in place or elsewhere.
@@ -695,7 +750,7 @@ impl Zone {
     /// Counts a request that got a run, for its thread if the thread can use its cache, or else for the zone.
     pub(crate) fn count_request(&self, bytes: usize) {
         if !front::count_run(bytes) {
-            self.counters().requested(bytes);
+            accounts::requested(bytes);
         }
     }
 
@@ -767,14 +822,14 @@ impl Zone {
     /// Same as for [`release`](Self::release); the kernel has taken all pages of the run.
     pub(crate) unsafe fn release_moved(&self, at: NonNull<u8>, bytes: usize) {
         let (start, pages) = (self.index(at), self.pages(bytes));
-        self.huge.forbid_around(&self.residency, start..start + pages);
+        self.residency.forbid_around(start..start + pages);
         self.residency.moved_away(start, pages);
         if self.moved.is_better_renewed(start, pages) {
             // The pages are gone, so a fresh mapping costs only the call.
             // SAFETY: the caller owns the pages, and does not need their contents.
             let renewed = unsafe { self.renew(start, pages) };
             if renewed.is_err_and(|refused| !refused.is_target_whole) {
-                return self.counters().released(self.bytes(pages));
+                return accounts::released(self.bytes(pages));
             }
         }
         self.release_pages(start, pages);
@@ -791,13 +846,13 @@ impl Zone {
     pub(crate) fn abandon(&self, at: NonNull<u8>, bytes: usize) {
         let (start, pages) = (self.index(at), self.pages(bytes));
         self.residency.moved_away(start, pages);
-        self.counters().released(self.bytes(pages));
+        accounts::released(self.bytes(pages));
     }
 
-    /// See [`HugePages::make_one_mapping`].
+    /// See [`Residency::make_one_mapping`].
     pub(crate) fn make_one_mapping(&self, at: NonNull<u8>, bytes: usize) {
         let start = self.index(at);
-        self.huge.make_one_mapping(&self.residency, start..start + self.pages(bytes));
+        self.residency.make_one_mapping(start..start + self.pages(bytes));
     }
 
     // Purging a zone's free memory.
@@ -917,7 +972,7 @@ impl Zone {
     /// Same as for [`Residency::purge`].
     unsafe fn purge_and_free(&self, start: usize, pages: usize, how: Purge) -> usize {
         if how == Purge::Now && self.moved.is_better_renewed(start, pages) {
-            self.huge.forbid_around(&self.residency, start..start + pages);
+            self.residency.forbid_around(start..start + pages);
             // SAFETY: upheld by the caller.
             match unsafe { self.renew(start, pages) } {
                 Ok(()) => {
@@ -949,7 +1004,7 @@ impl Zone {
             self.moved.renewed(start, pages);
         }
         if renewed.is_ok() || renewed.is_err_and(|refused| refused.is_target_whole) {
-            self.huge.advise_again(&self.residency, start..start + pages);
+            self.residency.advise_again(start..start + pages);
         }
         renewed
     }
@@ -961,7 +1016,7 @@ impl Zone {
     /// Same as for [`Residency::purge`].
     unsafe fn purge(&self, start: usize, pages: usize, how: Purge) -> usize {
         if how == Purge::Now {
-            self.huge.forbid_around(&self.residency, start..start + pages);
+            self.residency.forbid_around(start..start + pages);
         }
         // SAFETY: upheld by the caller.
         unsafe { self.residency.purge(start, pages, how) }
@@ -979,7 +1034,7 @@ impl Zone {
         for page in (start..start + pages).filter(is_unaccounted) {
             if self.runs.try_claim(page, 1) {
                 if is_unaccounted(&page) {
-                    self.huge.forbid_around(&self.residency, page..page + 1);
+                    self.residency.forbid_around(page..page + 1);
                     // SAFETY: this thread has owned the page since the claim above. The page was free before, and is committed, as the
                     // caller's memory is. If the kernel refuses, the page stays as it is.
                     let _ = unsafe { os::discard(self.address(page).as_ptr(), self.spec.page_bytes) };
@@ -1015,7 +1070,7 @@ impl Zone {
 
     /// Returns the part of a run that can be withheld without splitting a huge page.
     fn without_split_blocks(&self, run: Range<usize>) -> Range<usize> {
-        if !self.huge.are_asked(self.bytes(run.start)) {
+        if !self.residency.asks_for_huge(self.bytes(run.start)) {
             return run;
         }
         let block = self.block_pages();
@@ -1044,7 +1099,7 @@ impl Zone {
     /// The caller owns the range, and nobody needs its contents. The caller calls [`stop_withholding`](Self::stop_withholding) afterwards, even
     /// after `ENOMEM`.
     pub(crate) unsafe fn withhold(&self, at: NonNull<u8>, bytes: usize) -> Result<(), Errno> {
-        self.counters().system_call();
+        accounts::system_call();
         // SAFETY: upheld by the caller.
         unsafe { os::wipe_on_fork(at.as_ptr(), bytes) }
     }
@@ -1073,41 +1128,5 @@ impl Zone {
             // SAFETY: as above.
             Err(_) => _ = unsafe { self.purge(start, pages, Purge::Now) },
         }
-    }
-}
-
-/// Committed pages to prefault. The caller owns them, and no other thread accesses them.
-pub(crate) struct Populate<'a> {
-    zone: &'a Zone,
-    start: usize,
-    pages: usize,
-}
-
-impl<'a> Populate<'a> {
-    /// Takes a run that was just claimed.
-    ///
-    /// # Safety
-    /// `at` came from [`Zone::claim`] of this zone with these `bytes`, and only the caller has its address.
-    pub(crate) unsafe fn of_run(zone: &'a Zone, at: NonNull<u8>, bytes: usize) -> Self {
-        Self { zone, start: zone.index(at), pages: zone.pages(bytes) }
-    }
-
-    /// Prefaults the pages on `threads` threads.
-    ///
-    /// # Errors
-    /// The system's error for one of the parts. Other parts may be resident then.
-    pub(crate) fn on_threads(&self, threads: usize) -> Result<(), Errno> {
-        let refused = OnceLock::new();
-        let (end, share) = (self.start + self.pages, self.pages.div_ceil(threads.max(1)));
-        helpers::in_parallel(threads, &|part| {
-            let from = end.min(self.start + part * share);
-            let pages = from..end.min(from + share);
-            if !pages.is_empty() {
-                // SAFETY: committed pages that only the creator of this value can access.
-                let populated = unsafe { self.zone.residency.call(pages, "prefault", os::populate) };
-                populated.unwrap_or_else(|error| _ = refused.set(error));
-            }
-        });
-        refused.into_inner().map_or(Ok(()), Err)
     }
 }
