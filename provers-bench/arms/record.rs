@@ -1,3 +1,3 @@
-//! The recorder of `prove-bench record`.
+//! The binary that `prove-bench record` runs.
 
 provers_bench::recorder!(prover::PROVERS);

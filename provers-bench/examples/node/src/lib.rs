@@ -1,4 +1,4 @@
-//! A node with a prover in it, as a workload of prove-bench: it proves while peers send messages, a database commits,
+//! A node with an embedded prover, as a prove-bench workload: it proves while peers send messages, a database commits,
 //! and threads come and go.
 
 mod node;
@@ -26,7 +26,7 @@ const fn spec<const ALL: bool>(name: &'static str, about: &'static str) -> Workl
     WorkloadSpec::new::<InNode<Poseidon2, ALL>>(name, about, 14).checked_at(12)
 }
 
-/// The prover `P` in a node, which runs from the set-up to the drop.
+/// The prover `P` inside a node that runs from setup until the workload is dropped.
 ///
 /// With `ALL`, every thread of the node registers as a worker of the prover. Under `Participants::Pool` it then
 /// allocates from the arena while a phase is open, as all threads do under `Participants::All`.
@@ -49,7 +49,7 @@ impl<P: Workload, const ALL: bool> Workload for InNode<P, ALL> {
 
     fn verify(&self, proof: &P::Proof) -> anyhow::Result<()> {
         self.prover.verify(proof)?;
-        // A proof counts only if the node around it did its work, and did it right.
+        // A proof counts only if the node kept up with its load and reported no failure.
         self.node.check().context("the node is not well")
     }
 }

@@ -1,5 +1,5 @@
 //! The node: peers that send each other messages over loopback TCP, a mempool of transactions, a database, and short-lived threads. All of
-//! it runs in the background from the start to the drop.
+//! these run in the background until the node is dropped.
 
 use anyhow::{Context, anyhow, bail, ensure};
 use rand::rngs::SmallRng;
@@ -20,65 +20,65 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::spawn_blocking;
 use tokio::time;
 
-// The load is fixed, so that every allocator gets the same work: about 20 MB of messages a second, 1,000 threads a minute, and a heap
-// of about 100 MB. It takes a quarter of a core.
+// The load is fixed, so every allocator gets the same work: about 20 MB of messages a second, 1,000 threads a minute, and a heap of about
+// 100 MB. It takes a quarter of a core.
 
 /// Number of peers. Each sends messages to every other peer.
 const PEERS: u32 = 4;
-/// Messages that all peers send in a second.
+/// Number of messages that all peers together send per second.
 const MESSAGES_PER_SECOND: u32 = 2_000;
-/// Lengths of messages. They are log-uniform: each doubling has the same number of messages.
+/// Message lengths in bytes. They are log-uniform: each doubling is equally likely.
 const MESSAGE_BYTES: RangeInclusive<f64> = 200.0..=65_536.0;
-/// Deadline for an answer or a short-lived thread; a later one counts as lost. An answer waits for the database, so a database that hangs
+/// Timeout for an answer or a short-lived thread. A late one counts as lost. An answer waits for the database, so a database that hangs
 /// also fails the node.
 const WITHIN: Duration = Duration::from_secs(10);
-/// Tokio's worker threads. The number is fixed, because allocators keep memory for each thread.
+/// Number of Tokio's worker threads. It is fixed, because allocators keep memory for each thread.
 const TRAFFIC_THREADS: usize = 2;
-/// Lengths of the transactions in a message.
+/// Lengths in bytes of the transactions in a message.
 const TRANSACTION_BYTES: RangeInclusive<usize> = 48..=640;
-/// Memory of the transactions that the node holds.
+/// Maximum size of the mempool.
 const MEMPOOL_BYTES: usize = 64 << 20;
-/// Records that the database holds. A new record replaces the oldest.
+/// Number of records in the database. Once it is full, a new record replaces the oldest.
 const RECORDS: u64 = 20_000;
-/// Longest record that a message yields.
+/// Maximum length of the record that a message yields.
 const RECORD_BYTES: usize = 512;
-/// Records in a batch, and in the queue to the database. Peers wait while the queue is full.
+/// Maximum number of records in a batch, and in the queue to the database. Peers wait while the queue is full.
 const QUEUE: usize = 1024;
-/// Memory for the database's pages.
+/// Size of the database's page cache.
 const CACHE_BYTES: usize = 16 << 20;
-/// Time between two commits.
+/// Time between commits.
 const COMMIT_EVERY: Duration = Duration::from_millis(100);
-/// One commit in this many goes to the disk. After it, redb reuses the pages of the earlier commits.
+/// One commit in this many is written to disk. After it, redb reuses the pages of the earlier commits.
 const DURABLE_EVERY: u64 = 10;
-/// Records read back after each commit.
+/// Number of records read back after each commit.
 const READS: usize = 100;
-/// Time between the starts of two short-lived threads. Each works for about a millisecond.
+/// Interval between the starts of short-lived threads. Each works for about a millisecond.
 const JOB_EVERY: Duration = Duration::from_millis(60);
-/// Parcels that wait for a job. An earlier thread allocated each of them.
+/// Number of parcels that wait for a job. An earlier thread allocated each of them.
 const SHELF: usize = 64;
-/// Blocks in a parcel.
+/// Number of blocks in a parcel.
 const BLOCKS: usize = 64;
 
-/// Longest valid message. Without this limit, a corrupt length would become a huge request to the allocator.
+/// Maximum length of a valid message. Without this limit, a corrupt length would become a huge request to the allocator.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
-/// Longest wait until the mempool is full.
+/// Maximum time to fill the mempool.
 const WARM_WITHIN: Duration = Duration::from_secs(60);
-/// Smallest share of its messages that a node must answer. Below it, the node did less work than under other allocators.
+/// Minimum share of its messages that a node must answer. Below it, the node did less work than under other allocators.
 const PACE: f64 = 0.8;
-/// Shortest time over which the pace is judged.
+/// Minimum time over which the pace is judged.
 const PACE_OVER: Duration = Duration::from_secs(10);
 
 /// A running node.
 pub(crate) struct Node {
     health: Arc<Health>,
-    /// When the node became warm, and the number of messages answered until then.
+    /// When the node became warm, and the number of messages answered by then.
     warm: (Instant, u64),
-    /// Dropping it ends all parts: it drops the peers and their senders of records, and waits for the database and the last job.
+    /// Dropping the runtime stops all parts: it drops the peers and their record senders, and waits for the database and the last job.
     _runtime: Runtime,
 }
 
 impl Node {
-    /// Starts all parts, and waits until the mempool is full. Each thread calls `on_thread_start` first.
+    /// Starts all parts and waits until the mempool is full. Each thread calls `on_thread_start` first.
     pub(crate) fn start(on_thread_start: fn()) -> anyhow::Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(TRAFFIC_THREADS)
@@ -112,8 +112,8 @@ impl Node {
     }
 }
 
-/// Fails if the node answered too few messages in this time. An allocator that slows the node down would otherwise be measured with less
-/// traffic than the others.
+/// Fails if `messages` is too few answers for `time`. An allocator that slows the node down would otherwise be measured with less traffic
+/// than the others.
 fn keeps_pace(messages: u64, time: Duration) -> anyhow::Result<()> {
     let due = f64::from(MESSAGES_PER_SECOND) * time.as_secs_f64();
     let is_behind = time >= PACE_OVER && (messages as f64) < PACE * due;
@@ -124,9 +124,9 @@ fn keeps_pace(messages: u64, time: Duration) -> anyhow::Result<()> {
 /// The shared state to which all parts of a node report.
 #[derive(Default)]
 struct Health {
-    /// Messages with an answer.
+    /// Number of messages answered.
     answered: AtomicU64,
-    /// The first failure, because others may follow from it.
+    /// The first failure. Later ones are ignored, because they may follow from it.
     failure: OnceLock<String>,
 }
 
@@ -137,13 +137,13 @@ impl Health {
         }
     }
 
-    /// Fails with the first failure.
+    /// Returns the first failure as an error.
     fn check(&self) -> anyhow::Result<()> {
         self.failure.get().map_or(Ok(()), |failure| bail!("{failure}"))
     }
 }
 
-/// Runs a part of the node, and reports its failure.
+/// Spawns a part of the node and reports its failure.
 fn watch(health: &Arc<Health>, part: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
     let (health, part) = (health.clone(), tokio::spawn(part));
     tokio::spawn(async move { health.note(part.await.context("a part of the node panicked").flatten()) });
@@ -166,12 +166,12 @@ impl Sealed {
         crc32fast::hash(&self.data) == self.checksum
     }
 
-    /// The answer that confirms that this message arrived unchanged.
+    /// Returns the answer that confirms that this message arrived unchanged.
     fn receipt(&self) -> Self {
         Self::new(self.checksum.to_le_bytes())
     }
 
-    /// A message in its encoded form: the length, the checksum and the data.
+    /// Encodes the message: its length, its checksum and its data.
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(size_of::<u64>() + self.data.len());
         bytes.extend((self.data.len() as u64 | u64::from(self.checksum) << 32).to_le_bytes());
@@ -191,7 +191,7 @@ impl Sealed {
     }
 }
 
-/// Connects each peer to every other peer. They exchange messages until the runtime is dropped.
+/// Connects each peer to every other peer. The peers exchange messages until the runtime is dropped.
 async fn connect(health: &Arc<Health>, mempool: &Arc<Mutex<Mempool>>, records: Sender<Vec<u8>>) -> anyhow::Result<()> {
     let links = PEERS * (PEERS - 1);
     let period = Duration::from_secs(1) * links / MESSAGES_PER_SECOND;
@@ -201,7 +201,7 @@ async fn connect(health: &Arc<Health>, mempool: &Arc<Mutex<Mempool>>, records: S
         let (answerer, _) = listener.accept().await?;
         asker.set_nodelay(true)?;
         answerer.set_nodelay(true)?;
-        // Staggers the links, which would otherwise all send at the same moment.
+        // Staggers the links, which would otherwise all send at the same time.
         let ticks = time::interval_at(time::Instant::now() + period * link / links, period);
         watch(health, ask(asker, link, ticks, health.clone()));
         watch(health, answer(answerer, mempool.clone(), records.clone()));
@@ -209,8 +209,7 @@ async fn connect(health: &Arc<Health>, mempool: &Arc<Mutex<Mempool>>, records: S
     Ok(())
 }
 
-/// Sends a message every period, and checks the answer. A sender that was delayed catches up, so that all allocators
-/// get the same number of messages.
+/// Sends a message at each tick and checks the answer. A delayed sender catches up, so all allocators get the same number of messages.
 async fn ask(mut stream: TcpStream, link: u32, mut ticks: time::Interval, health: Arc<Health>) -> anyhow::Result<()> {
     let mut rng = SmallRng::seed_from_u64(link.into());
     let (least, most) = MESSAGE_BYTES.into_inner();
@@ -223,7 +222,7 @@ async fn ask(mut stream: TcpStream, link: u32, mut ticks: time::Interval, health
     }
 }
 
-/// Sends a message, and checks that the answer confirms it.
+/// Sends a message and checks that the answer confirms it.
 async fn exchange(stream: &mut TcpStream, message: &Sealed, within: Duration) -> anyhow::Result<()> {
     let answer = time::timeout(within, async {
         stream.write_all(&message.encode()).await.context("cannot send a message")?;
@@ -245,7 +244,7 @@ async fn answer(mut stream: TcpStream, mempool: Arc<Mutex<Mempool>>, records: Se
     }
 }
 
-/// Splits a random message into transactions. Each begins with its length.
+/// Splits a random message into transactions. The first bytes of each determine its length.
 fn unpack(mut data: &[u8]) -> Vec<Sealed> {
     let (least, most) = TRANSACTION_BYTES.into_inner();
     let mut transactions = Vec::new();
@@ -258,7 +257,7 @@ fn unpack(mut data: &[u8]) -> Vec<Sealed> {
     transactions
 }
 
-/// Transactions that a node holds. Random eviction leaves old and new ones side by side in memory.
+/// The transactions that the node holds. Random eviction leaves old and new ones side by side in memory.
 #[derive(Default)]
 struct Mempool {
     transactions: Vec<Sealed>,
@@ -268,8 +267,8 @@ struct Mempool {
 }
 
 impl Mempool {
-    /// Adds transactions, and evicts others if there is no room. The thread that frees one is seldom the one that allocated it.
-    /// Fails if an evicted transaction changed while it was held.
+    /// Adds transactions, and evicts random ones while the mempool is over its limit. The thread that frees a transaction is seldom the one
+    /// that allocated it. Fails if an evicted transaction changed while it was held.
     fn add(&mut self, transactions: Vec<Sealed>) -> anyhow::Result<()> {
         let bytes = |transaction: &Sealed| size_of::<Sealed>() + transaction.data.len();
         self.bytes += transactions.iter().map(bytes).sum::<usize>();
@@ -288,10 +287,10 @@ impl Mempool {
 
 const TABLE: TableDefinition<u64, &[u8]> = TableDefinition::new("records");
 
-/// A database of the last records.
+/// A database of the most recent records.
 struct Store {
     database: redb::Database,
-    /// Checksums of the records that the database must have, by key.
+    /// Checksums of the records that the database must contain, by key.
     written: HashMap<u64, u32>,
     next: u64,
     commits: u64,
@@ -299,7 +298,7 @@ struct Store {
 }
 
 impl Store {
-    /// Creates a database. Its file has no name, so the kernel removes it when the process ends.
+    /// Creates a database. Its file has no name, so the kernel removes it when the process exits.
     fn create() -> anyhow::Result<Self> {
         let file = tempfile::tempfile().context("cannot create a file for the database")?;
         let database = redb::Database::builder()
@@ -321,7 +320,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes records, and replaces the oldest ones.
+    /// Writes records in place of the oldest ones.
     fn write(&mut self, records: &[Vec<u8>]) -> anyhow::Result<()> {
         let mut transaction = self.database.begin_write()?;
         let is_durable = self.commits.is_multiple_of(DURABLE_EVERY);
@@ -338,7 +337,7 @@ impl Store {
         Ok(())
     }
 
-    /// Reads records at random, and compares them with those that were written.
+    /// Reads random records and compares them with what was written.
     fn check(&mut self, reads: usize) -> anyhow::Result<()> {
         let table = self.database.begin_read()?.open_table(TABLE)?;
         for _ in 0..reads {
@@ -351,7 +350,7 @@ impl Store {
     }
 }
 
-/// Memory that travels from thread to thread.
+/// Memory that one thread allocates and a later one frees.
 type Parcel = Vec<Sealed>;
 
 /// Starts jobs at a fixed rate: a late start does not delay the next ones.
@@ -374,7 +373,7 @@ async fn run_jobs(on_thread_start: fn()) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks and frees the parcel of an earlier thread, and packs another.
+/// Checks and frees the parcel of an earlier thread, and allocates another.
 fn work(parcel: Option<Parcel>, seed: u64) -> anyhow::Result<Parcel> {
     ensure!(parcel.iter().flatten().all(Sealed::is_intact), "memory of an earlier thread changed");
     let mut rng = SmallRng::seed_from_u64(seed);
@@ -395,7 +394,7 @@ mod tests {
         Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
     }
 
-    /// The error of a peer that sends a message to `other` and waits half a second for the answer.
+    /// Returns the error of a peer that sends a message to `other` and waits half a second for the answer.
     fn asked<F: Future<Output = ()> + Send + 'static>(other: impl FnOnce(TcpStream) -> F) -> String {
         run(async {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
@@ -405,7 +404,7 @@ mod tests {
         })
     }
 
-    /// A node that lost a message must not yield a figure, even if the proof is right. Later failures may follow from the first one.
+    /// A node that lost a message must not yield measurements, even if the proof is valid. Later failures may follow from the first one.
     #[test]
     fn a_node_in_trouble_fails_its_check_with_the_first_failure() {
         let node = Node::start(|| ()).unwrap();
@@ -420,7 +419,7 @@ mod tests {
         assert_eq!(error, "it fell behind its load: 30000 of 40000 messages were answered");
     }
 
-    /// Only a checksum shows that an allocator handed out the memory of a message twice.
+    /// Only a checksum shows that an allocator handed out a message's memory a second time.
     #[test]
     fn a_flipped_byte_is_detected_wherever_it_is() {
         let read = |mut bytes: &[u8]| run(Sealed::read_from(&mut bytes));
@@ -435,7 +434,8 @@ mod tests {
         }
     }
 
-    /// A peer that receives messages and never answers must fail the node, not slow it down. Here it waits for a database whose queue is full.
+    /// A peer that receives messages and never answers must fail the node, not slow it down. Here the peer waits for a database whose queue
+    /// is full.
     #[test]
     fn a_missing_answer_and_a_wrong_answer_are_noticed() {
         let (records, _full) = channel(1);
@@ -449,7 +449,7 @@ mod tests {
         assert!(asked(wrong).contains("to another message"));
     }
 
-    /// Memory that was handed out twice changes while it is held.
+    /// Memory that was handed out twice changes while its owner holds it.
     #[test]
     fn memory_that_changed_is_noticed() {
         let mut mempool = Mempool::default();

@@ -1,5 +1,5 @@
-//! The workload as the bench uses it: set up, prove, verify, drop. Under `Participants::Pool`, the threads of the prover allocate from
-//! the arena, and the node's own threads do not. `cargo make soak` makes real proofs in the node.
+//! Uses the workload as the bench does: set up, prove, verify, drop. Under `Participants::Pool`, the prover's threads allocate from the
+//! arena, and the node's own threads do not. `cargo make soak` makes real proofs in the node.
 
 use prover::InNode;
 use provers_bench::Workload;
@@ -10,7 +10,7 @@ use zk_alloc::{Participants, ZkAllocator};
 #[global_allocator]
 static ALLOCATOR: ZkAllocator = ZkAllocator.participants(Participants::Pool);
 
-/// Threads of this process that belong to a node, by name.
+/// Returns the names of this process's threads that belong to a node.
 fn threads_of_a_node() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
     let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
@@ -35,7 +35,8 @@ impl Workload for Idle {
     }
 }
 
-/// The requests that the arena served during a phase in which only the node worked. A dropped node leaves no threads behind.
+/// Returns the number of requests that the arena served in a phase during which only the node worked. Checks that a dropped node leaves no
+/// threads behind.
 fn served<const ALL: bool>() -> u64 {
     let of_node = InNode::<Idle, ALL>::setup(10).unwrap();
     let threads = threads_of_a_node();
@@ -47,7 +48,7 @@ fn served<const ALL: bool>() -> u64 {
     served
 }
 
-/// The memory of the node must stay out of the arena, or the arm would not measure what its name says.
+/// The node's memory must stay out of the arena, or the arm would not measure what its name claims.
 #[test]
 fn the_arena_serves_the_nodes_threads_only_if_they_are_registered() {
     let (pool, all) = (served::<false>(), served::<true>());

@@ -1,4 +1,4 @@
-//! The HTTP interface: routes, answers without a proof, and the shutdown.
+//! The HTTP interface: routes, responses without a proof, and shutdown.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -21,7 +21,7 @@ use crate::Options;
 use crate::prover::{Made, Request};
 use crate::service::Service;
 
-/// The answer to any other request.
+/// The response to a request for any other path.
 const NO_PATH: &str = "there is no such path; the service has POST /proofs, GET /metrics, GET /memory";
 
 type App = State<Arc<Service>>;
@@ -29,14 +29,14 @@ type App = State<Arc<Service>>;
 /// Serves until SIGTERM or Ctrl-C, then finishes the running proofs.
 ///
 /// # Errors
-/// If the port cannot be opened, or if the workers do not fit below the limit.
+/// If the port cannot be opened, or if the workers' budgets together exceed the limit.
 pub async fn serve(options: Options) -> anyhow::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let metrics = PrometheusBuilder::new().install_recorder()?;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, options.port));
     let listener = TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
     let service = Service::new(options)?;
-    // Prints the address for users, and for programs that requested port 0.
+    // Prints the address for users and for programs that requested port 0.
     writeln!(std::io::stdout(), "listening on http://{}", listener.local_addr()?).context("printing the address")?;
 
     let metrics = |State(service): App| async move {
@@ -59,7 +59,8 @@ pub async fn serve(options: Options) -> anyhow::Result<()> {
     axum::serve(listener, router).with_graceful_shutdown(stopped).await.context("serving")
 }
 
-/// Makes the proof that a request asks for. hyper drops this future if the client goes away, which cancels the proof.
+/// Makes the proof that a request asks for. If the client disconnects, hyper drops this future, which cancels the
+/// proof.
 async fn prove(State(service): App, body: Bytes) -> Result<Json<Made>, Failure> {
     let request: Request = serde_json::from_slice(&body).map_err(|error| {
         let status = if error.is_data() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::BAD_REQUEST };
@@ -73,7 +74,7 @@ async fn prove(State(service): App, body: Bytes) -> Result<Json<Made>, Failure> 
     service.prove(request).await.map(Json)
 }
 
-/// The reason why a request gets no proof: what was asked, what was found and what happens now.
+/// The reason why a request gets no proof. Its text gives what was asked, what was found and what happens now.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure(StatusCode, String);
 
@@ -87,7 +88,7 @@ impl Failure {
     }
 }
 
-/// The proof failed.
+/// Reports an error of the proof itself.
 impl<E: Into<anyhow::Error>> From<E> for Failure {
     fn from(error: E) -> Self {
         let text = format!("the proof failed: {:#}. Its memory was freed, and other proofs continue", error.into());

@@ -1,5 +1,5 @@
 //! A proving service with a memory limit: it makes Plonky3 proofs over HTTP, and starts a proof only if its peak fits
-//! below the limit. README.md says how to run it.
+//! below the limit. README.md explains how to run it.
 //!
 //! ```text
 //! http      requests and answers, /memory, /metrics, the shutdown
@@ -55,8 +55,8 @@ struct Options {
 const MIB: usize = 1 << 20;
 
 impl Options {
-    /// The limit in bytes. The default leaves out a sixteenth, because the kernel also charges page tables and sockets
-    /// to the container.
+    /// Returns the limit in bytes. The default leaves out a sixteenth, because the kernel also charges page tables and
+    /// sockets to the container.
     fn limit_bytes(&self) -> usize {
         let group = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
         let default = || group.or_else(|| kib_field("/proc/meminfo", "MemTotal:")).unwrap_or(usize::MAX) / 16 * 15;
@@ -64,25 +64,25 @@ impl Options {
     }
 }
 
-/// A field that the kernel writes as `Name:   123 kB`, in bytes.
+/// Reads a field that the kernel writes as `Name:   123 kB`. Returns bytes.
 fn kib_field(path: &str, name: &str) -> Option<usize> {
     let text = fs::read_to_string(path).ok()?;
     let value = text.lines().find_map(|line| line.strip_prefix(name))?;
     value.trim().strip_suffix(" kB")?.parse().ok().map(|kib: usize| kib << 10)
 }
 
-/// The resident memory of this process.
+/// Returns the resident memory of this process, in bytes.
 fn rss_bytes() -> usize {
     kib_field("/proc/self/status", "VmRSS:").unwrap_or(0)
 }
 
 fn main() -> anyhow::Result<()> {
-    // One line for each panic, and no backtrace. With RUST_BACKTRACE=1, a prover that panics would read the debug
-    // information inside its phase, and the standard library keeps those tens of megabytes for ever.
+    // Prints one line for each panic, without a backtrace. With RUST_BACKTRACE=1, a prover that panics would read the
+    // debug information inside its phase, and the standard library would keep those tens of megabytes for ever.
     panic::set_hook(Box::new(|info| eprintln!("{}: {info}", thread::current().name().unwrap_or("a thread"))));
     let options = Options::parse();
     if options.isolate.is_none() || options.worker {
-        // Rayon's threads start here, and not in the phase of the first proof.
+        // Starts rayon's threads here, not in the phase of the first proof.
         zk_alloc_plonky3::init();
     }
     if options.worker {
@@ -94,7 +94,7 @@ fn main() -> anyhow::Result<()> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let result = runtime.block_on(http::serve(options));
-    // Cancelled proofs that still run must not delay the exit of the process.
+    // Cancelled proofs that are still running must not delay the exit of the process.
     runtime.shutdown_timeout(Duration::ZERO);
     result
 }

@@ -29,43 +29,43 @@ type Pcs = TwoAdicFriPcs<KoalaBear, Radix2DitParallel<KoalaBear>, Mmcs, Challeng
 type Config = StarkConfig<Pcs, Challenge, DuplexChallenger<KoalaBear, Perm, 16, 8>>;
 
 const LOG_BLOWUP: usize = 1;
-/// An environment variable for tests: the seed for which the prover panics while its trace is live.
+/// The environment variable with which tests set the seed that makes the prover panic while its trace is live.
 const PANIC_SEED: &str = "PROVING_SERVICE_PANIC_SEED";
 
 /// A request for a proof.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// The base-2 logarithm of the rows. Proofs of one size need the same memory.
+    /// The base-2 logarithm of the number of rows. Proofs of the same size need the same amount of memory.
     pub log_rows: u32,
-    /// The statement is derived from the seed.
+    /// The seed from which the statement is derived.
     #[serde(default)]
     pub seed: u64,
 }
 
 impl Request {
-    /// Valid sizes: from one permutation of 24 rows to proofs that take about 12 GB.
+    /// Valid sizes: from a single permutation of 24 rows to proofs that take about 12 GB.
     pub const LOG_ROWS: std::ops::RangeInclusive<u32> = 5..=20;
     /// The size of the proof that the service makes when it starts. Choose a size that takes a fraction of a second and fits any limit.
     pub const FIRST_LOG_ROWS: u32 = 10;
 }
 
-/// The figures of a proof that was made and verified.
+/// The measurements of a proof that was made and verified.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Made {
     log_rows: u32,
     seed: u64,
     proof_bytes: usize,
-    /// Keccak-256 of the serialised proof. The same request gives the same proof.
+    /// Keccak-256 of the serialised proof. The same request always gives the same proof.
     digest: String,
     proved_ms: u64,
-    /// Peak live bytes in the arena, less the bytes that were live before the proof. Includes the memory of other proofs that overlapped it
-    /// in the same process.
+    /// Peak live bytes in the arena, minus the bytes that were live before the proof. Includes the memory of other proofs that overlapped
+    /// it in the same process.
     pub peak_bytes: usize,
-    /// Bytes that the arena handed out from resident memory, and bytes that took page faults.
+    /// Bytes that the arena served from resident memory, and bytes that took page faults.
     reused_bytes: u64,
     fresh_bytes: u64,
-    /// Whether no other proof ran in the same process, so that `peak_bytes` is this proof's own.
+    /// Whether no other proof overlapped in the same process, so `peak_bytes` is this proof's alone.
     pub is_alone: bool,
 }
 
@@ -76,8 +76,8 @@ impl Prover {
     pub fn new() -> Self {
         let perm = default_koalabear_poseidon2_16();
         let mmcs = Mmcs::new(Hash::new(perm.clone()), Compress::new(perm.clone()), 0);
-        // 116 queries without proofs of work: as secure as Plonky3's 100 queries with 16 bits of work. With proofs of work,
-        // two proofs of one input would differ, because the search takes the first witness that any thread finds.
+        // 116 queries without proof of work are as secure as Plonky3's 100 queries with 16 bits of work. With proof of work, two proofs of
+        // the same input would differ, because the search takes the first witness that any thread finds.
         let fri = FriParameters {
             log_blowup: LOG_BLOWUP,
             num_queries: 116,
@@ -87,14 +87,14 @@ impl Prover {
         Self(Config::new(Pcs::new(Radix2DitParallel::default(), mmcs, fri), DuplexChallenger::new(perm)))
     }
 
-    /// Makes, verifies and serialises a proof in one phase, so all of its memory comes from the arena and is in the report.
+    /// Makes, verifies and serialises a proof in one phase, so all of its memory comes from the arena and is counted in the report.
     ///
     /// # Errors
     /// If the framework returns an error, or if the proof does not verify.
     pub fn make(&self, request: &Request) -> anyhow::Result<Made> {
         let trace = || {
             let mut rng = SmallRng::seed_from_u64(request.seed);
-            // As many permutations as fit. The generator pads the rows to the next power of two.
+            // Uses as many permutations as fit. The generator pads the rows to the next power of two.
             let inputs = (0..(1usize << request.log_rows) / NUM_ROUNDS).map(|_| rng.random()).collect();
             let trace = generate_trace_rows(inputs, LOG_BLOWUP);
             assert!(std::env::var(PANIC_SEED) != Ok(request.seed.to_string()), "the request asked for this panic");

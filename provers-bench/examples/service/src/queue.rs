@@ -1,6 +1,6 @@
-//! Decides which proof may start: first come, first served, as far as memory allows.
+//! Decides which proof may start: first come, first served, as memory allows.
 //!
-//! - A proof of a known size starts if its peak fits below the limit next to the running ones.
+//! - A proof of a known size starts if its peak, together with those of the running proofs, fits below the limit.
 //! - A proof of an unknown size runs alone, and the queue learns its peak.
 //! - A proof that does not fit even alone is refused. For an unknown size, the peak is estimated from that of a smaller one.
 
@@ -10,19 +10,19 @@ use std::time::Instant;
 use crate::MIB;
 use crate::http::Failure;
 
-/// The memory of the process, in bytes.
+/// The memory limit, and the memory that the process uses outside of proofs, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryLimit {
     pub limit_bytes: usize,
     /// Resident memory outside of the arena: code, stacks, the backing allocator.
     pub outside_bytes: usize,
-    /// Live memory of the arena that belongs to no proof: caches of the prover.
+    /// Live memory of the arena that belongs to no proof, such as the prover's caches.
     pub base_bytes: usize,
 }
 
 impl MemoryLimit {
-    /// The bytes that all running proofs may reserve in total. Fragmentation may push the arena above its live size, by 1/8 of it or by
-    /// min(6 MiB, half of it), as docs/operating.md says. The result leaves out a margin for that.
+    /// Returns the number of bytes that all running proofs together may reserve. As docs/operating.md explains, fragmentation may push the
+    /// arena above its live size by 1/8 of it or by min(6 MiB, half of it), whichever is larger. The result leaves a margin for this.
     pub fn for_proofs_bytes(&self) -> usize {
         let arena = self.limit_bytes.saturating_sub(self.outside_bytes);
         let live = (arena / 9 * 8).min(arena.saturating_sub(6 * MIB).max(arena / 3 * 2));
@@ -34,27 +34,27 @@ pub fn mib(bytes: usize) -> String {
     format!("{:.1} MiB", bytes as f64 / MIB as f64)
 }
 
-/// A proof that waits or runs.
+/// A proof that is waiting or running.
 pub struct Proof {
     pub id: u64,
     pub log_rows: u32,
     /// When it began to wait or to run.
     pub since: Instant,
-    /// The bytes reserved for it; 0 while it waits.
+    /// The number of bytes reserved for it; 0 while it waits.
     pub reserved_bytes: usize,
-    /// Whether no other proof ran since it started.
+    /// Whether no other proof has run since it started.
     is_alone: bool,
 }
 
-/// The proofs that wait, the proofs that run, and the peaks of earlier ones.
+/// The waiting proofs, the running proofs, and the peaks of earlier ones.
 #[derive(Default)]
 pub struct Queue {
-    /// How many proofs may run at once.
+    /// The number of proofs that may run at once.
     pub slots: usize,
-    /// How many proofs may wait.
+    /// The number of proofs that may wait.
     pub places: usize,
     pub last_id: u64,
-    /// `None` if workers have budgets: then proofs do not wait for memory.
+    /// `None` if workers have budgets, because then proofs do not wait for memory.
     pub memory: Option<MemoryLimit>,
     pub is_stopping: bool,
     pub waiting: VecDeque<Proof>,
@@ -64,7 +64,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Adds a proof to the queue, and returns its ID.
+    /// Adds a proof to the queue and returns its ID.
     pub fn join(&mut self, log_rows: u32) -> Result<u64, Failure> {
         self.fit(log_rows)?;
         let waiting = self.waiting.len();
@@ -89,8 +89,8 @@ impl Queue {
         Ok(true)
     }
 
-    /// Removes a proof that waits or runs, and records its peak. `PhaseReport::peak_live_bytes` counts the whole process, so the queue
-    /// records the peak only if no other proof overlapped. Returns whether none did.
+    /// Removes a waiting or running proof and records its peak. `PhaseReport::peak_live_bytes` counts the whole process, so the peak is
+    /// recorded only if no other proof overlapped. Returns whether none did.
     pub fn leave(&mut self, id: u64, peak_bytes: Option<usize>) -> bool {
         self.waiting.retain(|proof| proof.id != id);
         let Some(index) = self.running.iter().position(|proof| proof.id == id) else { return false };
@@ -102,8 +102,8 @@ impl Queue {
         is_alone
     }
 
-    /// The bytes to reserve for a proof that may start now, or the reason why it waits. A proof of an unknown size reserves all memory, so it
-    /// runs alone.
+    /// Returns the number of bytes to reserve for a proof that may start now, or the reason why it waits. A proof of an unknown size
+    /// reserves all memory, so it runs alone.
     fn reservation(&self, log_rows: u32) -> Result<usize, String> {
         if self.running.len() >= self.slots {
             return Err("as many proofs run as --proofs allows".into());
@@ -120,16 +120,16 @@ impl Queue {
         }
     }
 
-    /// Checks that the service is not stopping, and that a proof of this size fits below the limit when it runs alone, by its known or
-    /// estimated peak. A size without an estimate passes.
+    /// Checks that the service is not stopping, and that a proof of this size fits below the limit when it runs alone, judged by its known
+    /// or estimated peak. A size without an estimate passes.
     fn fit(&self, log_rows: u32) -> Result<(), Failure> {
         if self.is_stopping {
             let text = "the service is shutting down and starts no more proofs; use another instance";
             return Err(Failure::unavailable(text));
         }
         let known = self.peaks.get(&log_rows).map(|&bytes| (bytes, "the peak of earlier proofs"));
-        // The peak of the next smaller known size, doubled for each doubling of the rows. This also doubles the fixed part of the memory,
-        // so the estimate errs on the high side.
+        // Doubles the peak of the next smaller known size for each doubling of the rows. This also doubles the fixed part of the memory, so
+        // the estimate is on the high side.
         let estimate = || {
             let (smaller, bytes) = self.peaks.range(..log_rows).next_back()?;
             Some((bytes.saturating_mul(1 << (log_rows - smaller)), "estimated from smaller proofs"))
@@ -143,12 +143,12 @@ impl Queue {
         Err(Failure::over_memory(log_rows, why))
     }
 
-    /// The bytes that running proofs may take.
+    /// Returns the number of bytes that running proofs may take.
     pub fn reserved_bytes(&self) -> usize {
         self.running.iter().map(|running| running.reserved_bytes).sum()
     }
 
-    /// The waiting proofs in their order, each with the reason why it waits.
+    /// Returns the waiting proofs in order, each with the reason why it waits.
     pub fn waits(&self) -> impl Iterator<Item = (&Proof, String)> {
         let first = self.waiting.front().and_then(|waiting| self.reservation(waiting.log_rows).err());
         let reasons = first.into_iter().chain(std::iter::repeat("earlier proofs come first".into()));
@@ -162,7 +162,7 @@ mod tests {
 
     const MEMORY: MemoryLimit = MemoryLimit { limit_bytes: 1000 * MIB, outside_bytes: 50 * MIB, base_bytes: 50 * MIB };
 
-    /// A queue in which 2^10 rows need 97.5 MiB and 2^13 need 780. Other sizes are unknown.
+    /// Returns a queue in which 2^10 rows need 97.5 MiB and 2^13 rows need 780 MiB. Other sizes are unknown.
     fn queue(sizes: &[u32]) -> Queue {
         let mut queue = Queue { slots: 3, places: 10, memory: Some(MEMORY), ..Queue::default() };
         sizes.iter().for_each(|&log_rows| _ = queue.join(log_rows).unwrap());
@@ -170,7 +170,7 @@ mod tests {
         queue
     }
 
-    /// Starts all proofs that may start, and returns their numbers.
+    /// Starts all proofs that may start, and returns their IDs.
     fn started(queue: &mut Queue) -> Vec<u64> {
         let next = || {
             let Proof { id, log_rows, .. } = *queue.waiting.front()?;
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn proofs_start_in_order_until_slots_or_memory_are_used_up() {
-        // 8/9 of 950 MiB, less the base: 1/8 of the live size is margin.
+        // 8/9 of 950 MiB, less the base: the margin is 1/8 of the live size.
         assert!(MEMORY.for_proofs_bytes().abs_diff(950 * MIB / 9 * 8 - 50 * MIB) < 10);
         let mut slots = queue(&[10, 10, 10, 10, 10]);
         assert_eq!(slots.start(2, 10), Ok(false), "it is not its turn");
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(started(&mut queue), [4]);
     }
 
-    /// tests/service.rs covers full queues, cancelled proofs and the shutdown.
+    /// tests/service.rs covers full queues, cancelled proofs and shutdown.
     #[test]
     fn a_proof_that_never_fits_is_refused_and_the_next_one_starts() {
         let mut queue = queue(&[14, 10]);
