@@ -1,8 +1,8 @@
-//! The service: each request waits for its turn, and makes its proof, in this process or in a worker.
+//! The service: each request waits for its turn, then makes its proof in this process or in a worker.
 //!
-//! With `--isolate`, each proof runs in its own process, with a memory budget (`RLIMIT_DATA`). The process reads a request
-//! from standard input and writes its proof to standard output, in JSON. If an allocation fails, it aborts, and the
-//! standard library names the size of the request on standard error.
+//! With `--isolate`, each proof runs in its own process, with a memory budget (`RLIMIT_DATA`). The process reads a request from standard
+//! input and writes its proof to standard output, both as JSON. If an allocation fails, the process aborts, and the standard library prints
+//! the size of the failed request to standard error.
 
 use std::fmt::{Arguments, Write};
 use std::process::Stdio;
@@ -25,7 +25,7 @@ pub struct Service {
     pub options: Options,
     prover: Arc<Prover>,
     queue: Mutex<Queue>,
-    /// Wakes the waiting requests after each change of the queue.
+    /// Wakes the waiting requests after each change to the queue.
     changed: Notify,
 }
 
@@ -43,7 +43,7 @@ impl Service {
         let mut queue = Queue { slots, places, memory, ..Queue::default() };
         let prover = Arc::new(Prover::new());
         if options.isolate.is_none() {
-            // Sizes that were never proved are estimated from this one, and refused if they can't fit.
+            // The peaks of sizes that were never proved are estimated from this one. A size that can't fit is refused.
             let log_rows = Request::FIRST_LOG_ROWS;
             queue.peaks.insert(log_rows, prover.make(&Request { log_rows, seed: 0 })?.peak_bytes);
         }
@@ -58,7 +58,7 @@ impl Service {
     }
 
     /// Makes a proof when its turn comes. Dropping the future cancels the proof: it leaves the queue, or its worker is killed. A proof that
-    /// runs in this process is finished and discarded.
+    /// is already running in this process is finished and discarded.
     pub async fn prove(self: &Arc<Self>, request: Request) -> Result<Made, Failure> {
         let mut outcome = Outcome("rejected");
         let log_rows = request.log_rows;
@@ -71,7 +71,7 @@ impl Service {
             }
             changed.await;
         }
-        // Another proof is now the first in the queue.
+        // Another proof is now first in the queue.
         self.changed.notify_waiters();
         let made = self.make(ticket, request).await;
         outcome.0 = if made.is_ok() { "done" } else { "failed" };
@@ -83,8 +83,8 @@ impl Service {
             return make_in_worker(&self.options, budget_mib, &request).await;
         }
         let prover = Arc::clone(&self.prover);
-        // The thread opens a phase: only it and rayon's workers allocate in the arena. It keeps the ticket until the proof is made, even if
-        // the client goes away.
+        // The thread opens a phase, so only it and rayon's workers allocate in the arena. It keeps the ticket until the proof is made, even
+        // if the client disconnects.
         let made = spawn_blocking(move || {
             let mut made = prover.make(&request)?;
             made.is_alone = ticket.end(Some(made.peak_bytes));
@@ -94,13 +94,13 @@ impl Service {
         Ok(made.await??)
     }
 
-    /// Starts no more proofs, and refuses those that wait.
+    /// Starts no more proofs, and refuses the waiting ones.
     pub fn stop(&self) {
         self.queue().is_stopping = true;
         self.changed.notify_waiters();
     }
 
-    /// The current memory figures in bytes, with the names of their metrics.
+    /// Returns the current memory values in bytes, with the names of their metrics.
     fn memory(&self, queue: &Queue) -> Vec<(&'static str, usize)> {
         let reserved = queue.reserved_bytes();
         let mut memory = vec![("service_limit_bytes", self.options.limit_bytes()), ("service_rss_bytes", rss_bytes())];
@@ -123,7 +123,7 @@ impl Service {
         self.memory(&queue).into_iter().for_each(|(name, bytes)| gauge!(name).set(bytes as f64));
     }
 
-    /// The page `/memory`, for people: the use of memory, the running proofs, and why others wait.
+    /// Returns the page `/memory`, for people: memory use, the running proofs, and why others wait.
     pub fn page(&self) -> String {
         let (queue, mut page) = (self.queue(), String::new());
         let mut line = |line: Arguments<'_>| _ = writeln!(page, "{line}");
@@ -146,7 +146,7 @@ impl Service {
     }
 }
 
-/// A proof's place in the queue: first it waits, then it runs. Dropping this ends the proof.
+/// A proof's place in the queue, from its arrival until its end. Dropping the ticket ends the proof.
 struct Ticket {
     service: Arc<Service>,
     id: u64,
@@ -160,7 +160,7 @@ impl Ticket {
         let is_idle = queue.running.is_empty();
         if let Some(memory) = &mut queue.memory {
             let stats = zk_alloc::stats();
-            // RSS lacks pages of the arena that nothing has touched yet, so this is a lower bound.
+            // RSS does not include pages of the arena that nothing has touched yet, so this is a lower bound.
             memory.outside_bytes = memory.outside_bytes.max(rss_bytes().saturating_sub(stats.resident_bytes));
             if is_idle {
                 memory.base_bytes = stats.live_bytes;
@@ -177,7 +177,7 @@ impl Drop for Ticket {
     }
 }
 
-/// Counts a request by its outcome on drop, because the client may go away at any time.
+/// Counts a request by its outcome on drop, because the client may disconnect at any time.
 struct Outcome(&'static str);
 
 impl Drop for Outcome {
@@ -192,13 +192,13 @@ pub fn work(budget_bytes: usize) -> anyhow::Result<()> {
         setrlimit(resource, Rlimit { current: Some(bytes as u64), maximum: getrlimit(resource).maximum })
     };
     limit(Resource::Data, budget_bytes).with_context(|| format!("limiting a worker to {budget_bytes} bytes"))?;
-    // A worker over its budget aborts, and its core file would contain all of its memory.
+    // A worker that exceeds its budget aborts. Its core file would contain all of its memory.
     limit(Resource::Core, 0).context("turning core files off")?;
     let request = serde_json::from_reader(std::io::stdin()).context("reading the request")?;
     serde_json::to_writer(std::io::stdout(), &Prover::new().make(&request)?).context("writing the answer")
 }
 
-/// Makes a proof in a worker. Dropping the future kills the worker at once.
+/// Makes a proof in a worker. Dropping the future kills the worker immediately.
 async fn make_in_worker(options: &Options, budget_mib: usize, request: &Request) -> Result<Made, Failure> {
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
     command.args(["--worker", "--isolate", &budget_mib.to_string()]);
@@ -208,12 +208,13 @@ async fn make_in_worker(options: &Options, budget_mib: usize, request: &Request)
         let threads = std::thread::available_parallelism().map_or(1, usize::from).div_ceil(options.proofs.into());
         command.env("RAYON_NUM_THREADS", threads.to_string());
     }
-    // Ctrl-C in a terminal reaches a whole process group. The service's running proofs finish after it.
+    // Ctrl-C in a terminal reaches the whole process group. The service still finishes its running proofs, so its workers get their own
+    // groups.
     command.process_group(0).kill_on_drop(true).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().context("starting a worker")?;
     counter!("service_worker_processes_total").increment(1);
     if let Some(mut requests) = child.stdin.take() {
-        // This fails if the worker has already exited. Its output says why.
+        // This fails if the worker has already exited. The worker's output gives the reason.
         let _ = requests.write_all(&serde_json::to_vec(request)?).await;
     }
     let output = child.wait_with_output().await.context("waiting for the worker")?;

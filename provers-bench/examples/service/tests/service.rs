@@ -1,5 +1,5 @@
-//! Runs the real binary on its own port, in one process and with workers, and requests real proofs over HTTP. `cargo make soak` runs the
-//! ignored tests.
+//! Runs the real binary on a port of its own, in one process and with workers, and requests real proofs over HTTP. `cargo make soak` runs
+//! the ignored tests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,7 +44,7 @@ impl Reply {
         Self { status, text }
     }
 
-    /// The body as JSON; null if it is not JSON.
+    /// Returns the body as JSON; null if it is not JSON.
     fn json(&self) -> serde_json::Value {
         self.text.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str(body).ok()).unwrap_or_default()
     }
@@ -59,7 +59,7 @@ fn command(args: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_proving-service"));
     command.args(["--port", "0"]).args(args.split_whitespace()).stdout(Stdio::piped());
     command.env("PROVING_SERVICE_PANIC_SEED", PANIC_SEED.to_string());
-    // Each thread has a stack, which counts against the budget of a worker.
+    // Each thread has a stack, which counts towards a worker's budget.
     command.env("RAYON_NUM_THREADS", "2");
     command
 }
@@ -73,7 +73,7 @@ impl Server {
         Self { child, address }
     }
 
-    /// Sends a request, and does not wait for the answer. Dropping the connection cancels it.
+    /// Sends a request without waiting for the answer. Dropping the connection cancels it.
     fn send(&self, request: &str, body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(600))).unwrap();
@@ -98,19 +98,19 @@ impl Server {
         Reply::receive(self.ask(log_rows, seed))
     }
 
-    /// A metric, by its name and labels.
+    /// Returns the metric with this name and these labels.
     fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").text;
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
         value.unwrap_or_else(|| panic!("no {name} in\n{text}"))
     }
 
-    /// The number of requests with this outcome.
+    /// Returns the number of requests with this outcome.
     fn proofs(&self, outcome: &str) -> f64 {
         self.metric(&format!("service_proofs_total{{outcome=\"{outcome}\"}}"))
     }
 
-    /// Waits until a metric has a value.
+    /// Waits until a metric has this value.
     fn until(&self, name: &str, value: f64) {
         let deadline = Instant::now() + Duration::from_secs(120);
         while self.metric(name) != value {
@@ -129,7 +129,7 @@ impl Server {
     }
 }
 
-/// Each request gives the same proof every time. A digest that differs shows corruption that verification would miss.
+/// Each request gives the same proof every time. A differing digest shows corruption that verification would miss.
 #[test]
 fn proofs_are_verified_repeatable_and_reported() {
     let server = Server::start("--proofs 1");
@@ -138,7 +138,7 @@ fn proofs_are_verified_repeatable_and_reported() {
     assert_ne!(first["digest"], other["digest"]);
     assert!(first["proof_bytes"].as_u64().unwrap() > 10_000 && first["peak_bytes"].as_u64().unwrap() > 1 << 20);
     assert_eq!((&first["log_rows"], &first["is_alone"]), (&9.into(), &true.into()));
-    // The second proof reuses pages of the first.
+    // The second proof reuses pages of the first one.
     assert!(second["reused_bytes"].as_f64().unwrap() > 2.0 * second["fresh_bytes"].as_f64().unwrap(), "{second}");
     let page = server.get("/memory").text;
     assert!(page.contains("largest peak of 2^9 ") && page.contains("service_outside_bytes"), "{page}");
@@ -166,7 +166,7 @@ fn errors_for_bad_requests_say_what_is_allowed() {
     server.get("/proof").expect(404, "GET /memory");
 }
 
-/// A client that goes away must not keep its place in the queue. Without workers, its running proof is finished and discarded.
+/// A client that disconnects must not keep its place in the queue. Without workers, its running proof is finished and discarded.
 #[test]
 fn a_full_queue_refuses_and_clients_that_go_away_cancel_their_proofs() {
     let server = Server::start("--proofs 1 --queue 1");
@@ -185,8 +185,8 @@ fn a_full_queue_refuses_and_clients_that_go_away_cancel_their_proofs() {
     assert_eq!(server.proofs("done"), 1.0);
 }
 
-/// If a service starts a proof that can't fit, the kernel kills it with all running proofs. Here the service learns that a proof fits only
-/// alone. It must not start two at once, although two slots are free.
+/// If a service starts a proof that can't fit, the kernel kills the service together with all running proofs. Here the service learns that
+/// a proof fits only alone. It must not start two at once, although two slots are free.
 #[test]
 fn a_proof_waits_until_its_peak_fits_and_one_that_never_fits_is_refused() {
     let server = Server::start("--proofs 2 --memory-limit 96");
@@ -204,8 +204,8 @@ fn a_proof_waits_until_its_peak_fits_and_one_that_never_fits_is_refused() {
     server.prove(13, 1).expect(507, "estimated from smaller proofs");
 }
 
-/// The allocation that does not fit comes at the start, in the middle or at the end of a proof, from any thread. The answer must always be a
-/// proof or an error with status 507. A small proof fits into each budget.
+/// The allocation that exceeds the budget may come at the start, in the middle or at the end of a proof, from any thread. The answer must
+/// always be a proof or an error with status 507. A small proof fits each budget.
 #[test]
 fn a_worker_over_its_budget_fails_alone_at_any_point_of_the_proof() {
     let statuses = [80, 96, 104, 112, 120, 160, 256].map(|budget| {
@@ -221,8 +221,8 @@ fn a_worker_over_its_budget_fails_alone_at_any_point_of_the_proof() {
     assert!(statuses.contains(&200) && statuses.contains(&507), "{statuses:?}");
 }
 
-/// A worker may panic, lose its client, or be killed by the kernel or by an operator. The worker of a client that went away is killed, so
-/// that its memory and CPU are free at once.
+/// A worker may panic, lose its client, or be killed by the kernel or by an operator. When a client disconnects, its worker is killed,
+/// which frees the worker's memory and CPU time immediately.
 #[test]
 fn a_worker_that_is_lost_costs_only_its_proof() {
     let server = Server::start("--proofs 1 --isolate 2048");
@@ -268,7 +268,7 @@ fn workers_that_do_not_fit_below_the_limit_are_refused() {
     assert!(text.contains("3 workers with 1024 MiB each do not fit below the limit of 2048 MiB"), "{text}");
 }
 
-/// The digest of the proof of each statement. The same statement always has the same proof.
+/// The digest of each statement's proof. The same statement always has the same proof.
 type Digests = Mutex<BTreeMap<(u32, u64), String>>;
 
 /// Sends one random request, and checks the answer. Returns whether the answer was a proof.
@@ -282,7 +282,7 @@ fn act(server: &Server, digests: &Digests, rng: &mut SmallRng) -> bool {
             return false;
         }
         82..90 => (server.prove(9, PANIC_SEED), [500, 503]),
-        // Too large for the limit and for the budget.
+        // Too large for the limit, and for the budget.
         90..93 => (server.prove(13, seed), [507, 503]),
         93..97 => (server.post("{\"log_rows\":"), [400; 2]),
         _ => (server.get(if rng.random() { "/memory" } else { "/metrics" }), [200; 2]),
@@ -296,8 +296,8 @@ fn act(server: &Server, digests: &Digests, rng: &mut SmallRng) -> bool {
     true
 }
 
-/// Sends a random mix of proofs, cancellations, panics and invalid requests for some minutes, in one process and in workers whose budgets
-/// the kernel enforces.
+/// Sends a random mix of proofs, cancellations, panics and invalid requests for several minutes, in one process and in workers whose
+/// budgets the kernel enforces.
 #[test]
 #[ignore = "takes minutes"]
 fn the_service_survives_random_load() {

@@ -1,4 +1,4 @@
-//! Your own prover as a workload of prove-bench: here a small STARK of Plonky3.
+//! Your own prover as a prove-bench workload: here a small Plonky3 STARK.
 //!
 //! The library contains the measured code, so it is compiled once. `src/main.rs` is the driver, and each file in
 //! `src/bin` is an arm.
@@ -44,7 +44,7 @@ pub struct Cubes {
 }
 
 impl Workload for Cubes {
-    /// A proof, and its statement: the first and last elements of the chains.
+    /// A proof and its statement: the first and last elements of the chains.
     type Proof = (p3_uni_stark::Proof<Config>, Vec<KoalaBear>);
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
@@ -73,7 +73,7 @@ impl Workload for Cubes {
 }
 
 impl Cubes {
-    /// The trace. Each row is one step and follows from the row above it.
+    /// Returns the trace. Each row is one step, computed from the row above it.
     fn trace(&self, seed: u64) -> RowMajorMatrix<KoalaBear> {
         // The buffer has room for the extension, which the prover makes in place.
         let mut values = Vec::with_capacity((self.rows * CHAINS) << self.log_blowup);

@@ -18,9 +18,9 @@ use crate::FOLDER;
 
 /// The secret of our reference string. Everyone knows it, so a proof over this string convinces nobody.
 const SECRET: u64 = 0x5eed;
-/// The start of the ceremony's point in G2, as the program `bb` contains it: the real part of x, big-endian.
+/// The start of the ceremony's point in G2, as embedded in the `bb` binary: the real part of x, big-endian.
 const CEREMONY_POINT: [u8; 8] = [0x01, 0x18, 0xc4, 0xd5, 0xb8, 0x37, 0xbc, 0xc2];
-/// Moves the proof in the script's folder away, then verifies it, so that no later run passes with it.
+/// Moves the proof in the script's folder away before verifying it, so no later run can pass with it.
 const VERIFY: &str = "#!/bin/sh
 cd \"${0%/*}\" && mv proof verified && ./verifier verify -c . -k vk -p verified -i public_inputs
 ";
@@ -32,10 +32,10 @@ pub(crate) struct Inputs {
 }
 
 impl Inputs {
-    /// Makes the files, unless they exist.
+    /// Makes the files unless they already exist.
     pub(crate) fn prepare(bb: &Path, size: u32) -> anyhow::Result<Self> {
         let inputs = Self { size, folder: cache()?.join(size.to_string()) };
-        // The key is made last: if it exists, so do the other files.
+        // The key is made last, so if it exists, so do the other files.
         if !inputs.path("vk").is_file() {
             eprintln!("prove-bench: preparing bb-{size}: circuit, witness, reference string and verification key");
             fs::create_dir_all(inputs.path("key"))?;
@@ -56,13 +56,13 @@ impl Inputs {
         let key = self.path("key/vk");
         let options = [("-c", ""), ("-b", "circuit.json"), ("-o", "key")];
         succeed(Command::new(bb).arg("write_vk").args(self.options(&options)))?;
-        // The key begins with a field element, log2 of the gates.
+        // The key begins with a field element: log2 of the number of gates.
         let log_gates = fs::read(&key)?.get(31).copied().unwrap_or_default();
         ensure!(u32::from(log_gates) == self.size, "the circuit has 2^{log_gates} gates");
         Ok(fs::rename(key, self.path("vk"))?)
     }
 
-    /// Writes the powers of [`SECRET`] in G1, as many as the circuit has gates. Returns the secret in G2.
+    /// Writes as many powers of [`SECRET`] in G1 as the circuit has gates. Returns the secret in G2.
     fn write_reference_string(&self) -> anyhow::Result<Vec<u8>> {
         let secret = Fr::from(SECRET);
         let powers = iter::successors(Some(Fr::from(1_u64)), |power| Some(*power * secret));
@@ -75,8 +75,8 @@ impl Inputs {
         Ok([point.x.c0, point.x.c1, point.y.c0, point.y.c1].into_iter().flat_map(bytes).collect())
     }
 
-    /// Writes a copy of `bb` that verifies over our reference string. `bb` itself has the ceremony's point in G2, so it would refuse
-    /// every proof at the pairing.
+    /// Writes a copy of `bb` that verifies against our reference string. `bb` itself contains the ceremony's point in G2, so the pairing
+    /// check would reject every proof.
     fn write_verifier(&self, bb: &Path, point: &[u8]) -> anyhow::Result<()> {
         let mut program = fs::read(bb)?;
         let mut found = (0..program.len()).filter(|&at| program[at..].starts_with(&CEREMONY_POINT));
@@ -91,28 +91,28 @@ impl Inputs {
         Ok(())
     }
 
-    /// The file that each run writes next to its proof, always with the same content.
+    /// Returns the path of the file that each run writes next to its proof, always with the same content.
     pub(crate) fn public_inputs(&self) -> PathBuf {
         from_here(self.path("public_inputs"))
     }
 
-    /// The command that proves.
+    /// Returns the command that makes the proof.
     pub(crate) fn command(&self) -> impl Iterator<Item = OsString> {
         let options = [("-c", ""), ("-b", "circuit.json"), ("-w", "witness.gz"), ("-k", "vk"), ("-o", "")];
         [from_here(self.program()).into(), "prove".into()].into_iter().chain(self.options(&options))
     }
 
-    /// The command line that verifies the proof, for a shell.
+    /// Returns the shell command line that verifies the proof.
     pub(crate) fn verification(&self) -> String {
         format!("'{}'", from_here(self.path("verify")).to_string_lossy().replace('\'', r"'\''"))
     }
 
-    /// Each option, followed by the path of its file.
+    /// Returns each option followed by the path of its file.
     fn options(&self, options: &[(&str, &str)]) -> Vec<OsString> {
         options.iter().flat_map(|(option, file)| [option.into(), from_here(self.path(file)).into()]).collect()
     }
 
-    /// The path of a link to `bb`. `exec` names a row after the command's file, so each size gets its own row.
+    /// Returns the path of a link to `bb`. `exec` names a row after the command's file, so each size gets its own row.
     fn program(&self) -> PathBuf {
         self.path(&format!("bb-{}", self.size))
     }
@@ -122,14 +122,15 @@ impl Inputs {
     }
 }
 
-/// The path relative to the current folder, if it lies below that folder. Tables show the command, and absolute paths differ between
+/// Returns the path relative to the current folder if it is inside that folder. Tables show the command, and absolute paths differ between
 /// machines.
 fn from_here(path: PathBuf) -> PathBuf {
     let here = env::current_dir().unwrap_or_default();
     path.strip_prefix(here).map(Path::to_owned).unwrap_or(path)
 }
 
-/// The folder of all inputs, in this package's target folder. If the code or a package that makes them changes, so does the folder.
+/// Returns the folder of all inputs, in this package's target folder. The folder changes whenever the code or a package that makes the
+/// inputs does.
 fn cache() -> anyhow::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     [include_str!("inputs.rs"), include_str!("../inputs.mjs")].hash(&mut hasher);
@@ -140,7 +141,7 @@ fn cache() -> anyhow::Result<PathBuf> {
     Ok(target.join("inputs").join(format!("{:016x}", hasher.finish())))
 }
 
-/// Runs a program that must succeed, and hides its output.
+/// Runs a program that must succeed, hiding its output.
 pub(crate) fn succeed(command: &mut Command) -> anyhow::Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("cannot run {program}"))?;

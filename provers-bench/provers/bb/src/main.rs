@@ -1,9 +1,9 @@
 //! `cargo prove-bench bb`: barretenberg's `bb` as a prover of the bench.
 //!
-//! `bb` is a program in C++ from an npm package, so no allocator can be linked into it. This program prepares the files that `bb prove`
-//! reads, once, and runs it with each allocator preloaded, by `prove-bench exec`. docs/benchmarking.md says how to get the package.
+//! `bb` is a C++ program from an npm package, so no allocator can be linked into it. This program prepares the files that `bb prove` reads,
+//! once, and runs `bb` with each allocator preloaded, using `prove-bench exec`. docs/benchmarking.md explains how to get the package.
 //!
-//! - `main`: the command line, and the runs
+//! - `main`: the command line and the runs
 //! - `inputs`: the files that `bb` reads
 
 use std::env;
@@ -22,13 +22,13 @@ mod inputs;
 
 /// The folder of this package.
 const FOLDER: &str = env!("CARGO_MANIFEST_DIR");
-/// Sizes of circuits, in log2 of their gates.
+/// Circuit sizes, as log2 of the number of gates.
 const SIZES: [u32; 3] = [14, 17, 19];
-/// The sizes for which [`Inputs`] has a number of rounds.
+/// The sizes for which [`Inputs`] can compute a number of rounds.
 const VALID_SIZES: RangeInclusive<u32> = 13..=20;
-/// Under glibc the peak is 1.4 KB per gate. An allocator that retains memory may take twice as much.
+/// Under glibc the peak is 1.4 KB per gate. An allocator that retains memory may use twice as much.
 const MEMORY_BYTES_PER_GATE: u64 = 4096;
-/// Options of `--smoke`, unless the command line has them.
+/// Options of `--smoke`, unless the command line sets them.
 const SMOKE: [(&str, &str); 2] = [("--rounds", "2"), ("--allocators", "glibc,jemalloc,zk-alloc")];
 
 const HELP: &str = "\
@@ -41,7 +41,7 @@ Proves circuits of 2^14, 2^17 and 2^19 gates, or of 2^N with --log-rows, in a pr
 --smoke proves the smallest circuit in two rounds. The exit code is that of exec; 0 if the npm package is missing.
 ";
 
-/// Exit codes of `exec`: a run that failed, a wrong command line, and Ctrl-C.
+/// Exit codes of `exec`: a failed run, a wrong command line, and Ctrl-C.
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 const INTERRUPTED: u8 = 130;
@@ -68,12 +68,12 @@ struct Job {
     sizes: Vec<u32>,
     threads: Option<NonZeroU32>,
     out: Option<PathBuf>,
-    /// Options of `exec`.
+    /// Options that are passed on to `exec`.
     others: Vec<OsString>,
 }
 
 impl Job {
-    /// Parses the command line. `None` means that it asks for help.
+    /// Parses the command line. Returns `None` if it asks for help.
     fn parse(mut arguments: Arguments) -> anyhow::Result<Option<Self>> {
         let is_profile = match arguments.subcommand()?.as_deref() {
             Some("bb") => false,
@@ -101,7 +101,7 @@ impl Job {
         Ok(Some(Self { is_profile, sizes, threads, out, others }))
     }
 
-    /// Runs `exec` for each size, and returns the worst exit code.
+    /// Runs `exec` for each size and returns the worst exit code.
     fn run(&self) -> anyhow::Result<u8> {
         let Some(bb) = program() else {
             eprintln!(
@@ -132,7 +132,7 @@ impl Job {
         Ok(worst)
     }
 
-    /// Runs `exec` for one size, and returns its exit code.
+    /// Runs `exec` for one size and returns its exit code.
     fn exec(&self, inputs: &Inputs) -> anyhow::Result<u8> {
         let verify = inputs.verification();
         let mut bench = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -147,7 +147,7 @@ impl Job {
             bench.args(["--verify", &verify, "--same-output"]).arg(inputs.public_inputs());
         }
         bench.arg("--").args(inputs.command());
-        // The launcher gave this package a target folder of its own, inside the workspace's.
+        // The launcher gave this package its own target folder inside the workspace's.
         if let Some(target) = env::var_os("CARGO_BUILD_BUILD_DIR") {
             bench.env("CARGO_TARGET_DIR", target).env_remove("CARGO_BUILD_BUILD_DIR");
         }
@@ -165,14 +165,14 @@ impl Job {
     }
 }
 
-/// The program of the npm package, if it is installed.
+/// Returns the path of the npm package's program if it is installed.
 fn program() -> Option<PathBuf> {
     let platform = if cfg!(target_arch = "aarch64") { "arm64-linux" } else { "amd64-linux" };
     let path = Path::new(FOLDER).join("node_modules/@aztec/bb.js/build").join(platform).join("bb");
     path.is_file().then_some(path)
 }
 
-/// The kernel's estimate of the memory that a new program can use.
+/// Returns the kernel's estimate of the memory that a new program can use.
 fn available_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

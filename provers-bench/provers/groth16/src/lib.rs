@@ -1,4 +1,4 @@
-//! Groth16 of arkworks as a prover of prove-bench.
+//! Groth16 from arkworks as a prover for prove-bench.
 
 use anyhow::{Context, anyhow};
 use ark_bn254::{Bn254, Fr};
@@ -26,7 +26,7 @@ pub static PROVERS: &[Prover] = &[Prover::new(
         .processes_at_most(2)],
 )];
 
-/// A circuit of at most `2^log_rows` constraints, and its keys.
+/// A circuit of at most `2^log_rows` constraints, with its keys.
 pub struct Poseidon {
     parameters: PoseidonConfig<Fr>,
     message_length: usize,
@@ -41,7 +41,7 @@ impl Workload for Poseidon {
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let parameters = parameters();
         let message_length = message_length(1 << log_rows);
-        // These keys come from a fixed seed; real ones come from a ceremony.
+        // These keys come from a fixed seed. Real keys come from a ceremony.
         let mut rng = StdRng::seed_from_u64(0);
         let any = Preimage::random(&parameters, message_length, &mut rng)?;
         let (proving_key, verifying_key) =
@@ -68,24 +68,24 @@ impl Workload for Poseidon {
     }
 }
 
-/// Field elements that a permutation absorbs.
+/// Number of field elements that a permutation absorbs.
 const RATE: usize = 2;
 const FULL_ROUNDS: usize = 8;
 const PARTIAL_ROUNDS: usize = 57;
 /// x -> x^5 takes three constraints.
 const ALPHA: u64 = 5;
 const PERMUTATION_CONSTRAINTS: usize = 3 * (FULL_ROUNDS * (RATE + 1) + PARTIAL_ROUNDS);
-/// Constraints for the digest, and for the constant in every constraint system.
+/// Number of constraints for the digest, and for the constant in every constraint system.
 const OTHER_CONSTRAINTS: usize = 3;
 
-/// Poseidon over the scalars of BN254, at 128 bits of security.
+/// Poseidon over the scalars of BN254, with 128 bits of security.
 fn parameters() -> PoseidonConfig<Fr> {
     let bits = u64::from(Fr::MODULUS_BIT_SIZE);
     let (constants, matrix) = find_poseidon_ark_and_mds(bits, RATE, FULL_ROUNDS as u64, PARTIAL_ROUNDS as u64, 0);
     PoseidonConfig::new(FULL_ROUNDS, PARTIAL_ROUNDS, ALPHA, matrix, constants, RATE, 1)
 }
 
-/// Number of elements of the longest message whose circuit has at most `constraints` constraints.
+/// Returns the number of elements of the longest message whose circuit has at most `constraints` constraints.
 fn message_length(constraints: usize) -> usize {
     RATE * ((constraints - OTHER_CONSTRAINTS) / PERMUTATION_CONSTRAINTS)
 }

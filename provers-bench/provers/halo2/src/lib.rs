@@ -1,4 +1,4 @@
-//! Axiom's Halo2 as a prover of prove-bench, with KZG over BN256 and SHPLONK. The statement: the prover knows two vectors of bytes with a
+//! Axiom's Halo2 as a prover for prove-bench, with KZG over BN256 and SHPLONK. The statement: the prover knows two vectors of bytes with a
 //! given inner product.
 
 use anyhow::Context;
@@ -27,7 +27,7 @@ pub static PROVERS: &[Prover] = &[Prover::new(
         .processes_at_most(2)],
 )];
 
-/// A circuit of `2^log_rows` rows, and its keys.
+/// A circuit of `2^log_rows` rows, with its keys.
 pub struct Product {
     parameters: ParamsKZG<Bn256>,
     key: ProvingKey<G1Affine>,
@@ -40,7 +40,7 @@ impl Workload for Product {
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let rows = 1 << log_rows;
-        // These parameters come from a fixed seed; real ones come from a ceremony.
+        // These parameters come from a fixed seed. Real parameters come from a ceremony.
         let parameters = ParamsKZG::setup(log_rows, StdRng::seed_from_u64(0));
         let circuit = InnerProduct { pairs: Value::unknown(), steps: steps(rows) };
         let verifying_key = keygen_vk(&parameters, &circuit).context("making the verifying key")?;
@@ -79,27 +79,27 @@ impl Workload for Product {
     }
 }
 
-/// Columns of multiplications.
+/// Number of columns for multiplications.
 const LANES: usize = 4;
-/// Cells that a multiplication takes in its column: a sum and two operands. The first cell of the next multiplication holds the
-/// result.
+/// Number of cells that a multiplication takes in its column: a sum and two operands. The result is the first cell of the next
+/// multiplication.
 const CELLS: usize = 3;
-/// Rows at the end that Halo2 fills with random values.
+/// Number of rows at the end that Halo2 fills with random values.
 const RESERVED: usize = 16;
 
-/// Multiplications in a column of `rows` rows.
+/// Returns the number of multiplications in a column of `rows` rows.
 fn steps(rows: usize) -> usize {
     (rows - RESERVED) / CELLS
 }
 
-/// Two vectors as pairs of elements. Key generation needs only their length.
+/// Two vectors, as pairs of elements. Key generation needs only their length.
 struct InnerProduct {
     pairs: Value<Vec<(u8, u8)>>,
     steps: usize,
 }
 
 impl InnerProduct {
-    /// Vectors that fill `rows` rows, and their inner product.
+    /// Returns vectors that fill `rows` rows, and their inner product.
     fn random(rows: usize, rng: &mut impl Rng) -> (Self, Fr) {
         let steps = steps(rows);
         let pairs: Vec<(u8, u8)> = (0..LANES * steps).map(|_| rng.r#gen()).collect();
@@ -108,7 +108,7 @@ impl InnerProduct {
     }
 }
 
-/// The public values: the sum before the first product, and the sum of all products.
+/// Returns the public values: the sum before the first product, and the sum of all products.
 fn instance(product: Fr) -> [Fr; 2] {
     [Fr::zero(), product]
 }

@@ -29,10 +29,9 @@ pub static PROVERS: &[Prover] = &[Prover::new(
     ],
 )];
 
-/// A multilinear polynomial of `2^log_rows` coefficients over BN254. It is committed to, and opened at a point drawn
-/// from the commitment.
+/// A multilinear polynomial of `2^log_rows` coefficients over BN254. It is committed to, and opened at a point drawn from the commitment.
 ///
-/// The coefficients have the full size of field elements. Most of Jolt's own coefficients are small, and therefore faster to commit to.
+/// The coefficients are full-size field elements. Most of Jolt's own coefficients are small, so committing to them is faster.
 pub struct Dory {
     prover: ProverSetup<BN254>,
     verifier: VerifierSetup<BN254>,
@@ -40,12 +39,13 @@ pub struct Dory {
 }
 
 impl Dory {
-    /// Base-2 logarithms of the rows and columns of the coefficients' matrix. The matrix is square, or has twice as many columns as rows.
+    /// Returns the base-2 logarithms of the rows and columns of the matrix of coefficients. It is square, or has twice as many columns as
+    /// rows.
     fn log_rows_and_columns(&self) -> (usize, usize) {
         (self.log_rows / 2, self.log_rows.div_ceil(2))
     }
 
-    /// The point at which `commitment` is opened, and the transcript after it.
+    /// Returns the point at which `commitment` is opened, and the transcript after the point was drawn.
     fn point(&self, commitment: &ArkGT) -> (Vec<ArkFr>, Blake2bTranscript<BN254>) {
         let mut transcript = Blake2bTranscript::new(b"prove-bench");
         transcript.append_serde(b"commitment", commitment);
@@ -61,7 +61,7 @@ impl Workload for Dory {
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let log_rows = log_rows as usize;
         let (prover, verifier) = dory_pcs::setup::<BN254>(log_rows);
-        // Fills the cache as Jolt does. The cache lives as long as the process, so it is filled outside any phase.
+        // Fills the cache as Jolt does. The cache lives until the process exits, so it is filled outside any phase.
         init_cache(&prover.g1_vec, &prover.g2_vec);
         Ok(Self { prover, verifier, log_rows })
     }
@@ -103,7 +103,7 @@ impl Workload for Dory {
     }
 }
 
-/// The orbit of x -> x^2 + 7 from `seed`. Its elements soon have full size, and each costs one multiplication.
+/// Returns the orbit of x -> x^2 + 7 from `seed`. Its elements soon have full size, and each costs one multiplication.
 fn coefficients(seed: u64, log_rows: usize) -> Vec<ArkFr> {
     let (mut x, seven) = (ArkFr::from_u64(seed), ArkFr::from_u64(7));
     let next = |_| {
@@ -119,7 +119,7 @@ type Squarings = NonTrivialCircuit<Scalar>;
 type Snark = RelaxedR1CSSNARK<Curve, hyperkzg::EvaluationEngine<Curve>>;
 type Direct = DirectSNARK<Curve, Snark, Squarings>;
 
-/// Constraints that tie the circuit's one input and one output to the instance.
+/// Number of constraints that tie the circuit's one input and one output to the instance.
 const PUBLIC_CONSTRAINTS: usize = 2;
 
 /// Repeated squaring in `2^log_rows` constraints: Spartan's two sumchecks over R1CS, and HyperKZG on BN254.

@@ -1,4 +1,4 @@
-//! Miden VM as a prover of prove-bench: a program in Miden assembly, executed and proved.
+//! Miden VM as a prover for prove-bench: a program in Miden assembly, executed and proved.
 
 use anyhow::Context;
 use miden_core::Felt;
@@ -18,7 +18,7 @@ pub static PROVERS: &[Prover] = &[Prover::new(
         .checked_at(12)],
 )];
 
-/// The program, run for as many numbers as fit into `2^log_rows` cycles.
+/// The program, run for as many numbers as fit in `2^log_rows` cycles.
 pub struct Fibonacci {
     program: Program,
     cycles: usize,
@@ -56,23 +56,23 @@ impl Workload for Fibonacci {
     }
 }
 
-/// Numbers that the program writes between two checks of its counter.
+/// How many numbers the program writes between two checks of its counter.
 const CHUNK: usize = 8;
 
-/// Cycles that the program takes to write and hash a chunk.
+/// Number of cycles that the program takes to write and hash a chunk.
 const CHUNK_CYCLES: usize = 97;
 
-/// Cycles that the program takes outside its chunks.
+/// Number of cycles that the program takes outside its chunks.
 const OTHER_CYCLES: usize = 60;
 
-/// The program's input, and its required output.
+/// The program's input and its required output.
 pub struct Claim {
     first: [Felt; 2],
     numbers: usize,
 }
 
 impl Claim {
-    /// A claim with as many numbers as fit into `cycles`.
+    /// Returns a claim with as many numbers as fit in `cycles`.
     fn new(seed: u64, cycles: usize) -> Self {
         let first = [seed as u32, (seed >> 32) as u32].map(Felt::from);
         Self { first, numbers: (cycles - OTHER_CYCLES) / CHUNK_CYCLES * CHUNK }
@@ -84,7 +84,7 @@ impl Claim {
         StackInputs::new(&[a, b, numbers]).context("the program's inputs")
     }
 
-    /// The output, computed outside the VM.
+    /// Returns the output, computed outside the VM.
     fn outputs(&self) -> anyhow::Result<StackOutputs> {
         let [a, b] = self.first;
         let pairs = std::iter::successors(Some((a, b)), |&(a, b)| Some((a + b, a)));

@@ -1,4 +1,4 @@
-//! OpenVM as a prover of prove-bench: a run of RISC-V instructions on its CPU engine.
+//! OpenVM as a prover for prove-bench: a run of RISC-V instructions on its CPU engine.
 
 #[path = "../../sp1/src/guest.rs"]
 mod guest;
@@ -39,18 +39,19 @@ pub static PROVERS: &[Prover] = &[Prover::new(
 
 type Engine = BabyBearPoseidon2CpuEngine;
 
-/// A machine with its program, which runs at most `2^log_rows` instructions.
+/// A machine with its program, which executes at most `2^log_rows` instructions.
 pub struct Run {
     instance: Mutex<VmInstance<Engine, Rv32ImCpuBuilder>>,
     instructions: usize,
-    // The fields that the verifier needs, besides a proof and its claim.
+    // The fields that the verifier needs in addition to a proof and its claim.
     verifier: Engine,
     key: MultiStarkVerifyingKey<BabyBearPoseidon2Config>,
     executable: Digest,
     memory: MemoryDimensions,
 }
 
-/// Columns are committed in stacks of `2^STACK` numbers. A stack must hold at least as many rows as the longest table.
+/// Base-2 logarithm of the length of the stacks in which columns are committed. A stack must be at least as long as the
+/// longest table.
 const STACK: usize = 20;
 
 fn engine() -> Engine {

@@ -1,9 +1,10 @@
-//! Circuits over Goldilocks under plonky2's standard configuration: repeated squaring, and two levels of recursion on
-//! top.
+//! Circuits over Goldilocks in plonky2's standard configuration: repeated squaring, and two levels of recursion on top
+//! of it.
 //!
-//! Each circuit is built once and reused for all its proofs, as in a service. Witnesses are generated inside the phase.
+//! Each circuit is built once and reused for all of its proofs, as in a service. Witnesses are generated inside the
+//! phase.
 
-/// The circuits are those of the adapter's tests.
+/// The circuits of the adapter's tests.
 #[path = "../../../../integrations/plonky2/tests/common/mod.rs"]
 mod common;
 
@@ -23,18 +24,19 @@ pub static PROVERS: &[Prover] = &[Prover::new(
     ],
 )];
 
-/// Squarings in a row of arithmetic gates.
+/// Number of squarings in a row of arithmetic gates.
 const IN_A_ROW: usize = 20;
-/// Upper bound on the rows that the builder adds for constants, public inputs and their hash.
+/// Upper bound on the number of rows that the builder adds for constants, public inputs and their hash.
 const ROWS_OF_THE_BUILDER: usize = 16;
 
-/// Repeated squaring of `x`: a chain of arithmetic gates, 20 squarings to a row, that fills `2^log_rows` rows.
+/// Repeated squaring of `x`: a chain of arithmetic gates, 20 squarings per row, that fills `2^log_rows` rows.
 ///
 /// The public inputs are `x` and the last square.
 pub struct Squaring(Squarings);
 
 impl Squaring {
-    /// Repeats the squaring of the first public input natively, and checks that it gives the second, as the proof says.
+    /// Repeats the squaring of the first public input natively, and checks that the result is the second one, as the
+    /// proof claims.
     fn check_square(&self, proof: &Proof) -> anyhow::Result<()> {
         let first = proof.public_inputs.first().context("a proof without public inputs")?;
         let (expected, found) = (self.0.public_inputs(first.to_canonical_u64()), &proof.public_inputs);
@@ -68,8 +70,8 @@ impl Workload for Squaring {
 /// A proof of [`Squaring`], a proof that verifies it, and a proof that verifies the second one: plonky2's own recursion
 /// benchmark.
 ///
-/// Each round makes all three, each in its own phase, and returns the last one. The first circuit has `2^log_rows`
-/// rows. The other two have as many rows as a verifier needs, about 2^12.
+/// Each round makes all three proofs, each in its own phase, and returns the last one. The first circuit has
+/// `2^log_rows` rows. The other two have as many rows as a verifier needs, about 2^12.
 pub struct Recursion {
     innermost: Squaring,
     middle: VerifierCircuit,

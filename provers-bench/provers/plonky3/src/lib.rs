@@ -1,9 +1,9 @@
 //! Plonky3's own benchmark AIRs over KoalaBear with FRI: Poseidon2 with a Keccak Merkle tree, and Keccak-f with a
 //! Poseidon2 Merkle tree.
 //!
-//! Both are the examples of p3-poseidon2-air and p3-keccak-air, with the examples' FRI parameters. Each reuses one
-//! configuration for all its proofs, as a service does, and builds the trace inside the phase. The trace is the only
-//! huge buffer of a proof.
+//! These AIRs are the examples of p3-poseidon2-air and p3-keccak-air, with the examples' FRI parameters. Each workload
+//! reuses one configuration for all its proofs, as a service does, and builds the trace inside the phase. The trace is
+//! the only huge buffer of a proof.
 
 mod whir;
 
@@ -77,7 +77,7 @@ type Poseidon2Config = Config<Poseidon2Mmcs, Poseidon2Challenger>;
 
 const WIDTH: usize = 16;
 const SBOX_REGISTERS: usize = 0;
-/// Poseidon2 permutations in a row of the trace.
+/// Number of Poseidon2 permutations in a row of the trace.
 const VECTOR_LEN: usize = 8;
 
 type Poseidon2Air = VectorizedPoseidon2Air<
@@ -150,7 +150,7 @@ impl Workload for Keccak {
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let challenger = Poseidon2Challenger::new(default_koalabear_poseidon2_24());
-        // As many permutations as fit. The generator pads the rows to the next power of two, which is 2^log_rows.
+        // Uses as many permutations as fit. The generator pads the rows to the next power of two, which is 2^log_rows.
         Ok(Self { config: config(poseidon2_mmcs(), challenger), permutations: (1 << log_rows) / NUM_ROUNDS })
     }
 
@@ -171,14 +171,14 @@ impl Workload for Keccak {
 /// Base-2 logarithm of the blowup, as in Plonky3's benchmark parameters.
 const LOG_BLOWUP: usize = 1;
 
-/// A configuration with Plonky3's benchmark parameters of FRI over `mmcs`.
+/// Returns a configuration with Plonky3's benchmark parameters for FRI over `mmcs`.
 fn config<ValMmcs: Clone, Challenger: Clone>(mmcs: ValMmcs, challenger: Challenger) -> Config<ValMmcs, Challenger> {
     let mmcs_of_challenges = ChallengeMmcs::new(mmcs.clone());
     let fri = FriParameters { log_blowup: LOG_BLOWUP, ..FriParameters::new_benchmark(mmcs_of_challenges) };
     StarkConfig::new(TwoAdicFriPcs::new(Dft::default(), mmcs, fri), challenger)
 }
 
-/// The Poseidon2 Merkle trees of Plonky3's examples: 24 wide for leaves and 16 wide for nodes.
+/// Returns the Poseidon2 Merkle trees of Plonky3's examples: width 24 for leaves and width 16 for nodes.
 pub(crate) fn poseidon2_mmcs() -> Poseidon2Mmcs {
     let hash = PaddingFreeSponge::new(default_koalabear_poseidon2_24());
     Poseidon2Mmcs::new(hash, TruncatedPermutation::new(default_koalabear_poseidon2_16()), 0)

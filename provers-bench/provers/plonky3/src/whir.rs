@@ -1,6 +1,6 @@
 //! Plonky3's multilinear commitment scheme, WHIR, over KoalaBear: one polynomial, committed to and opened.
 //!
-//! It is the example of p3-whir, with the example's parameters. Unlike the AIRs it has no single huge buffer. The
+//! This is the example of p3-whir, with the example's parameters. Unlike the AIRs, it has no single huge buffer. The
 //! polynomial, its codeword and the tree over the codeword have similar sizes, and every round folds them into smaller
 //! ones.
 
@@ -24,9 +24,9 @@ type Dft = Radix2DFTSmallBatch<KoalaBear>;
 type Suffix = SuffixProver<KoalaBear, Challenge>;
 type Pcs = WhirProver<Challenge, KoalaBear, Dft, Poseidon2Mmcs, Challenger, Suffix>;
 
-/// Bits of security of each single step of the protocol.
+/// Bits of security of each step of the protocol.
 const SECURITY_LEVEL: usize = 90;
-/// Variables that a round removes by folding.
+/// Number of variables that a round removes by folding.
 const FOLDING: usize = 5;
 /// Base-2 logarithm of the first codeword's blowup; each round adds `FOLDING - 1`.
 const LOG_BLOWUP: usize = 1;
@@ -34,12 +34,11 @@ const LOG_BLOWUP: usize = 1;
 /// A multilinear polynomial of `log_rows` variables, committed to and opened at one point drawn from its commitment.
 ///
 /// Its `2^log_rows` evaluations are random. Each round has a proof of work of up to 16 bits, as in the example. The
-/// prover's threads search for it without allocating, and the time that it takes is random. For up to `2^14`
-/// evaluations, the search takes most of the time. With at most 16 bits of work, the extension field suffices for at
-/// most 21 variables.
+/// prover's threads search for it without allocating, and the search takes a random time. For up to `2^14` evaluations,
+/// it takes most of the time. With at most 16 bits of work, the extension field suffices for at most 21 variables.
 pub struct Whir {
     pcs: Pcs,
-    /// The openings of the protocol: one polynomial at one point.
+    /// The openings in the protocol: one polynomial at one point.
     protocol: OpeningProtocol,
     /// The transcript from which prover and verifier start.
     challenger: Challenger,
@@ -67,7 +66,7 @@ impl Workload for Whir {
         };
         let config = WhirConfig::new_with_initial_claims(log_rows, parameters, 1)
             .with_context(|| format!("configuring WHIR for {log_rows} variables"))?;
-        // Creates the table of all roots of unity outside any phase, because it lives as long as the process.
+        // Creates the table of all roots of unity outside any phase, because it lives until the process exits.
         let dft = Dft::new(1 << config.max_fft_size());
         let opening = OpeningBatch::new(vec![0], vec![]);
         Ok(Self {

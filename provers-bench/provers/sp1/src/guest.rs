@@ -1,5 +1,5 @@
-//! The guest that SP1 and OpenVM prove: a RISC-V program that mixes numbers into a table in memory and reveals the sum of the mixed
-//! words. Each machine adds the instructions that read the input and reveal the sum, and encodes all of them.
+//! The guest that SP1 and OpenVM prove: a RISC-V program that mixes numbers into a table in memory and reveals the sum of the mixed words.
+//! Each machine adds the instructions that read the input and reveal the sum, and encodes the whole program.
 
 use Op::{Add, And, BranchUnlessEqual, Load, Mul, Srl, Store, Xor};
 use Operand::{Register, Value};
@@ -11,7 +11,7 @@ pub(crate) const TABLE: i32 = 0x400;
 pub(crate) const WORDS: usize = 1 << 8;
 const MULTIPLIER: u32 = 0x9e37_79b1;
 
-/// Registers. Each machine uses numbers 5, 10 and 11 for itself.
+/// Registers. Each machine reserves numbers 5, 10 and 11 for itself.
 pub(crate) const ZERO: u8 = 0;
 pub(crate) const STATE: u8 = 6;
 pub(crate) const FACTOR: u8 = 7;
@@ -38,11 +38,11 @@ pub(crate) enum Operand {
     Value(i32),
 }
 
-/// An operation, two registers and the last operand. The first register is the target, or holds the value to store. The second is the left
-/// operand, or the base of the address. A branch compares the two registers, and its last operand is an offset in bytes.
+/// An operation, two registers and the last operand. The first register is the target, or contains the value to store. The second is the
+/// left operand, or the base of the address. A branch compares the two registers, and its last operand is an offset in bytes.
 pub(crate) type Instruction = (Op, u8, u8, Operand);
 
-/// A round of the loop.
+/// One iteration of the loop.
 pub(crate) const ROUND: [Instruction; 11] = [
     (Mul, STATE, STATE, Register(FACTOR)),
     (Srl, OFFSET, STATE, Value(15)),
@@ -61,10 +61,10 @@ pub(crate) const ROUND: [Instruction; 11] = [
 /// Maximum number of instructions outside the loop.
 const OTHER_INSTRUCTIONS: usize = 20;
 
-/// Words of the input: a state, a factor, and the number of rounds.
+/// The words of the input: a state, a factor, and the number of rounds.
 pub(crate) type Input = [u32; 3];
 
-/// The input of a run of at most `instructions` instructions.
+/// Returns the input of a run of at most `instructions` instructions.
 pub(crate) fn input(seed: u64, instructions: usize) -> Input {
     let rounds = (instructions - OTHER_INSTRUCTIONS) / ROUND.len();
     [(seed as u32).wrapping_add(1), MULTIPLIER, rounds as u32]

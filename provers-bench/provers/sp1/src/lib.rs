@@ -1,4 +1,4 @@
-//! SP1 as a prover of prove-bench: a run of RISC-V instructions, proved by its core prover on the CPU.
+//! SP1 as a prover for prove-bench: a run of RISC-V instructions, proved by its core prover on the CPU.
 
 mod guest;
 
@@ -31,7 +31,7 @@ pub static PROVERS: &[Prover] = &[Prover::new(
 type Config = BabyBearPoseidon2;
 type Field = Val<Config>;
 
-/// A machine with its program, which runs at most `2^log_rows` instructions.
+/// A machine with its program, which executes at most `2^log_rows` instructions.
 pub struct Run {
     prover: CpuProver<Config, RiscvAir<Field>>,
     proving_key: StarkProvingKey<Config>,
@@ -40,8 +40,8 @@ pub struct Run {
     instructions: usize,
 }
 
-/// SP1's defaults for machines with 32 GiB or less. They are fixed here, because SP1 derives them from the machine's
-/// memory and the environment.
+/// Returns SP1's defaults for machines with 32 GiB or less. They are fixed here, because SP1 derives them from the
+/// machine's memory and the environment.
 fn options() -> SP1CoreOpts {
     SP1CoreOpts {
         shard_size: 1 << 19,
@@ -91,7 +91,8 @@ impl Workload for Run {
             .verify(&self.verifying_key, proof, &mut challenger)
             .map_err(|error| anyhow!("verifying the shards: {error}"))?;
 
-        // The machine checks each shard; this checks that the shards are one run of the program, from start to halt.
+        // The machine checks each shard. This code checks that the shards form one run of the program, from start to
+        // halt.
         let mut pc = self.verifying_key.pc_start;
         let mut output = Vec::new();
         for shard in &proof.shard_proofs {
@@ -109,7 +110,7 @@ impl Workload for Run {
     }
 }
 
-/// Address of the first instruction. Address 0 would mean that the program has halted.
+/// Address of the first instruction. A program counter of 0 would mean that the program has halted.
 const START: u32 = 0x1000;
 
 fn assemble() -> Program {
@@ -125,7 +126,7 @@ fn assemble() -> Program {
     code.extend(system_call(SyscallCode::HALT, [Operand::Value(0); 2]));
 
     let mut program = Program::new(code, START, START);
-    // Memory that the program does not initialise may begin with any value that the prover chooses.
+    // The prover may choose the initial value of any memory that the program does not initialise.
     program.memory_image.extend((TABLE as u32..).step_by(4).take(WORDS).map(|address| (address, 0)));
     program
 }

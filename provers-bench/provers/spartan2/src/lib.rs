@@ -1,4 +1,4 @@
-//! Spartan2 as a prover of prove-bench, over the curve T256 with Hyrax, as in its own bench.
+//! Spartan2 as a prover for prove-bench, over the curve T256 with Hyrax, as in its own benchmark.
 
 use anyhow::Context;
 use bellpepper::gadgets::sha256::sha256;
@@ -25,12 +25,12 @@ pub static PROVERS: &[Prover] = &[Prover::new(
         .processes_at_most(2)],
 )];
 
-/// Every witness value of the circuit fits into a machine word.
+/// Whether every witness value of the circuit fits in a machine word.
 const SMALL: bool = true;
 
 type Snark = SpartanSNARK<T256HyraxEngine>;
 
-/// A circuit of fewer than `2^log_rows` constraints, and its keys.
+/// A circuit of fewer than `2^log_rows` constraints, with its keys.
 pub struct Sha256 {
     message_length: usize,
     proving_key: SpartanProverKey<T256HyraxEngine>,
@@ -70,17 +70,17 @@ impl Workload for Sha256 {
 
 /// A block of SHA-256 has fewer constraints than `2^BLOCK_LOG_ROWS`.
 const BLOCK_LOG_ROWS: u32 = 15;
-/// Bytes of a block.
+/// Number of bytes in a block.
 const BLOCK: usize = 64;
-/// Bytes at the end of a message: a set bit, and the message's length.
+/// Number of bytes of padding at the end of a message: a set bit, and the message's length.
 const PADDING: usize = 9;
 
-/// The bits of a digest, as the circuit's public values.
+/// Returns the bits of a digest, as the circuit's public values.
 fn public_bits<F: Field>(digest: &[u8]) -> Vec<F> {
     bits(digest).map(|bit| if bit { F::ONE } else { F::ZERO }).collect()
 }
 
-/// Bits of `bytes`, most significant first.
+/// Returns the bits of `bytes`, most significant first.
 fn bits(bytes: &[u8]) -> impl Iterator<Item = bool> {
     bytes.iter().flat_map(|byte| (0..u8::BITS).rev().map(move |place| byte >> place & 1 == 1))
 }

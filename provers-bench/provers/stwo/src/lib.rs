@@ -1,4 +1,4 @@
-//! Stwo as a prover of prove-bench: the wide Fibonacci AIR of its examples, with an input that the verifier knows.
+//! Stwo as a prover for prove-bench: the wide Fibonacci AIR from its examples, with an input that the verifier knows.
 
 use provers_bench::{Prover, Workload, WorkloadSpec};
 use rayon::prelude::*;
@@ -36,7 +36,7 @@ pub struct WideFibonacci {
 }
 
 impl WideFibonacci {
-    /// The channel from which prover and verifier start.
+    /// Returns the channel from which prover and verifier start.
     fn channel(&self, sequences: &Sequences) -> Blake2sChannel {
         let mut channel = Blake2sChannel::default();
         self.config.mix_into(&mut channel);
@@ -93,7 +93,8 @@ fn component(sequences: Sequences) -> FrameworkComponent<Sequences> {
 
 const COLUMNS: usize = 100;
 
-/// The statement: each of `2^log_rows` sequences starts with `first`. Only the prover knows their second elements.
+/// The statement: each of `2^log_rows` sequences starts with `first`. Only the prover knows the sequences' second
+/// elements.
 #[derive(Clone, Copy)]
 pub struct Sequences {
     first: BaseField,
@@ -105,7 +106,7 @@ impl Sequences {
         Self { first: BaseField::reduce(seed % u64::from(P)), log_rows }
     }
 
-    /// The columns of the trace. The second element of each row is that row's index.
+    /// Returns the columns of the trace. The second element of each row is the row's index.
     fn trace(&self) -> Vec<CircleEvaluation<SimdBackend, BaseField, BitReversedOrder>> {
         let rows = 1u32 << self.log_rows;
         let mut columns = Vec::<BaseColumn>::with_capacity(COLUMNS);

@@ -1,4 +1,4 @@
-//! Triton VM as a prover of prove-bench: a program in Triton assembly, executed and proved.
+//! Triton VM as a prover for prove-bench: a program in Triton assembly, executed and proved.
 
 use anyhow::Context;
 use provers_bench::{Prover, Workload, WorkloadSpec};
@@ -12,7 +12,7 @@ pub static PROVERS: &[Prover] = &[Prover::new(
     &[WorkloadSpec::new::<Numbers>("fibonacci", "Fibonacci numbers, kept in memory", 15).sizes(10, 18).checked_at(10)],
 )];
 
-/// The program, run for as many numbers as fit into `2^log_rows` rows.
+/// The program, run for as many numbers as fit in `2^log_rows` rows.
 pub struct Numbers {
     program: Program,
     rows: u64,
@@ -27,7 +27,7 @@ impl Workload for Numbers {
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
-        // Without this setting Triton VM decides by the amount of free memory, so the arms might do different work.
+        // Without this setting, Triton VM decides by the amount of free memory, so the arms might do different work.
         config::overwrite_lde_trace_caching_to(CacheDecision::Cache);
         // The phase also covers the execution of the program.
         zk_alloc::phase(|| {
@@ -44,35 +44,35 @@ impl Workload for Numbers {
     }
 }
 
-/// Numbers that the program writes between two checks of its counter.
+/// How many numbers the program writes between two checks of its counter.
 const CHUNK: u64 = 5;
 
-/// Rows that a chunk adds to the longest tables: the processor table and the op-stack table.
+/// Number of rows that a chunk adds to the longest tables: the processor table and the op-stack table.
 const CHUNK_ROWS: u64 = 26;
 
-/// Rows that the program adds to these tables outside its chunks.
+/// Number of rows that the program adds to these tables outside its chunks.
 const OTHER_ROWS: u64 = 9;
 
-/// The two numbers before the sequence in memory, and the length of that sequence.
+/// The two numbers before the sequence in memory, and the length of the sequence.
 pub struct Fibonacci {
     first: [BFieldElement; 2],
     numbers: u64,
 }
 
 impl Fibonacci {
-    /// A sequence of as many numbers as fit into `rows` rows.
+    /// Returns a sequence of as many numbers as fit in `rows` rows.
     fn new(seed: u64, rows: u64) -> Self {
         let first = [seed & u64::from(u32::MAX), seed >> 32].map(|half| bfe!(half));
         Self { first, numbers: (rows - OTHER_ROWS) / CHUNK_ROWS * CHUNK }
     }
 
-    /// The program's input.
+    /// Returns the program's input.
     fn input(&self) -> Vec<BFieldElement> {
         let [a, b] = self.first;
         vec![bfe!(self.numbers), a, b]
     }
 
-    /// The program's output, computed outside the VM.
+    /// Returns the program's output, computed outside the VM.
     fn output(&self) -> Vec<BFieldElement> {
         let [a, b] = (0..self.numbers).fold(self.first, |[a, b], _| [b, a + b]);
         vec![b, a]

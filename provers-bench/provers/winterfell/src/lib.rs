@@ -1,5 +1,5 @@
-//! Winterfell as a prover of prove-bench: the AIR of its crate documentation, with several columns, and the documentation's prover with
-//! default components.
+//! Winterfell as a prover for prove-bench: the AIR from its crate documentation, with several columns, and the prover from that
+//! documentation with default components.
 
 use provers_bench::{Prover, Workload, WorkloadSpec};
 use winterfell::crypto::{DefaultRandomCoin, MerkleTree, hashers::Blake3_256};
@@ -19,7 +19,7 @@ pub static PROVERS: &[Prover] = &[Prover::new(
     &[WorkloadSpec::new::<Work>("work", "16 chains of x -> x^3 + 42 over f128", 16).checked_at(12)],
 )];
 
-/// Columns of the trace, one for each chain.
+/// Number of columns of the trace, one for each chain.
 const COLUMNS: usize = 16;
 
 type Hash = Blake3_256<BaseElement>;
