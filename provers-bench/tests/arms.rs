@@ -13,7 +13,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// An arm's binary in the bench's own package, which contains no prover.
+/// Returns the path of an arm's binary in the bench's own package, which contains no prover.
 fn binary(arm: &Arm) -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_prove-bench")).with_file_name(arm.binary)
 }
@@ -36,7 +36,7 @@ fn set_up_request(arm: &str, prover: &str, workload: &str, requires: Value) -> V
     })
 }
 
-/// A child's reply to the set-up of `arm`, in an environment that may contradict the arm's. The child confirms the
+/// Sends the set-up request for `arm` to a child whose environment may contradict the arm's, and returns the reply. The child confirms the
 /// arm's settings before it looks for the prover.
 fn set_up(binary: &Path, arm: &Arm, environment: &[(&str, &str)], prover: &str) -> Value {
     let request = set_up_request(arm.name, prover, "keccak", json!(arm.requires()));
@@ -49,7 +49,7 @@ fn named(name: &str) -> &'static Arm {
     ARMS.iter().find(|arm| arm.name == name).unwrap()
 }
 
-/// A peer that runs with its defaults under the name of a tuned one would lose unfairly.
+/// A peer that runs with its defaults under a tuned arm's name would lose unfairly.
 #[test]
 fn an_arm_whose_setting_has_no_effect_fails_and_names_the_value_in_force() {
     for (name, environment, found) in [
@@ -111,8 +111,8 @@ fn each_binary_links_one_allocator() {
     }
 }
 
-/// Bump-reset must run inside its own phases, where it fails as it does in production. Its failure must not fail a run
-/// that demonstrates it. From 2^12 rows on, the overwritten blocks are large enough for its arena to serve them.
+/// Bump-reset must run inside its own phases, where it fails as it does in production. Its failure must not fail a run whose purpose is to
+/// show it. From 2^12 rows on, the overwritten blocks are large enough for its arena to serve them.
 #[test]
 fn bump_reset_fails_at_its_second_proof_and_the_run_succeeds() {
     let options = "--workloads poseidon2 --log-rows 12 --rounds 1 --allocators bump-reset,jemalloc";
@@ -124,7 +124,8 @@ fn bump_reset_fails_at_its_second_proof_and_the_run_succeeds() {
     assert_eq!(arm(&result, "poseidon2", "jemalloc")["outcome"]["outcome"], "finished");
 }
 
-/// Every proof must verify, with the library preloaded and without, in a program that links glibc's malloc and in one that links the arena.
+/// Every proof must verify, with the library preloaded and without it, in a program that links glibc's malloc and in one that links the
+/// arena.
 #[test]
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn provers_prove_with_the_library_preloaded() {

@@ -1,5 +1,5 @@
-//! `exec` with third-party programs: failing arms, whole process trees, and Ctrl-C. The tests skip libraries that are not
-//! installed, and say so.
+//! `exec` with third-party programs: failing arms, whole process trees, and Ctrl-C. The tests skip libraries that are not installed, and
+//! print which ones.
 
 mod common;
 #[path = "../../integrations/preload/tests/support/mod.rs"]
@@ -34,7 +34,7 @@ fn under_glibc(name: &str, command: &[&str]) -> Value {
     bench.result()
 }
 
-/// Fails unless the arm failed for a reason with this text.
+/// Fails unless the arm failed for a reason that contains this text.
 #[track_caller]
 fn assert_failed(bench: &Bench, label: &str, text: &str) {
     let result = bench.result();
@@ -52,14 +52,14 @@ fn gcc(arguments: &[&str]) -> bool {
     is_made
 }
 
-/// Options for one round under two arms: glibc, and an empty library in place of an allocator.
+/// Returns options for one round under two arms: glibc, and an empty library in place of an allocator.
 fn with_harmless_library(bench: &Bench) -> Option<String> {
     let library = bench.path("libharmless.so");
     let is_made = gcc(&["-shared", "-o", &library, "-x", "c", "/dev/null"]);
     is_made.then(|| format!("--rounds 1 --allocators glibc,mine --library mine={library}"))
 }
 
-/// Runs a program under every installed allocator. Each run must succeed with the same output and have figures.
+/// Runs a program under every installed allocator. Each run must succeed with the same output and have measurements.
 fn works(name: &str, command: &[&str]) {
     if !support::has(command[0]) {
         return;
@@ -88,7 +88,7 @@ fn works(name: &str, command: &[&str]) {
     }
 }
 
-/// `gcc` starts the compiler proper as another process, so this also tests a process tree.
+/// `gcc` runs the compiler proper in another process, so this also tests a process tree.
 #[test]
 fn programs_and_their_children_run_under_every_allocator() {
     let bench = Bench::new("exec-works");
@@ -102,7 +102,7 @@ fn programs_and_their_children_run_under_every_allocator() {
     works("exec-sqlite", &["sqlite3", ":memory:", sql]);
 }
 
-/// A static program would show the same figures under every allocator's name. The driver refuses it with one message.
+/// A static program would show the same measurements under every allocator's name. The driver must refuse it with one message.
 #[test]
 fn a_static_program_is_not_run() {
     let bench = Bench::new("exec-static");
@@ -135,7 +135,8 @@ fn a_setuid_program_is_not_run() {
     assert!(bench.has_no_folder() && outcome.err.contains("is setuid"), "{outcome:?}");
 }
 
-/// An arm fails if the loader refuses its library, or if a wrapper removes it from the environment, because it would measure nothing.
+/// An arm must fail if the loader refuses its library, or if a wrapper removes the library from the environment, because nothing would be
+/// measured.
 #[test]
 fn a_library_that_is_not_mapped_fails_its_arm() {
     let bench = Bench::new("exec-refused");
@@ -151,8 +152,8 @@ fn a_library_that_is_not_mapped_fails_its_arm() {
     assert_failed(&bench, "mine", "sort");
 }
 
-/// In a container image that sets `LD_PRELOAD`, glibc's row would show another allocator. The same holds for a
-/// program that links an allocator.
+/// In a container image that sets `LD_PRELOAD`, glibc's row would show another allocator. The same would happen with a program that links
+/// its own allocator.
 #[test]
 fn another_allocator_is_not_reported_as_glibc() {
     let bench = Bench::new("exec-elsewhere");
@@ -162,7 +163,7 @@ fn another_allocator_is_not_reported_as_glibc() {
     if !gcc(&["-shared", "-fPIC", "-o", &library, &source]) {
         return;
     }
-    // Other libraries stay.
+    // Libraries that are not allocators stay preloaded.
     let other = bench.path("libharmless.so");
     assert!(gcc(&["-shared", "-o", &other, "-x", "c", "/dev/null"]), "gcc makes another library");
     let mut driver =
@@ -178,16 +179,16 @@ fn another_allocator_is_not_reported_as_glibc() {
     assert!(known.contains("maps libtcmalloc_forwarded.so by itself"), "{known}");
 }
 
-/// Each missing allocator has a row that says how to install it, and the run does not fail.
+/// Each missing allocator must have a row that explains how to install it, and the run must not fail.
 #[test]
 fn a_missing_library_has_a_row_that_says_how_to_install_it() {
     let bench = Bench::new("exec-missing");
-    // No library lies next to this copy of the driver.
+    // There is no library next to this copy of the driver.
     let driver = bench.path("prove-bench");
     fs::copy(env!("CARGO_BIN_EXE_prove-bench"), &driver).unwrap();
     let mut driver = Command::new(driver);
     driver.args("exec --rounds 1 --allocators zk-alloc,glibc-tuned".split(' ')).args(["--out", &bench.path("out")]);
-    // Options after the command belong to the command, also without `--` before it.
+    // Options after the command belong to the command, even without `--` before it.
     let text = ended(driver.args(["test", "--json"]).env_remove("CARGO"), 0).out;
     if text.contains("zk-alloc: left out: no libzk_alloc.so") {
         assert!(text.contains("--package zk-alloc-preload") && text.contains("--library PATH"), "{text}");
@@ -200,8 +201,7 @@ fn a_missing_library_has_a_row_that_says_how_to_install_it() {
     }
 }
 
-/// A command that fails without any library says nothing about allocators. A command that fails under a library fails
-/// that arm.
+/// A command that fails even without a library says nothing about allocators. A command that fails only under a library fails that arm.
 #[test]
 fn a_failing_command_is_distinguished_from_a_failing_arm() {
     let bench = Bench::new("exec-fails");
@@ -235,7 +235,7 @@ fn an_arm_fails_if_its_output_differs_or_is_rejected() {
     for (name, more, script, why) in [
         ("exec-stdout", "--same-output -".to_owned(), "echo \"[$LD_PRELOAD]\"", "its output differs"),
         ("exec-file", format!("--same-output {file}"), write.as_str(), "differs from that of the first run"),
-        // The file of the previous run must not be taken for this run's.
+        // The file of the previous run must not be mistaken for this run's.
         ("exec-no-file", format!("--same-output {file}"), write_alone.as_str(), "it did not write"),
     ] {
         let bench = Bench::new(name);
@@ -249,8 +249,7 @@ fn an_arm_fails_if_its_output_differs_or_is_rejected() {
     assert_failed(&bench, "mine", "--verify failed: exited with code 1: not empty");
 }
 
-/// The figures include all processes of the command: several that hold memory at the same time, and processes whose
-/// parent exited.
+/// Measurements must include all processes of the command: those that hold memory at the same time, and those whose parent has exited.
 #[test]
 fn figures_cover_the_whole_process_tree() {
     let script = "head -c 60000000 /dev/zero > /dev/null; head -c 60000000 /dev/zero | tail -c 60000000 | \
@@ -275,11 +274,11 @@ fn processes_that_outlive_the_command_are_killed_and_reported() {
     assert!(!Path::new("/proc").join(pid.trim()).exists());
 }
 
-/// For a service or a loop, the first interval is cold and the others are warm. No interval includes the start-up.
+/// For a service or a loop, the first interval is cold and the others are warm. No interval includes the startup time.
 #[test]
 fn the_first_interval_between_lines_is_cold_and_the_others_are_warm() {
     let bench = Bench::new("exec-each");
-    // After its first run, the script prints one line more. That fourth interval has no counterpart in the first run.
+    // From its second run on, the script prints one more line. That fourth interval has no counterpart in the first run.
     let script = "sleep 0.3; echo proof 0; sleep 0.2; for i in 1 2 3; do printf proof; sleep 0.01; echo $i; sleep 0.01; done; \
                   test ! -f $0 || echo proof 4; touch $0";
     let command = ["sh", "-c", script, &bench.path("ran")];
@@ -315,7 +314,7 @@ fn stdout_is_only_json_and_the_page_has_the_advice() {
     assert!(!page.contains("proof"), "a command proves nothing");
 }
 
-/// After Ctrl-C the driver must end soon, end the processes that it started, and write the samples measured so far.
+/// After Ctrl-C, the driver must exit soon, stop the processes that it started, and write the samples measured so far.
 #[test]
 fn an_interrupted_run_keeps_its_samples_and_leaves_no_process() {
     let bench = Bench::new("exec-interrupt");

@@ -1,5 +1,5 @@
-//! A failing arm has a row in the table and causes exit code 1, and the others finish. On request, the child itself fails
-//! in a given way. Everything else is real.
+//! A failing arm has a row in the table and causes exit code 1, and the other arms finish. On request, the child itself
+//! fails in a given way. Everything else is real.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn reason_of(fault: &str, options: &str) -> String {
     failed["outcome"]["reason"].as_str().unwrap().to_owned()
 }
 
-/// An allocator may abort, wait forever, or hand out memory twice, so that a proof does not verify.
+/// An allocator may abort, hang forever, or hand out the same memory twice, which makes a proof fail verification.
 #[test]
 fn a_failing_child_has_its_reason_in_the_table() {
     for (fault, options, reason) in [
@@ -41,7 +41,7 @@ fn a_failing_child_has_its_reason_in_the_table() {
     }
 }
 
-/// Without glibc's figures there are no ratios, but the working arms must still be measured.
+/// If glibc fails, there are no ratios, but the working arms must still be measured.
 #[test]
 fn the_other_arms_keep_their_figures_if_the_baseline_fails() {
     let bench = Bench::new("baseline");
@@ -52,7 +52,7 @@ fn the_other_arms_keep_their_figures_if_the_baseline_fails() {
     assert!(ours["warm_wall_ns"].is_u64() && ours["wall_ratio"].is_null(), "{ours}");
 }
 
-/// After Ctrl-C in a long run the driver must end soon, end its children, and write the samples measured so far.
+/// After Ctrl-C in a long run, the driver must exit soon, stop its children, and write the samples measured so far.
 #[test]
 fn an_interrupted_run_ends_its_children_and_keeps_its_samples() {
     let bench = Bench::new("interrupt");

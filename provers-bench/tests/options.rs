@@ -1,11 +1,11 @@
-//! Options of a run: sweeps, JSON, and limits. Real proofs, at their smallest size.
+//! Options of a run: sweeps, JSON, and limits. The proofs are real, at their smallest size.
 
 mod common;
 
 use common::{Bench, list};
 use serde_json::Value;
 
-/// A sweep that loses a point, or mixes two points, draws a wrong curve.
+/// A sweep that loses a point or mixes up two points would draw a wrong curve.
 #[test]
 fn a_sweep_has_a_result_for_each_point_and_a_table_of_ratios() {
     let options = "--workloads keccak --sweep threads=1,2 --log-rows 10 --rounds 1 --allocators glibc,zk-alloc";
@@ -17,7 +17,7 @@ fn a_sweep_has_a_result_for_each_point_and_a_table_of_ratios() {
     assert_eq!(rows, [["1"; 4], ["2"; 4]].concat());
 }
 
-/// Operators size containers by this table. The live peak has no noise, so the prediction must be close.
+/// Operators size containers from this table. The live peak has no noise, so the prediction must be close.
 #[test]
 fn a_larger_size_is_predicted_from_smaller_ones() {
     let ours = |result: &Value| result["workloads"][0]["live_peak_bytes"].as_f64().unwrap();
@@ -35,7 +35,7 @@ fn a_larger_size_is_predicted_from_smaller_ones() {
     assert!((0.97..1.03).contains(&ratio), "{ratio}: {predictions:?}");
 }
 
-/// A node proves at each tick and idles in between. Its memory over that time must be in the figures.
+/// A node proves at each tick and idles in between. The measurements must include its memory during the idle time.
 #[test]
 fn proofs_at_fixed_times_are_made_one_arm_after_the_other() {
     let options = "--workloads keccak --log-rows 10 --every 1s --for 3s --allocators glibc,zk-alloc";
@@ -49,7 +49,7 @@ fn proofs_at_fixed_times_are_made_one_arm_after_the_other() {
         let samples = list(&arm["samples"]);
         let rounds: Vec<_> = samples.iter().map(|sample| sample["round"].as_u64().unwrap()).collect();
         assert_eq!(rounds, [0, 1, 2], "{arm}");
-        // The figure covers a second of a process that holds at least 1 MB, not only the milliseconds of its proof.
+        // The value covers a second of a process that holds at least 1 MB, not only the milliseconds of its proof.
         assert!(samples.iter().all(|sample| sample["byte_seconds"].as_u64().unwrap() > 1_000_000), "{arm}");
         let curve = list(&arm["rss_over_time"]);
         assert!(curve.last().unwrap()["at_ms"].as_u64().unwrap() > 2_500, "{arm}");
@@ -57,7 +57,7 @@ fn proofs_at_fixed_times_are_made_one_arm_after_the_other() {
     Bench::new("no-slots").refuses("plonky3 --every 4s --for 5s", 2, "--for");
 }
 
-/// The workload's result, its table, and the number of processes of its first arm.
+/// Returns the workload's result, its table, and the number of processes of its first arm.
 fn ended(name: &str, options: &str) -> (Value, String, u64) {
     let (_, result, table) = Bench::proved(name, &format!("--workloads poseidon2 --log-rows 10 {options}"));
     let workload = result["workloads"][0].clone();
@@ -66,7 +66,7 @@ fn ended(name: &str, options: &str) -> (Value, String, u64) {
     (workload, table, processes)
 }
 
-/// Rounds must be added while the intervals are wide, and the reader must learn what ended the run. How many rounds this takes depends on the
+/// Rounds must be added while the intervals are wide, and the report must say why the run ended. The number of added rounds depends on the
 /// machine. With nothing to compare, the planned rounds suffice on any machine.
 #[test]
 fn until_precise_adds_processes_until_the_intervals_are_narrow_or_the_time_is_over() {

@@ -1,4 +1,4 @@
-//! Runs the real driver, with Plonky3's provers at their smallest size.
+//! Runs the real driver with Plonky3's provers at their smallest size.
 
 #![allow(dead_code, reason = "each test binary uses some of these")]
 
@@ -12,12 +12,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The binaries of Plonky3's package that the tests use. The other allocators take minutes to build and are left out.
+/// The binaries of Plonky3's package that the tests use. The arms of other allocators are left out, because they take minutes to build.
 pub(crate) const BINARIES: [&str; 6] =
     ["bench-plonky3", "record", "with-bump-reset", "with-glibc", "with-jemalloc", "with-zk-alloc"];
 
-/// The path of one of [`BINARIES`]. Builds the package first, as `cargo prove-bench plonky3` does, so that both share
-/// one build.
+/// Returns the path of one of [`BINARIES`]. Builds the package first, as `cargo prove-bench plonky3` does, so that both share one build.
 pub(crate) fn plonky3(binary: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let built = || {
@@ -40,7 +39,7 @@ pub(crate) fn plonky3(binary: &str) -> PathBuf {
     FOLDER.get_or_init(built).join(binary)
 }
 
-/// One run of the driver, with a folder for its files that is removed at the end.
+/// One run of the driver, with a folder for its files that is removed on drop.
 pub(crate) struct Bench {
     files: PathBuf,
     out: PathBuf,
@@ -54,20 +53,20 @@ impl Bench {
         Self { out: files.join("out"), files }
     }
 
-    /// The path of a file of the test.
+    /// Returns the path of a file of the test.
     pub(crate) fn path(&self, name: &str) -> String {
         self.files.join(name).to_str().expect("a path that is text").to_owned()
     }
 
-    /// Writes a file of the test, and returns its path.
+    /// Writes a file of the test and returns its path.
     pub(crate) fn write(&self, name: &str, text: &str) -> String {
         let path = self.path(name);
         fs::write(&path, text).expect("a file of a test");
         path
     }
 
-    /// The driver with `arguments`, ready to start: this package's driver for a tool, Plonky3's otherwise. `CARGO` is unset,
-    /// so that the driver does not build the binaries again, as it does under `cargo run`.
+    /// Returns the driver with `arguments`, ready to start: this package's driver for a tool, Plonky3's otherwise. `CARGO` is unset, so the
+    /// driver does not build the binaries again, as it would under `cargo run`.
     pub(crate) fn command(&self, arguments: &str) -> Command {
         let word = arguments.split_whitespace().next().unwrap_or_default();
         let is_tool = ["compare", "exec", "replay", "report"].contains(&word);
@@ -81,20 +80,20 @@ impl Bench {
         command
     }
 
-    /// The driver's `exec` with `options`, for a command whose words may contain spaces.
+    /// Returns the driver's `exec` with `options`, for a command whose words may contain spaces.
     pub(crate) fn exec_command(&self, options: &str, command: &[&str]) -> Command {
         let mut driver = self.command(&format!("exec {options}"));
         driver.arg("--").args(command);
         driver
     }
 
-    /// Runs [`Self::exec_command`], which must end with `code`.
+    /// Runs [`Self::exec_command`], which must exit with `code`.
     #[track_caller]
     pub(crate) fn exec(&self, options: &str, command: &[&str], code: i32) -> Outcome {
         ended(&mut self.exec_command(options, command), code)
     }
 
-    /// Runs the driver, which must end with `code`.
+    /// Runs the driver, which must exit with `code`.
     #[track_caller]
     pub(crate) fn run(&self, arguments: &str, code: i32) -> Outcome {
         ended(&mut self.command(arguments), code)
@@ -109,20 +108,20 @@ impl Bench {
         (bench, result, table)
     }
 
-    /// Like [`Self::run`], with a fault in a child.
+    /// Like [`Self::run`], but injects a fault into a child.
     #[track_caller]
     pub(crate) fn run_with_fault(&self, arguments: &str, fault: &str, code: i32) -> Outcome {
         ended(self.command(arguments).env("PROVE_BENCH_TEST_FAULT", fault), code)
     }
 
-    /// Runs the driver with arguments that it must refuse, with a reason of one line that contains `text`, and no other output.
+    /// Runs the driver with arguments that it must refuse. It must print a one-line reason that contains `text`, and no other output.
     #[track_caller]
     pub(crate) fn refuses(&self, arguments: &str, code: i32, text: &str) {
         let Outcome { out, err } = self.run(arguments, code);
         assert!(err.lines().count() == 1 && err.contains(text) && out.is_empty(), "{arguments}: {out}\n{err}");
     }
 
-    /// The folder of the only run.
+    /// Returns the folder of the only run.
     pub(crate) fn folder(&self) -> PathBuf {
         let mut folders = fs::read_dir(&self.out).expect("a run left its folder").map(|entry| entry.unwrap().path());
         let folder = folders.next().expect("a run left its folder");
@@ -130,18 +129,18 @@ impl Bench {
         folder
     }
 
-    /// Returns whether no run created a folder.
+    /// Returns whether no run has created a folder.
     pub(crate) fn has_no_folder(&self) -> bool {
         fs::read_dir(&self.out).map_or(true, |mut folders| folders.next().is_none())
     }
 
-    /// The content of `result.json`.
+    /// Returns the content of `result.json`.
     pub(crate) fn result(&self) -> Value {
         let text = fs::read(self.folder().join("result.json")).expect("a result.json");
         serde_json::from_slice(&text).expect("result.json is JSON")
     }
 
-    /// The rows of `samples.csv`, each with its fields by name.
+    /// Returns the rows of `samples.csv`, each with its fields by name.
     pub(crate) fn samples(&self) -> Vec<Value> {
         let mut reader = csv::Reader::from_path(self.folder().join("samples.csv")).expect("a samples.csv");
         let rows: Result<Vec<std::collections::BTreeMap<String, String>>, _> = reader.deserialize().collect();
@@ -155,7 +154,7 @@ impl Drop for Bench {
     }
 }
 
-/// The elements of an array in a result.
+/// Returns the elements of an array in a result.
 pub(crate) fn list(value: &Value) -> &Vec<Value> {
     value.as_array().unwrap_or_else(|| panic!("no list: {value}"))
 }
@@ -164,7 +163,7 @@ pub(crate) fn named<'a>(value: &'a Value, key: &str, name: &str) -> &'a Value {
     list(value).iter().find(|item| item[key] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// The result of `arm` in `workload`.
+/// Returns the result of `arm` in `workload`.
 pub(crate) fn arm<'a>(result: &'a Value, workload: &str, arm: &str) -> &'a Value {
     named(&named(&result["workloads"], "workload", workload)["arms"], "label", arm)
 }
@@ -176,7 +175,7 @@ pub(crate) struct Outcome {
     pub(crate) err: String,
 }
 
-/// Runs a process, which must end with `code`.
+/// Runs a process, which must exit with `code`.
 #[track_caller]
 pub(crate) fn ended(command: &mut Command, code: i32) -> Outcome {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -197,7 +196,7 @@ pub(crate) fn wait_for(driver: &mut Child, text: &str) {
     driver.stderr = Some(progress.into_inner());
 }
 
-/// Sends Ctrl-C. The driver must end soon, with `code`.
+/// Sends Ctrl-C. The driver must exit soon, with `code`.
 pub(crate) fn interrupt(driver: &mut Child, code: i32) {
     kill(Pid::from_raw(driver.id().cast_signed()), Signal::SIGINT).unwrap();
     let started = Instant::now();
