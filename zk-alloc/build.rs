@@ -1,16 +1,16 @@
-//! Sets two `cfg`s that several modules check. Cargo also demands a build script with the key `links`, which keeps a second copy of this
-//! crate out of a program.
+//! Sets two `cfg`s that several modules check. The manifest key `links`, which prevents a second copy of this crate in a program, also
+//! requires a build script.
 
 use std::env;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-check-cfg=cfg(sanitized, thread_blocks)");
-    // Only compilers that accept `-Zsanitizer` set this variable, and only in builds with a sanitizer.
+    // Only compilers that accept `-Zsanitizer` set this variable, and only in sanitizer builds.
     if env::var_os("CARGO_CFG_SANITIZE").is_some() {
         println!("cargo::rustc-cfg=sanitized");
     }
-    // The state of a thread lies in a block of our own, instead of the compiler's thread locals.
+    // The state of a thread is stored in a block of our own, not in the compiler's thread locals.
     let is = |variable, values: &[&str]| env::var(variable).is_ok_and(|value| values.contains(&value.as_str()));
     if env::var_os("CARGO_FEATURE_C_API").is_some()
         && is("CARGO_CFG_TARGET_OS", &["linux"])

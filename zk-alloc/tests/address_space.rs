@@ -1,5 +1,5 @@
-//! The arena maps memory when it needs it, and reserves no addresses in advance. So a resource limit leaves room for the
-//! program, no matter when the limit is set. Other mappings may lie where a zone would grow; the arena leaves them alone, and grows after them.
+//! The arena maps memory when it needs it, and reserves no addresses in advance, so a resource limit leaves room for the program, no matter
+//! when the limit is set. Other mappings may be where a zone would grow; the arena leaves them alone and grows past them.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "sets limits of the process, and maps memory")]
 
@@ -21,7 +21,7 @@ static ALLOC: ZkAllocator = ZkAllocator;
 
 const WORDS: usize = MIB / 8;
 
-/// Does what a program does in addition to proving: starts threads, loads a library and maps memory.
+/// Does what a program does besides proving: starts threads, loads a library and maps memory.
 fn goes_on() {
     let all_there = &Barrier::new(20);
     std::thread::scope(|scope| {
@@ -32,12 +32,12 @@ fn goes_on() {
             });
         }
     });
-    // SAFETY: the name ends with a zero, and the library's constructors do nothing.
+    // SAFETY: the name is NUL-terminated, and the library's constructors do nothing.
     assert!(!unsafe { libc::dlopen(c"libm.so.6".as_ptr(), libc::RTLD_NOW) }.is_null());
     assert!((0..10).all(|_| foreign_at(None, 100 * MIB).is_some()));
 }
 
-/// Makes a proof that allocates 300 MiB. Returns the buffers that are alive at its end.
+/// Makes a proof that allocates 300 MiB. Returns the buffers that are still alive when it ends.
 fn prove() -> Vec<Vec<u64>> {
     phase(|| (0..60).map(|seed| patterned(5 * WORDS, seed)).collect())
 }
@@ -60,8 +60,8 @@ fn a_limit_set_before_or_after_the_arena_opens_leaves_room_for_the_program() {
     }
 }
 
-/// If the tables of the preferred region do not fit, the arena uses a smaller region without a warning, which leaves most
-/// of the address space to others.
+/// If the tables of the preferred region do not fit, the arena uses a smaller region, without a warning, and leaves most of the address
+/// space to others.
 #[test]
 fn a_limited_address_space_gets_a_smaller_region() {
     without_warnings(&[], || {
@@ -86,7 +86,7 @@ fn a_limit_on_data_leaves_most_of_it_to_the_program() {
     });
 }
 
-/// Doubles two vectors in turn, from 32 MiB on. Returns the addresses that each had in the huge zone.
+/// Doubles two vectors in turn, starting at 32 MiB. Returns the addresses of each vector in the huge zone.
 fn grow_two(steps: usize) -> [Vec<usize>; 2] {
     let mut places = [Vec::new(), Vec::new()];
     let mut vectors = [patterned(32 * WORDS, 1), patterned(32 * WORDS, 2)];
@@ -103,7 +103,7 @@ fn grow_two(steps: usize) -> [Vec<usize>; 2] {
     })
 }
 
-/// Without reserved room, each vector would block the other's growth.
+/// Without reserved room, each vector would block the growth of the other.
 #[test]
 fn huge_runs_that_grow_in_turn_stay_where_they_are() {
     alone!();
@@ -113,12 +113,12 @@ fn huge_runs_that_grow_in_turn_stay_where_they_are() {
     }
 }
 
-/// Room to grow takes address space. If a limit makes address space scarce, the arena leaves it to the program.
+/// Room for growth takes address space. If a limit makes address space scarce, the arena leaves it to the program.
 #[test]
 fn huge_runs_that_grow_leave_scarce_addresses_to_the_program() {
     alone!();
     phase(|| drop(patterned(WORDS, 1)));
-    // The second vector's room to grow begins 512 MiB further on, more than a quarter of the remaining limit.
+    // The second vector's room for growth begins 512 MiB further on, more than a quarter of the remaining limit.
     let limit = address_space_bytes() + 1900 * MIB;
     limited(libc::RLIMIT_AS, limit, || {
         let places = phase(|| grow_two(3));
@@ -127,13 +127,13 @@ fn huge_runs_that_grow_leave_scarce_addresses_to_the_program() {
     });
 }
 
-/// The program locks all future mappings. The kernel refuses those beyond a limit, which does not apply to root.
+/// The program locks all future mappings. The kernel refuses mappings beyond the limit on locked memory, which does not apply to root.
 #[test]
 fn a_program_that_locks_its_future_memory_keeps_its_arena() {
     alone!();
     let is_user = give_up_root();
     phase(|| drop(patterned(60 * WORDS, 1)));
-    // SAFETY: changes no memory.
+    // SAFETY: the call changes no memory.
     let is_locked = limited(libc::RLIMIT_MEMLOCK, MIB, || unsafe { libc::mlockall(libc::MCL_FUTURE) } == 0);
     assert!(is_locked, "not root: {is_user}");
     let lockable = lockable_bytes() as usize;
@@ -141,34 +141,34 @@ fn a_program_that_locks_its_future_memory_keeps_its_arena() {
     let mut large: Vec<u64> = Vec::new();
     let had = phase(|| large.try_reserve_exact(4 * lockable.min(1 << 30) / 8 + 200 * WORDS).is_ok());
     assert!(!had && stats().refusals > 0, "{}", stats());
-    // SAFETY: changes no memory.
+    // SAFETY: the call changes no memory.
     assert_eq!(unsafe { libc::munlockall() }, 0);
     phase(|| assert_patterned(&patterned(200 * WORDS, 3), 3));
 }
 
-/// While future mappings are locked, room to grow would become resident at once.
+/// While future mappings are locked, room for growth would become resident immediately.
 #[test]
 fn huge_runs_that_grow_make_no_reserved_memory_resident() {
     alone!();
-    // SAFETY: only reads the user id.
+    // SAFETY: the call only returns the user ID.
     if unsafe { libc::geteuid() } != 0 {
         return skip("vectors that grow in locked memory", "only root may lock so much");
     }
     phase(|| drop(patterned(WORDS, 1)));
-    // SAFETY: changes no memory.
+    // SAFETY: the call changes no memory.
     assert_eq!(unsafe { libc::mlockall(libc::MCL_FUTURE) }, 0);
     phase(|| grow_two(2));
     assert!(peak_rss_bytes() < 500 * MIB, "{} {}", peak_rss_bytes(), stats());
 }
 
-/// Maps memory for the program itself, where the kernel puts it or at a fixed place. Returns `None` if something is mapped there.
+/// Maps memory for the program itself, at a given address or where the kernel puts it. Returns `None` if something is already mapped there.
 fn foreign_at(place: Option<usize>, len: usize) -> Option<&'static mut [u8]> {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let (wish, fixed) = place.map_or((0, 0), |place| (place, libc::MAP_FIXED_NOREPLACE));
     let wish = std::ptr::without_provenance_mut(wish);
     // SAFETY: without MAP_FIXED, the call replaces no mapping.
     let at = unsafe { libc::mmap(wish, len, protection, flags | libc::MAP_NORESERVE | fixed, -1, 0) };
-    // SAFETY: zeroes that nothing else uses, and that stay mapped.
+    // SAFETY: the mapping is zeroed, nothing else uses it, and it stays mapped.
     (at != libc::MAP_FAILED).then(|| unsafe { std::slice::from_raw_parts_mut(at.cast(), len) })
 }
 
@@ -178,21 +178,21 @@ fn foreign_behind(from: usize, len: usize) -> &'static mut [u8] {
     places.filter_map(|place| foreign_at(Some(place), len)).next().expect("a free place")
 }
 
-/// Returns whether the first page and the last of each mapping hold the byte 9.
+/// Returns whether the first and the last page of each mapping contain only the byte 9.
 fn are_intact(foreign: &[&mut [u8]]) -> bool {
     let ends = foreign.iter().flat_map(|bytes| [&bytes[..4096], &bytes[bytes.len() - 4096..]]);
     ends.flatten().all(|&byte| byte == 9)
 }
 
-/// Another mapping may lie where a zone would grow. The zones grow past such mappings: past small ones in a zone, and past large ones
-/// around the region and in it. The preload library's tests put memory of the backing allocator there, which the arena must not take for
+/// Another mapping may be where a zone would grow. The zones grow past such mappings: past small ones in a zone, and past large ones around
+/// the region and in it. In the preload library's tests, memory of the backing allocator is there, and the arena must not mistake it for
 /// its own.
 #[test]
 fn the_arena_goes_on_growing_among_foreign_mappings_and_leaves_them_alone() {
     for (count, len) in [(12, MIB), (5, 6 << 30), (20, 6 << 30)] {
         in_its_own_process(&[("ZK_ALLOC_SLAB_GB", "5")], || {
             let is_small = len == MIB;
-            // Maps some of them before the region exists, and the others after.
+            // Maps some of them before the region exists, and the others afterwards.
             let before = if is_small { 0 } else { count / 2 };
             let mut foreign: Vec<_> = (0..before).filter_map(|_| foreign_at(None, len)).collect();
             let own = phase(|| Vec::<u8>::with_capacity(if is_small { MIB } else { 100 * MIB }));
@@ -226,7 +226,7 @@ fn the_arena_goes_on_growing_among_foreign_mappings_and_leaves_them_alone() {
     }
 }
 
-/// The kernel puts mappings side by side, and the region lies far from them.
+/// The kernel puts mappings side by side, and the region is far away from them.
 #[test]
 fn the_kernel_maps_nothing_near_the_region_by_itself() {
     alone!();
@@ -236,7 +236,7 @@ fn the_kernel_maps_nothing_near_the_region_by_itself() {
     assert!(theirs - own > 4 << 40, "{theirs:x} {own:x}");
 }
 
-/// Long runs fill more than the range of addresses that slabs can use. They are never touched, so they take no memory.
+/// Long runs fill more than the range of addresses that slabs can use. They are never touched, so they use no memory.
 #[test]
 fn small_requests_find_room_beside_any_number_of_long_runs() {
     alone!(&[("ZK_ALLOC_SLAB_GB", "400")]);
@@ -264,23 +264,23 @@ fn one_warning_says_that_no_addresses_are_left() {
 fn waits() -> i64 {
     // SAFETY: all zeroes is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: a place for the answer.
+    // SAFETY: `usage` is a valid place for the answer.
     assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) }, 0);
     usage.ru_nvcsw
 }
 
-/// A fork may happen at any moment while other threads grow a zone. The child has the claims of these threads, but not the threads.
+/// A fork may happen at any moment while other threads grow a zone. The child inherits these threads' claims, but not the threads.
 #[test]
 fn children_of_forks_while_zones_grow_neither_wait_nor_overflow() {
     const FORKS: usize = 100;
     without_warnings(&[("ZK_ALLOC_SLAB_GB", "400")], || {
-        // A fork of a large process takes long. Threads that grow a zone at that time wait in the kernel.
+        // A fork of a large process takes long. Threads that grow a zone meanwhile wait in the kernel.
         let large = phase(|| patterned(200 * WORDS, 1));
         let (round, mut codes) = (&Barrier::new(5), [0; 2]);
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 scope.spawn(move || {
-                    // Neither touched nor freed, so that a zone grows at each request.
+                    // These are neither touched nor freed, so a zone grows at each request.
                     let mut kept: Vec<Vec<u8>> = Vec::with_capacity(4 * FORKS);
                     for _ in 0..FORKS {
                         round.wait();

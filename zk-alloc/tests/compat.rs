@@ -12,8 +12,8 @@ use zk_alloc::{PhaseGuard, ZkAllocator};
 #[global_allocator]
 static A: ZkAllocator = ZkAllocator;
 
-/// Programs begin and end phases by hand, end a phase twice, or end one that never began. They may write out the type parameters of `phase`:
-/// the closure, then the result.
+/// Programs begin and end phases by hand, end a phase twice, or end one that never began. They may spell out the type parameters of
+/// `phase`: the closure, then the result.
 #[test]
 fn phases_by_hand_may_be_ended_more_often_than_begun() {
     without_warnings(&[], || {
@@ -34,7 +34,7 @@ fn phases_by_hand_may_be_ended_more_often_than_begun() {
     });
 }
 
-/// The test creates guards in all possible ways. A guard ends its phase on a panic, too.
+/// Creates guards in every possible way. A guard must also end its phase on a panic.
 #[test]
 fn guards_end_their_phase_on_return_and_on_panic() {
     without_warnings(&[], || {
@@ -79,8 +79,8 @@ fn overflow_is_a_pair_of_numbers_that_can_be_reset() {
     });
 }
 
-/// The settings keep their names and meanings, and deprecated names still refer to the same items. The threshold is known from the start, the
-/// other settings from the first phase on.
+/// The settings keep their names and meanings, and deprecated names still refer to the same items. The threshold is known from the start,
+/// and the other settings from the first phase on.
 #[test]
 #[allow(deprecated, reason = "programs use these names")]
 fn old_names_of_settings_and_items_still_work() {

@@ -1,4 +1,4 @@
-//! Runs programs that the fuzzer makes, in the same way as tests/model runs its programs.
+//! Runs programs that the fuzzer generates, in the same way as tests/model runs its programs.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

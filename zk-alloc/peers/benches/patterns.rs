@@ -1,4 +1,4 @@
-//! Measures the cost of one allocation: repeatedly allocates one size, touches the first byte, and frees the memory. Each allocator is
+//! Measures the cost of one allocation: repeatedly allocates a block of one size, touches its first byte, and frees it. Each allocator is
 //! called as a `GlobalAlloc` value, and none is installed.
 #![allow(unsafe_code, reason = "calls GlobalAlloc")]
 
@@ -23,10 +23,10 @@ fn pair(criterion: &mut Criterion) {
         for (name, allocator) in arms {
             group.bench_function(BenchmarkId::new(name, size), |bencher| {
                 bencher.iter(|| {
-                    // SAFETY: no layout here is empty.
+                    // SAFETY: the layout is not empty.
                     let at = unsafe { allocator.alloc(black_box(layout)) };
                     assert!(!at.is_null());
-                    // SAFETY: memory of this allocator with this layout, at least a byte long, and not used again.
+                    // SAFETY: the memory came from this allocator with this layout, is at least one byte long, and is not used afterwards.
                     unsafe {
                         at.write(1);
                         allocator.dealloc(black_box(at), layout);
@@ -37,7 +37,7 @@ fn pair(criterion: &mut Criterion) {
     }
 }
 
-/// Everything runs in a phase, which affects zk-alloc only.
+/// Runs everything in a phase, which affects only zk-alloc.
 fn in_phase(criterion: &mut Criterion) {
     zk_alloc::phase(|| pair(criterion));
 }

@@ -1,9 +1,9 @@
 //! Compares memory use with other allocators. Small blocks that survive between larger temporaries cost only their own size, and survivors
 //! of one size do not keep requests of another size from reusing memory. Each program runs under zk-alloc and under its peers, and zk-alloc
-//! may take a quarter more memory than the best of them. One test runs other allocators as the backing allocator.
+//! may use a quarter more memory than the best of them. One test uses other allocators as the backing allocator.
 //!
-//! The free memory between survivors is resident and fits no request, or lies where a new thread does not look. It must be purged before
-//! fresh memory becomes resident. Each purge is a system call, so some tests bound their number.
+//! The free memory between survivors is resident, but no request fits there, or a new thread does not search there. It must be purged
+//! before fresh memory becomes resident. Each purge is a system call, so some tests bound the number of calls.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "calls GlobalAlloc")]
 
@@ -32,13 +32,13 @@ use tikv_jemallocator::Jemalloc;
 use volume::Volume;
 use zk_alloc::{Mode, ZkAllocator, phase, stats};
 
-/// The cost that is allowed on top of 1.25 of the best peer's figure: for tables, and because the kernel's figure lags.
+/// The cost allowed on top of 1.25 times the best peer's. It covers tables, and the lag of the kernel's counters.
 const SLACK_BYTES: usize = 2 * MIB;
 
 static SCOPED: ZkAllocator = ZkAllocator;
 
-/// Runs `program`, which returns its cost in bytes of RSS, under each allocator in a process of its own. Asserts that zk-alloc, in phases and
-/// without, costs at most 1.25 of the best peer, plus [`SLACK_BYTES`].
+/// Runs `program`, which returns its cost in bytes of RSS, under each allocator in a process of its own. Asserts that zk-alloc, with and
+/// without phases, costs at most 1.25 times as much as the best peer, plus [`SLACK_BYTES`].
 #[track_caller]
 fn against_peers(program: impl Fn(Allocator) -> usize) {
     let scoped = child(&[], || println!("cost {}", phase(|| program(&SCOPED))));
@@ -60,7 +60,7 @@ fn against_peers(program: impl Fn(Allocator) -> usize) {
     assert!(within, "zk-alloc costs more than {bound} bytes, a quarter above the best peer: {costs:?}");
 }
 
-/// Runs `program`. Returns the growth of the resident size at its peak, in bytes.
+/// Runs `program`. Returns how far its peak resident size exceeds the size before, in bytes.
 fn peak<R>(program: impl FnOnce() -> R) -> usize {
     let before = restart_peak();
     let alive = program();
@@ -87,8 +87,7 @@ fn temporaries(allocator: Allocator, numbers: &mut Numbers, bytes: usize) -> Vec
     made
 }
 
-/// A commitment that streams over its rows keeps a small result per row, and makes it between the row's larger
-/// temporaries.
+/// A commitment that streams over its rows keeps a small result for each row, allocated between the row's larger temporaries.
 #[test]
 fn a_survivor_in_each_half_mib_costs_its_own_size() {
     against_peers(|allocator| {
@@ -105,8 +104,8 @@ fn a_survivor_in_each_half_mib_costs_its_own_size() {
     });
 }
 
-/// Patterns of the stress suite: bursts of which one block stays, random lifetimes, survivors of one size before requests
-/// of another, large alignments, and zeroed buffers that are hardly touched.
+/// Patterns of the stress suite: bursts that leave one block each, random lifetimes, survivors of one size before requests of another,
+/// large alignments, and zeroed buffers of which little is touched.
 #[test]
 fn patterns_peak_at_most_a_quarter_above_the_best_peer() {
     for name in ["burst-1k", "burst-24k", "lifetimes", "survivors-2k-3000", "phases-64", "aligned", "zeroed"] {
@@ -114,34 +113,34 @@ fn patterns_peak_at_most_a_quarter_above_the_best_peer() {
     }
 }
 
-/// Bytes that each half of a program allocates. The hazard was found with four times this size.
+/// Number of bytes that each half of a program allocates. The hazard was found with four times this size.
 const HALF: usize = 128 * MIB;
 
-/// Allocates `total` bytes in blocks of `size` bytes. The list of blocks lies in the system allocator's memory under every allocator.
+/// Allocates `total` bytes in blocks of `size` bytes. The list of blocks is in the system allocator's memory under every allocator.
 fn filled(allocator: Allocator, size: usize, total: usize) -> Vec<Block> {
     (0..total / size).map(|_| Block::written(allocator, size)).collect()
 }
 
-/// Allocates blocks of `size` bytes, and frees all but every `nth`.
+/// Allocates blocks of `size` bytes and frees all but every `nth`.
 fn survivors(allocator: Allocator, size: usize, nth: usize) -> Vec<Block> {
     let mut blocks = filled(allocator, size, HALF);
     keep_every(nth, &mut blocks);
     blocks
 }
 
-/// Free blocks of the first thread lie in its slabs, and a new thread has no slab yet. The bound is 1.25 of the live
-/// size: no peer reuses these blocks on the new thread, and the best peer has 1.8 of the live size resident.
+/// Free blocks of the first thread are in its slabs, and a new thread has no slab yet. The bound is 1.25 times the live size. No peer
+/// reuses these blocks on the new thread, and the best peer has 1.8 times the live size resident.
 #[test]
 fn a_new_thread_reuses_the_memory_between_survivors_of_another() {
     alone!();
-    // Allocates 128 MiB in blocks of 16 KiB, of which an eighth stays, then as much in blocks of 4 KiB on a new thread.
+    // Allocates 128 MiB in blocks of 16 KiB, of which an eighth survive, then another 128 MiB in blocks of 4 KiB on a new thread.
     let peak = peak(|| run("survivors-16k-4k", &RESIDENT));
     let bound = (HALF + HALF / 8) / 4 * 5;
     assert!(peak <= bound, "{peak} bytes, more than {bound}: a quarter above what is alive\n{}", stats());
 }
 
 /// Seven free blocks of 16 KiB between two survivors have room for 28 blocks of 4 KiB, but in slabs of another class. A purge must also
-/// empty the caches of idle threads, each of which holds a few blocks.
+/// empty the caches of idle threads, each of which contains a few blocks.
 #[test]
 fn memory_between_survivors_is_reused_also_beside_hundreds_of_idle_threads() {
     let halves = |allocator| (survivors(allocator, 16 * KIB, 8), filled(allocator, 4 * KIB, HALF));
@@ -158,8 +157,8 @@ fn memory_between_survivors_is_reused_also_beside_hundreds_of_idle_threads() {
     });
 }
 
-/// Returns the maximum number of system calls of a program: one for each free run between the survivors of its first half, and a quarter
-/// more for free runs that span two slabs. The other 256 are for fresh memory.
+/// Returns the maximum number of system calls of a program: one for each free run between the survivors of its first half, a quarter more
+/// for free runs that span two slabs, and 256 for fresh memory.
 const fn max_calls(size: usize, nth: usize) -> usize {
     HALF / size / nth / 4 * 5 + 256
 }
@@ -175,8 +174,8 @@ fn phases() -> Vec<Vec<Block>> {
 }
 
 /// One call purges all pages between two survivors, even if the request needs fewer. In the second case, the free runs are 30 KiB long. In
-/// the third, free slabs serve the next phase as they are, and only pages between survivors are purged. Each purge must count as a system
-/// call. Otherwise the bounds would check nothing.
+/// the third, free slabs serve the next phase as they are, and only pages between survivors are purged. Each purge must be counted as a
+/// system call, or the bounds would check nothing.
 #[test]
 fn each_free_run_between_survivors_is_purged_once_and_completely() {
     type Program = fn() -> Vec<Vec<Block>>;
@@ -205,8 +204,9 @@ fn check_behind<A: GlobalAlloc + Sync + 'static>(backing: fn() -> ZkAllocator<A>
     }
 }
 
-/// Another backing allocator serves the requests that the arena does not, and must free that memory and no other. Growth may move memory
-/// from one allocator to the other. If the arena's memory were freed there, jemalloc or mimalloc would abort or corrupt its heap.
+/// Another backing allocator serves the requests that the arena does not serve. It must free that memory and no other. Growth may move
+/// memory from one allocator to the other. If memory of the arena were passed to jemalloc or mimalloc, they would abort or corrupt their
+/// heap.
 #[test]
 fn jemalloc_and_mimalloc_stand_behind_the_arena() {
     alone!();

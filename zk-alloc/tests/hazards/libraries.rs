@@ -1,4 +1,4 @@
-//! Libraries hold memory across phases, in their own structures. Each test runs the real library, and checks its results.
+//! Libraries keep memory across phases, in structures of their own. Each test runs the real library and checks its results.
 //!
 //! - rayon: blocks of its injector, buffers of its deques, whole pools.
 //! - crossbeam-epoch frees late: any thread may free, in a later phase, nodes that an earlier phase removed.
@@ -28,8 +28,8 @@ fn pool_of(threads: usize) -> ThreadPool {
     ThreadPoolBuilder::new().num_threads(threads).stack_size(32 << 20).build().unwrap()
 }
 
-/// A thread outside the pool passes its jobs through the injector, a list of blocks of 63 jobs. If a block is half used
-/// when a phase ends, it is written and read in the next phase.
+/// A thread outside the pool passes its jobs through the injector, a list of blocks of 63 jobs. A block that is half used when a phase ends
+/// is written and read in the next phase.
 #[test]
 fn each_job_from_outside_the_pool_runs_once_in_any_phase() {
     alone!(each THRESHOLDS);
@@ -41,7 +41,7 @@ fn each_job_from_outside_the_pool_runs_once_in_any_phase() {
     let (done, results) = mpsc::channel();
     let mut joined = 0u64;
     for round in 0..PHASES {
-        // Many of a phase's jobs are still queued when it ends. They run after it, or in the next phase.
+        // Many of a phase's jobs are still queued when the phase ends. They run after it, or in the next phase.
         phase(|| {
             for job in round * SPAWNS..(round + 1) * SPAWNS {
                 let input = patterned(600, job);
@@ -72,8 +72,8 @@ fn each_job_from_outside_the_pool_runs_once_in_any_phase() {
     assert!(stats().slab_allocations - before >= nodes, "{}", stats());
 }
 
-/// The jobs that `join` has not run yet wait in a deque. Its buffer doubles as the deque grows: 64 KiB for 4,000 jobs.
-/// Each job waits until the recursion reaches the bottom, where the phase changes. So no job ends earlier.
+/// The jobs that `join` has not run yet wait in a deque. The deque's buffer doubles as it grows: 64 KiB for 4,000 jobs. Each job waits
+/// until the recursion reaches the bottom, where the phase changes, so no job ends earlier.
 #[test]
 fn a_deque_that_grew_in_one_phase_keeps_its_jobs_in_the_next() {
     const DEPTH: u64 = 4_000;
@@ -113,7 +113,7 @@ fn a_deque_that_grew_in_one_phase_keeps_its_jobs_in_the_next() {
     }
 }
 
-/// As long as it lives, a pool holds queues, thread names, sleep states and handles from its construction.
+/// A pool keeps queues, thread names, sleep states and handles from its construction until it is dropped.
 #[test]
 fn pools_built_in_one_phase_work_in_the_nine_after_it() {
     alone!(each THRESHOLDS);
@@ -139,17 +139,17 @@ fn pools_built_in_one_phase_work_in_the_nine_after_it() {
         });
     }
     assert!(stats().slab_allocations >= 2 * 9 * 2_000, "{}", stats());
-    // One pool ends outside of phases, and the other in a phase.
+    // One pool is dropped outside of phases, and the other in a phase.
     let [small, large] = pools;
     drop(small);
     phase(|| drop(large));
 }
 
 const KEYS: u64 = 4_000;
-/// The number of phases, each of which updates the map.
+/// The number of phases. Each of them updates the map.
 const ROUNDS: u64 = 20;
 
-/// A value of the map. All values share a count of those that the garbage collector has not dropped.
+/// A value of the map. All values share a counter of the values that the garbage collector has not dropped yet.
 struct Value {
     seed: u64,
     words: Vec<u64>,
@@ -170,8 +170,8 @@ impl Drop for Value {
     }
 }
 
-/// Removed nodes wait in bags on a list that all threads share, marked with their epoch. Bags, nodes and values of many
-/// phases are alive at once, and are freed by threads that did not make them.
+/// Removed nodes wait in bags on a list that all threads share, marked with their epoch. Bags, nodes and values of many phases are alive at
+/// once, and are freed by threads that did not allocate them.
 #[test]
 fn a_map_updated_by_all_workers_across_phases_has_the_right_values() {
     alone!(each THRESHOLDS);
@@ -197,7 +197,7 @@ fn a_map_updated_by_all_workers_across_phases_has_the_right_values() {
         scribble();
     }
     for key in 0..KEYS {
-        // The last round that touched the key decides its value.
+        // The last round that touched the key determines its value.
         let last = (0..ROUNDS).rev().find(|round| (key + round) % 5 < 3).unwrap();
         let seed = map.get(&key).map(|entry| entry.value().seed);
         assert_eq!(seed, ((key + last) % 5 < 2).then_some(key * ROUNDS + last), "key {key}");
@@ -205,7 +205,7 @@ fn a_map_updated_by_all_workers_across_phases_has_the_right_values() {
     let puts = KEYS * ROUNDS * 2 / 5;
     let served = stats().slab_allocations - before;
     assert!(served >= if small_nodes_too() { 2 * puts } else { puts / 5 }, "{}", stats());
-    // Garbage collections, in phases and outside of phases, free all values in the end.
+    // Garbage collections inside and outside of phases eventually free all values.
     assert!(map.iter().all(|entry| entry.remove()));
     for round in 0..1_000u32 {
         if count_alive() == 0 {
@@ -215,13 +215,13 @@ fn a_map_updated_by_all_workers_across_phases_has_the_right_values() {
         drop(if round.is_multiple_of(2) { phase(collect) } else { collect() });
         crossbeam_epoch::pin().flush();
     }
-    // Threads that are gone or asleep may hold one last bag each. All other values must have been freed.
+    // Threads that have exited or are asleep may each keep one last bag. All other values must have been freed.
     assert!(count_alive() <= 6 * 64, "{} values were never freed", count_alive());
 }
 
 const SPANS: usize = 600;
 
-/// Stores words with each span that opens, and checks them when it closes.
+/// Stores words with each span that opens, and checks them when the span closes.
 struct NoteKeeper;
 
 static CLOSED: AtomicUsize = AtomicUsize::new(0);
@@ -243,8 +243,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for NoteKeeper {
     }
 }
 
-/// A span lives in a slot of a page (32 slots, then 64, 128, ...) of its thread's shard. The first phase makes the
-/// pages for 600 live spans, and all other phases use them.
+/// A span is stored in a slot of a page (32 slots, then 64, 128, ...) of its thread's shard. The first phase allocates the pages for 600
+/// live spans, and all other phases use them.
 #[test]
 fn spans_opened_in_one_phase_close_in_another_with_their_data() {
     alone!(each THRESHOLDS);
@@ -253,8 +253,7 @@ fn spans_opened_in_one_phase_close_in_another_with_their_data() {
     for _ in 0..3 {
         let first = phase(open);
         scribble();
-        // Another thread opens more spans in its own shard while the first ones are alive, and closes the first
-        // ones.
+        // Another thread opens more spans in its own shard while the first ones are alive, and closes the first ones.
         let second = phase(|| thread::spawn(open).join().unwrap());
         phase(scribble);
         phase(|| thread::spawn(move || close(first)).join().unwrap());
@@ -284,12 +283,12 @@ fn close(mut spans: Vec<tracing::Span>) {
     }
 }
 
-/// A message of 1 MiB, and the seed of its pattern.
+/// The seed of a message's pattern, and the message, of 1 MiB.
 type Message = (u64, Vec<u64>);
 const MESSAGE_WORDS: usize = (1 << 20) / 8;
 
-/// Threads of the runtime make messages, tasks, wakers and channel blocks, at times unrelated to phases. Each of them may or may not lie in
-/// the arena, lives through many phases, and is freed by another thread.
+/// The runtime's threads allocate messages, tasks, wakers and channel blocks, at times unrelated to phases. Each of these may or may not be
+/// in the arena, lives through many phases, and is freed by another thread.
 #[test]
 fn messages_arrive_intact_while_phases_open_and_close_around_them() {
     alone!(each THRESHOLDS);
@@ -301,7 +300,7 @@ fn messages_arrive_intact_while_phases_open_and_close_around_them() {
     for round in 0..1_000u64 {
         phase(|| {
             let buffer = patterned(32 << 10, round);
-            // The runtime gets a turn inside the phase as well as between two phases.
+            // The runtime gets to run inside the phase as well as between two phases.
             thread::sleep(Duration::from_micros(200));
             assert_patterned(&buffer, round);
             if round.is_multiple_of(100) {
@@ -314,7 +313,7 @@ fn messages_arrive_intact_while_phases_open_and_close_around_them() {
     drop(runtime);
     kept.iter().for_each(|(round, buffer)| assert_patterned(buffer, *round));
     let after = stats();
-    // Counts the prover's own buffers, and some of the messages.
+    // Counts the prover's own buffers and some of the messages.
     let runs = after.run_allocations - before.run_allocations;
     assert!(arrived >= 20, "{arrived} messages");
     assert!(runs >= 1_000 + 5, "{arrived} messages; {after}");
@@ -330,7 +329,7 @@ async fn carry(route: u64, stop: Arc<AtomicBool>) -> u64 {
         while !stop.load(Ordering::Relaxed) {
             let whole = patterned(MESSAGE_WORDS, number);
             let mut body = whole[..MESSAGE_WORDS / 2].to_vec();
-            // The message grows to its full length later, maybe in another phase.
+            // The message grows to its full length later, possibly in another phase.
             tokio::time::sleep(Duration::from_micros(300)).await;
             body.extend_from_slice(&whole[MESSAGE_WORDS / 2..]);
             send.send((number, body)).await.unwrap();

@@ -1,5 +1,5 @@
 //! The edges of a process's life: before `main`, at exit, in a signal handler between two instructions of a thread, and after other code
-//! took the C library's thread keys.
+//! has taken the C library's thread keys.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -14,12 +14,13 @@ use crate::support::{alone, child};
 use crate::{buffers, intact};
 use zk_alloc::{PhaseGuard, phase, stats};
 
-/// With the first setting, the arena serves all requests; with the second, it serves the larger ones.
+/// With the first setting, the arena serves all requests; with the second, only the larger ones.
 const MIN_BYTES: [(&str, &str); 2] = [("ZK_ALLOC_MIN_BYTES", "0"), ("ZK_ALLOC_MIN_BYTES", "1024")];
 
-/// Set in a process that opens phases before `main`, and uses buffers of the main thread at exit. Tests run on other threads.
+/// The variable that is set in a process that opens phases before `main` and uses the main thread's buffers at exit. Tests run on other
+/// threads.
 const IS_EARLY: &str = "ZK_ALLOC_TEST_EARLY";
-/// Buffers that were made before `main`, in a phase and outside of one.
+/// Buffers that were allocated before `main`, inside and outside of a phase.
 static BEFORE_MAIN: Mutex<Vec<Vec<Vec<u64>>>> = Mutex::new(Vec::new());
 static EARLY_ARENA_ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static LAZY: LazyLock<Vec<Vec<u64>>> = LazyLock::new(|| buffers(4));
@@ -32,7 +33,7 @@ extern "C" fn before_main() {
     let inside = phase(|| buffers(2));
     EARLY_ARENA_ALLOCATIONS.store(stats().arena_allocations, Ordering::Relaxed);
     *BEFORE_MAIN.lock().unwrap() = vec![outside, inside, phase(|| phase(|| buffers(3)))];
-    // SAFETY: a function that may be called at exit.
+    // SAFETY: `at_exit` may be called at exit.
     assert_eq!(unsafe { libc::atexit(at_exit) }, 0);
     LAST.with_borrow_mut(|last| *last = Some(Last(Vec::new())));
     phase(|| {
@@ -41,14 +42,14 @@ extern "C" fn before_main() {
     });
 }
 
-// SAFETY: the loader calls the functions that are listed here, and they have this type.
+// SAFETY: the loader calls the functions in this section, and they have this type.
 #[unsafe(link_section = ".init_array")]
 #[used]
 static INIT: extern "C" fn() = before_main;
 
-/// A constructor may open the first phase of the process, before `main` and the runtime have run. Its buffers stay
-/// valid like any others. After `main`, the destructors of the main thread's locals run, and then the handlers of `atexit`. They open phases,
-/// and free memory of earlier ones.
+/// A constructor may open the first phase of the process, before `main` and the runtime have run. Its buffers stay valid like any others.
+/// After `main`, the destructors of the main thread's locals run, and then the `atexit` handlers. They open phases and free memory of
+/// earlier ones.
 #[test]
 fn buffers_made_before_main_live_through_the_phases_after_it_and_at_exit() {
     let check = || {
@@ -70,11 +71,11 @@ fn buffers_made_before_main_live_through_the_phases_after_it_and_at_exit() {
 }
 
 fn say(line: &str) {
-    // SAFETY: valid for its length.
+    // SAFETY: `line` is valid for its length.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
-/// Buffers from a phase that are freed at the end of the process.
+/// Buffers from a phase that are freed when the process exits.
 static LEFT: Mutex<Vec<Vec<u64>>> = Mutex::new(Vec::new());
 
 extern "C" fn at_exit() {
@@ -102,12 +103,12 @@ thread_local! {
     static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
 }
 
-/// A buffer that lies in a slab.
+/// A buffer that is stored in a slab.
 type Block = Box<[u64; 1_024]>;
 
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 static BROKEN: AtomicBool = AtomicBool::new(false);
-/// Blocks on their way from the interrupted code to the handler, and back.
+/// Blocks that the interrupted code passes to the handler, and the handler to the next one.
 static TO_HANDLER: AtomicPtr<[u64; 1_024]> = AtomicPtr::new(null_mut());
 static FROM_HANDLER: AtomicPtr<[u64; 1_024]> = AtomicPtr::new(null_mut());
 /// The words with which the handler and the interrupted code fill the buffers that they pass on.
@@ -126,7 +127,7 @@ fn end<const WORDS: usize>(buffer: Box<[u64; WORDS]>, word: u64) {
     }
 }
 
-/// Puts `new` into a slot, and returns the block that was there.
+/// Puts `new` into a slot and returns the block that was there.
 fn swap(slot: &AtomicPtr<[u64; 1_024]>, new: Option<Block>) -> Option<Block> {
     let passed = slot.swap(new.map_or(null_mut(), Box::into_raw), Ordering::AcqRel);
     // SAFETY: a block in a slot came from a box, and is taken out once.
@@ -134,7 +135,7 @@ fn swap(slot: &AtomicPtr<[u64; 1_024]>, new: Option<Block>) -> Option<Block> {
 }
 
 extern "C" fn on_signal(_: c_int) {
-    // Enough blocks that the thread needs another slab from time to time.
+    // Allocates enough blocks that the thread needs another slab from time to time.
     let blocks: [Block; 6] = [1; 6].map(make);
     let run = make::<6_000>(2);
     swap(&FROM_HANDLER, Some(make(HANDLERS))).into_iter().for_each(|passed| end(passed, HANDLERS));
@@ -145,11 +146,11 @@ extern "C" fn on_signal(_: c_int) {
     HANDLED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Sends signals to a thread, one after the other, until enough of them were handled.
+/// Sends signals to a thread, one after another, until this many were handled.
 fn interrupt(worker: libc::pthread_t, signals: u64) {
     while HANDLED.load(Ordering::Relaxed) < signals && !BROKEN.load(Ordering::Relaxed) {
         let before = HANDLED.load(Ordering::Relaxed);
-        // SAFETY: the worker waits for this thread, so it is still alive.
+        // SAFETY: the worker waits for this thread, so it still exists.
         assert_eq!(unsafe { libc::pthread_kill(worker, libc::SIGUSR1) }, 0);
         while HANDLED.load(Ordering::Relaxed) == before {
             std::hint::spin_loop();
@@ -157,9 +158,9 @@ fn interrupt(worker: libc::pthread_t, signals: u64) {
     }
 }
 
-/// A signal may arrive between any two instructions, even in the middle of the arena's bookkeeping, and its handler
-/// allocates. All requests of the handler and of the interrupted code go to the arena, in a phase. So the signal never
-/// interrupts the backing allocator, which no handler may enter again.
+/// A signal may arrive between any two instructions, even in the middle of the arena's bookkeeping, and its handler allocates. All requests
+/// of the handler and of the interrupted code go to the arena, in a phase. So the signal never interrupts the backing allocator, which no
+/// handler may re-enter.
 #[test]
 fn a_signal_handler_may_allocate_in_the_middle_of_an_allocation() {
     const SIGNALS: u64 = 3_000;
@@ -169,7 +170,7 @@ fn a_signal_handler_may_allocate_in_the_middle_of_an_allocation() {
     // 80 buffers of 8 KiB need more than one slab, so slabs are claimed and freed all the time.
     let mut ring: Vec<(Block, u64)> = (0..RING).map(|seed| (make(seed), seed)).collect();
     assert!(handle(libc::SIGUSR1, on_signal, libc::SA_RESTART));
-    // SAFETY: only returns this thread.
+    // SAFETY: pthread_self(3) has no preconditions.
     let worker = unsafe { libc::pthread_self() };
     let mut made = RING;
     thread::scope(|scope| {
@@ -191,8 +192,8 @@ fn a_signal_handler_may_allocate_in_the_middle_of_an_allocation() {
     assert!(not_in_a_slab < by_handlers / 2, "{}", stats());
 }
 
-/// Keys of the C library (pthread_key_create(3)) that other code took first. For the first 32 keys, glibc needs no
-/// memory from `malloc`.
+/// Tests with C library keys (pthread_key_create(3)) that other code took first. For the first 32 keys, glibc needs no memory from
+/// `malloc`.
 #[cfg(target_env = "gnu")]
 mod keys {
     use std::hint::black_box;
@@ -203,8 +204,7 @@ mod keys {
     use crate::support::process::variable;
     use zk_alloc::PhaseGuard;
 
-    /// The variable that says when this process makes its keys: [`LATE`], as a program does, or [`EARLY`], before all other
-    /// code.
+    /// The variable that selects when this process makes its keys: [`LATE`], as a program does, or [`EARLY`], before all other code.
     const KEYS: &str = "ZK_ALLOC_TEST_KEYS";
     const LATE: &str = "late";
     const EARLY: &str = "early";
@@ -212,7 +212,7 @@ mod keys {
     fn make_keys() {
         for _ in 0..40 {
             let mut key = 0;
-            // SAFETY: a place for the key, whose values need no destructor.
+            // SAFETY: `key` is a valid place for the key, whose values need no destructor.
             assert_eq!(unsafe { libc::pthread_key_create(&raw mut key, None) }, 0);
         }
     }
@@ -224,19 +224,19 @@ mod keys {
     }
 
     // Runs before the allocator makes its own key.
-    // SAFETY: the loader calls the functions that are listed here, and they have this type.
+    // SAFETY: the loader calls the functions in this section, and they have this type.
     #[unsafe(link_section = ".init_array.00050")]
     #[used]
     static INIT: extern "C" fn() = make_early;
 
-    /// Returns whether this thread has a cache, and so gets the block that it freed last. Slabs would return the lowest free block.
+    /// Returns whether this thread has a cache. If it has, it gets the block that it freed last; slabs would return the lowest free block.
     fn has_cache() -> bool {
         let [low, high] = {
             let mut blocks = [(); 2].map(|()| Box::new([1u8; 200]));
             blocks.sort_by_key(|block| block.as_ptr().addr());
             blocks.map(Box::into_raw)
         };
-        // SAFETY: allocated above, and freed once.
+        // SAFETY: both blocks were allocated above, and each is freed once.
         unsafe {
             drop(Box::from_raw(low));
             drop(Box::from_raw(high));
@@ -245,7 +245,7 @@ mod keys {
         std::ptr::eq(&raw const *next, high)
     }
 
-    /// Returns the time in nanoseconds to allocate and free 64 bytes: the median of many rounds.
+    /// Returns the time in nanoseconds to allocate and free 64 bytes: the median over many rounds.
     fn pair_ns() -> f64 {
         let mut rounds = [(); 201].map(|()| {
             let began = Instant::now();
@@ -256,7 +256,7 @@ mod keys {
         rounds[rounds.len() / 2]
     }
 
-    /// Blocks one signal in this thread, as in a handler, or unblocks all.
+    /// Blocks one signal in this thread, as in a handler, or unblocks all signals.
     fn block_a_signal(is_blocked: bool) {
         // SAFETY: all zeroes is a valid set, and only this thread's mask changes.
         unsafe {
@@ -268,13 +268,13 @@ mod keys {
         }
     }
 
-    /// A thread without a cache gets each block from the slabs. Without one of the first 32 keys, the arena must call `malloc` for another key.
-    /// Otherwise it would not learn that the thread ends, and could not give it a cache. A signal handler may have interrupted `malloc`. If the
-    /// arena's key needs `malloc`, a thread gets no cache in a handler, and asks again later. There are 2,048 caches, so each must become free
-    /// when its thread ends.
+    /// A thread without a cache gets each block from the slabs. If the first 32 keys are taken, the arena must call `malloc` to get a key.
+    /// Without a key, it would not learn that the thread exits, and could not give it a cache. A signal handler may have interrupted
+    /// `malloc`. If the arena's key needs `malloc`, a thread gets no cache in a handler, and asks again later. There are 2,048 caches, so
+    /// each must become free when its thread exits.
     fn use_threads(when: &str) {
         drop(black_box(Box::new([0u8; 1 << 20])));
-        // A new thread inherits the blocked signals of its creator.
+        // A new thread inherits its creator's blocked signals.
         block_a_signal(true);
         let is_early = when == EARLY;
         let thread = thread::spawn(move || {
@@ -308,7 +308,7 @@ mod keys {
             ended.assert_passed();
             Some(ended.printed("measured ").parse::<f64>().expect("a number"))
         };
-        // The best of several runs, because the machine may be busy.
+        // Takes the best of several runs, because the machine may be busy.
         let best = |when| (0..3).filter_map(|_| pair_ns_with(when)).fold(f64::INFINITY, f64::min);
         let [none, late, early] = ["", LATE, EARLY].map(best);
         assert!(late <= 2.0 * none && early <= 2.0 * none, "{none:.1} ns a pair, {late:.1}, {early:.1}");

@@ -1,5 +1,6 @@
-//! The failures of earlier prover arenas: memory of real libraries across phases, and unusual moments of a process. These are before `main`
-//! and at exit, in signal handlers, in forked and vforked children, and after other code took all thread keys.
+//! Tests for failures of earlier prover arenas: memory that real libraries keep across phases, and unusual moments of a process. These
+//! moments are before `main` and at exit, in signal handlers, in forked and vforked children, and after other code has taken all thread
+//! keys.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "forks, makes keys, and runs before main, at exit and in signal handlers")]
 

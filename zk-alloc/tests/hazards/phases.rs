@@ -1,5 +1,6 @@
-//! Values that one phase makes and a later one uses: collections of the standard library, and values left by panics and by short-lived threads.
-//! The volume tests of tests/model resize blocks across random phases on many threads, and use the allocator in destructors of thread locals.
+//! Values that one phase makes and a later one uses: collections of the standard library, and values left by panics and by short-lived
+//! threads. The volume tests of tests/model resize blocks across random phases on many threads, and use the allocator in destructors of
+//! thread locals.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +12,7 @@ use zk_alloc::{PhaseGuard, phase, stats};
 
 type Table = Arc<[u64; 800]>;
 
-/// One collection of each kind. The contents follow from the seed and from the number of times it was grown.
+/// One collection of each kind. The contents follow from the seed and the number of times that the collections have grown.
 struct Retained {
     seed: u64,
     grown: u64,
@@ -35,7 +36,7 @@ impl Retained {
         new
     }
 
-    /// Grows every collection, so that each moves at some time.
+    /// Grows every collection, so each of them moves at some point.
     fn grow(&mut self) {
         self.grown += 1;
         let longer = patterned(600 + 400 * self.grown as usize, self.seed);
@@ -77,8 +78,8 @@ impl Retained {
     }
 }
 
-/// The reference counts, control bytes, tree nodes, vtable pointers and channel blocks of a value lie where the phase
-/// that made it put them. They are read and written as long as the value lives.
+/// The reference counts, control bytes, tree nodes, vtable pointers and channel blocks of a value stay where the phase that made it put
+/// them. They are read and written as long as the value lives.
 #[test]
 fn collections_made_in_one_phase_are_used_and_grown_in_the_next_five() {
     alone!(each THRESHOLDS);
@@ -98,7 +99,7 @@ fn collections_made_in_one_phase_are_used_and_grown_in_the_next_five() {
             match round % 3 {
                 0 => phase(|| oldest.drain()),
                 1 => phase(|| thread::spawn(move || oldest.drain()).join().unwrap()),
-                // Grown while no phase is open: memory of the arena moves out of it.
+                // These grow while no phase is open, so memory moves out of the arena.
                 _ => {
                     oldest.grow();
                     oldest.check();
@@ -114,7 +115,7 @@ fn collections_made_in_one_phase_are_used_and_grown_in_the_next_five() {
 /// A seed, and the buffer whose contents follow from it.
 type Buffer = (u64, Vec<u64>);
 
-/// Unwinding runs the destructors of half-built frames, and ends the phases that they opened.
+/// Unwinding must run the destructors of half-built frames, and end the phases that they opened.
 #[test]
 fn a_panic_in_nested_phases_frees_its_frames_and_nothing_else() {
     alone!(each THRESHOLDS);
@@ -141,7 +142,7 @@ fn a_panic_in_nested_phases_frees_its_frames_and_nothing_else() {
             thread::scope(|scope| scope.spawn(|| fail_in(round)).join().unwrap_err())
         };
         phase(scribble);
-        // The payload was made in the phase that the panic ended.
+        // The payload was allocated in the phase that the panic ended.
         let (seed, words) = *payload.downcast::<Buffer>().unwrap();
         assert_patterned(&words, seed);
         let saved = saved.lock().unwrap_or_else(PoisonError::into_inner);
@@ -158,7 +159,7 @@ fn a_panic_in_nested_phases_frees_its_frames_and_nothing_else() {
     assert_eq!(stats().arena_allocations, before, "a phase stayed open");
 }
 
-/// The process ends by `exit` while a phase is open and another thread runs. It must not hang, crash or warn.
+/// The process exits while a phase is open and another thread is running. It must not hang, crash or warn.
 #[test]
 fn a_process_may_end_with_a_phase_open() {
     let ended = child(&[], || {
@@ -172,8 +173,7 @@ fn a_process_may_end_with_a_phase_open() {
     assert!(ended.warnings().is_empty(), "{ended:?}");
 }
 
-/// Each of `threads` threads allocates a block and a page run, frees buffers of another thread, and leaves a buffer
-/// behind.
+/// Each of `threads` threads allocates a block and a page run, frees another thread's buffers, and leaves one buffer of its own.
 fn churn(threads: u64, seed: u64, inbox: &mut Vec<(u64, Vec<u64>)>) {
     for n in 0..threads / 2 {
         let left_behind = std::mem::take(inbox);
@@ -193,7 +193,7 @@ fn churn(threads: u64, seed: u64, inbox: &mut Vec<(u64, Vec<u64>)>) {
     }
 }
 
-/// A thread returns its cached memory when it exits. Otherwise the caches of 100,000 threads would add up.
+/// A thread returns its cached memory when it exits. Otherwise, the caches of 100,000 threads would add up.
 #[test]
 fn a_hundred_thousand_threads_leave_no_memory_behind() {
     alone!();

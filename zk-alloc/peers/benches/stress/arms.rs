@@ -1,8 +1,8 @@
-//! The allocators as values, and blocks from the allocator under test. A block is written when it is allocated, and checked when it is
+//! The allocators as values, and blocks from the allocator under test. A block is written when it is allocated and checked when it is
 //! freed.
 //!
-//! Word `i` of a block holds the block's key, which no other block has, xor `i`. So the run fails on memory that was
-//! handed out twice, moved wrongly, not zeroed, or not aligned.
+//! Word `i` of a block contains the block's key, which no other block has, xor `i`. So the run fails on memory that was handed out twice,
+//! moved incorrectly, not zeroed, or not aligned.
 #![allow(unsafe_code, reason = "reads and writes blocks, and implements GlobalAlloc badly")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::support::blocks::{Allocator, Block as Memory, RESIDENT};
 
-/// One allocator under its name in the report.
+/// One allocator, with its name in the report.
 pub(crate) struct Arm {
     pub(crate) name: &'static str,
     pub(crate) allocator: Allocator,
 }
 
-/// The baseline: all times are shown relative to this arm's. Every run includes it.
+/// The baseline: all times are shown relative to it. Every run includes it.
 pub(crate) const BASELINE: &str = "glibc";
 
 /// The arm that is compared with its peers.
@@ -34,13 +34,14 @@ pub(crate) static ARMS: [Arm; 5] = [
     Arm { name: OURS, allocator: &RESIDENT },
 ];
 
-/// An arm that is in no list. Only the quick run of `--test` uses it, and requires it to fail, to show that the checks find damage.
+/// An arm that is in no list. Only the quick run of `--test` uses it. The run requires this arm to fail, which shows that the checks detect
+/// corruption.
 pub(crate) static BROKEN: Arm = Arm { name: "broken", allocator: &Broken };
 
-/// An allocator that hands out the same memory repeatedly, while it is in use.
+/// An allocator that repeatedly hands out the same memory while it is in use.
 struct Broken;
 
-/// The memory that [`Broken`] hands out, as long as the longest block of the pattern `lifetimes`.
+/// The memory that [`Broken`] hands out. It is as long as the longest block of the pattern `lifetimes`.
 static MEMORY: [AtomicU64; 4096] = [const { AtomicU64::new(0) }; 4096];
 
 // SAFETY: this breaks the contract of `GlobalAlloc` on purpose: blocks overlap. Each block is still memory of the
@@ -66,7 +67,7 @@ pub(crate) enum Touch {
     Ends,
     /// One word of each page, and the last word.
     Pages,
-    /// All words. Only one word of each page, and the last word, are checked.
+    /// All words. Only one word of each page and the last word are checked.
     Whole,
 }
 
@@ -80,7 +81,7 @@ impl Heap {
         self.aligned(bytes, WORD_BYTES, touch)
     }
 
-    /// Allocates a block at a multiple of `align`, a power of two.
+    /// Allocates a block at a multiple of `align`, which must be a power of two.
     pub(crate) fn aligned(self, bytes: usize, align: usize, touch: Touch) -> Block {
         let memory = Memory::untouched(self.0, bytes.next_multiple_of(WORD_BYTES), align);
         if !memory.address().is_multiple_of(align) {
@@ -89,7 +90,7 @@ impl Heap {
         Block::new(memory, touch)
     }
 
-    /// Allocates a zeroed block. Checks that each word is zero before it writes the word.
+    /// Allocates a zeroed block. Checks that each word is zero before writing it.
     pub(crate) fn zeroed(self, bytes: usize, touch: Touch) -> Block {
         let memory = Memory::zeroed(self.0, bytes.next_multiple_of(WORD_BYTES));
         visit(memory.size() / WORD_BYTES, touch, |index| {
@@ -137,7 +138,7 @@ impl Block {
         self.bytes() / WORD_BYTES
     }
 
-    /// Grows a block by `realloc`, as `Vec` does. The block must be written whole. Its contents are checked before and after.
+    /// Grows a block with `realloc`, as `Vec` does. The block must have been written whole. Its contents are checked before and after.
     pub(crate) fn grow(&mut self, bytes: usize) {
         assert!(self.touch == Touch::Whole, "only what is written whole has contents to keep");
         let old_words = self.words();
@@ -149,20 +150,20 @@ impl Block {
         self.write_from(old_words);
     }
 
-    /// Writes the first and the last word `times` times, as a program that uses the block does.
+    /// Writes the first and last word `times` times, as a program that uses the block would.
     pub(crate) fn rewrite(&self, times: usize) {
         for _ in 0..times {
             for index in [0, self.words() - 1] {
-                // SAFETY: both are words of the block, and volatile so that each write happens.
+                // SAFETY: both are words of the block. The writes are volatile, so each of them happens.
                 unsafe { self.memory.words().add(index).write_volatile(self.key ^ index as u64) };
             }
         }
     }
 
-    /// Writes the block from word `first` on.
+    /// Writes the block, starting at word `first`.
     fn write_from(&self, first: usize) {
         let write = |index: usize| {
-            // SAFETY: a word of the block, which is owned here, by `visit` or by the range below.
+            // SAFETY: `visit` and the range below pass only indices of words of the block, which is owned here.
             unsafe { self.memory.words().add(index).write(self.key ^ index as u64) };
         };
         match self.touch {
@@ -172,8 +173,7 @@ impl Block {
     }
 
     fn check(&self, index: usize) {
-        // SAFETY: callers pass the index of a word that was written: from `visit`, or below the length before the block
-        // grew.
+        // SAFETY: callers pass the index of a word that was written: from `visit`, or below the length before the block grew.
         let found = unsafe { self.memory.words().add(index).read() };
         let wanted = self.key ^ index as u64;
         if found != wanted {
@@ -194,8 +194,8 @@ impl fmt::Display for Block {
     }
 }
 
-/// Returns a key that no other block of the process has: the thread's number in the upper part, its count in the lower part. An odd factor
-/// spreads it, so that neighbours' keys differ by more than word indices do.
+/// Returns a key that no other block of the process has: the thread's number in the upper part, its count in the lower part. Multiplying by
+/// an odd factor spreads the keys, so those of neighbours differ by more than word indices do.
 fn fresh_key() -> u64 {
     static THREADS: AtomicU64 = AtomicU64::new(1);
     thread_local! {
@@ -204,7 +204,7 @@ fn fresh_key() -> u64 {
     NEXT.with(|next| next.replace(next.get() + 1)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Ends the process, because other threads of the pattern would wait forever for one that panicked.
+/// Prints what failed and exits the process. A panic would leave the other threads of the pattern waiting forever.
 #[cold]
 fn fail(what: &dyn fmt::Display) -> ! {
     eprintln!("{what}");

@@ -1,14 +1,15 @@
-//! A stress suite in the spirit of mimalloc-bench: the requests of servers, pools, short-lived threads and provers,
-//! measured by time and by memory. `cargo make stress` measures; `cargo make stress --help` lists the options.
+//! A stress suite in the spirit of mimalloc-bench: the requests of servers, pools, short-lived threads and provers, measured by time and
+//! memory. `cargo make stress` measures; `cargo make stress --help` lists the options.
 //!
-//! Each allocator is called as a `GlobalAlloc` value, and none is installed, so one binary holds them all. Each run of
-//! a pattern has a process of its own (this binary again, with hidden arguments), so that its peak is its own.
+//! Each allocator is called as a `GlobalAlloc` value, and none is installed, so one binary contains them all. Each run of a pattern is a
+//! process of its own (this binary again, with hidden arguments), so it has its own peak.
 //!
-//! The figures do not include the bookkeeping of the patterns and of the standard library's threads, which goes through glibc in every arm.
-//! Every call goes through a virtual function. Both cost every arm the same, except that the bookkeeping lies in glibc's own heap.
+//! The measurements do not include the bookkeeping of the patterns and of the standard library's threads, which goes through glibc in every
+//! arm. Every call goes through a virtual function. Both cost every arm the same, except that the glibc arm shares its heap with the
+//! bookkeeping.
 //!
-//! In each round, every arm runs every pattern. The arms of a pattern run one after the other in random order, so the machine's state is
-//! similar for all times that a ratio compares.
+//! In each round, every arm runs every pattern. The arms of a pattern run one after another in random order, so the machine is in a similar
+//! state for all times that a ratio compares.
 #![allow(unsafe_code, reason = "calls alarm(2)")]
 
 mod arms;
@@ -113,7 +114,7 @@ impl Options {
         ARMS.iter().filter(is_wanted).chain(Some(&BROKEN).filter(is_asked)).collect()
     }
 
-    /// Returns whether figures are measured: `false` in tests.
+    /// Returns whether this run measures; `false` in tests.
     fn measures(&self) -> bool {
         self.bench && !self.test
     }
@@ -143,11 +144,11 @@ fn listing() -> String {
     text
 }
 
-/// Runs the selected patterns, and prints the report. Returns an error if any run failed.
+/// Runs the selected patterns and prints the report. Returns an error if any run failed.
 fn drive(options: &Options) -> Result<(), String> {
     let (arms, patterns) = (options.arms(), options.patterns());
     if patterns.is_empty() {
-        // Not an error: `cargo bench NAME` passes the name to every bench, and it may belong to another.
+        // This is no error: `cargo bench NAME` passes the name to every bench, and it may belong to another one.
         println!("stress: no pattern's name contains what was asked for; --list names them");
         return Ok(());
     }
@@ -158,8 +159,7 @@ fn drive(options: &Options) -> Result<(), String> {
     for round in 0..rounds {
         eprintln!("round {} of {rounds}", round + 1);
         for (index, row) in rows.iter_mut().enumerate() {
-            // Each round has its own order, so that the effects of one arm on the next (warm caches, free memory) even
-            // out.
+            // Each round has its own order, so the effects of one arm on the next (warm caches, free memory) even out.
             let mut order: Vec<_> = arms.iter().zip(&mut row.samples).collect();
             stream(options.seed ^ u64::from(round), index).shuffle(&mut order);
             for (arm, samples) in order {
@@ -199,7 +199,7 @@ fn run(options: &Options, arm: &Arm, pattern: &Pattern) -> Result<Sample, String
     let output = command.output().map_err(|error| failed(format!("its process could not be started: {error}")))?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
-        // The status of a process that SIGALRM ended names the signal.
+        // If SIGALRM ended the process, the status names the signal.
         return Err(failed(format!("{}: {}", output.status, stderr.trim())));
     }
     eprint!("{stderr}");
@@ -207,7 +207,7 @@ fn run(options: &Options, arm: &Arm, pattern: &Pattern) -> Result<Sample, String
     Sample::from_line(&line).ok_or_else(|| failed(format!("its process printed {line:?} where a sample was due")))
 }
 
-/// Returns an error unless the patterns detect that an allocator is broken.
+/// Returns an error unless the patterns detect a broken allocator.
 fn notices_damage(options: &Options) -> Result<(), String> {
     let name = "lifetimes";
     let pattern = PATTERNS.iter().find(|pattern| pattern.name == name).ok_or(format!("{name} is not a pattern"))?;
@@ -218,10 +218,10 @@ fn notices_damage(options: &Options) -> Result<(), String> {
     }
 }
 
-/// A run that takes this long hangs. SIGALRM ends the process, and the driver reports it.
+/// The time limit of a run. A run that takes longer hangs: SIGALRM ends its process, and the driver reports it.
 const LIMIT_SECONDS: u32 = 120;
 
-/// The figures of one run.
+/// The measurements of one run.
 #[derive(Clone, Copy)]
 struct Sample {
     wall_ns: u64,
@@ -229,24 +229,23 @@ struct Sample {
 }
 
 impl Sample {
-    /// Parses the line that the child prints.
+    /// Parses the line that the child process prints.
     fn from_line(line: &str) -> Option<Self> {
         let (wall_ns, peak_rss_bytes) = line.trim().split_once(' ')?;
         Some(Self { wall_ns: wall_ns.parse().ok()?, peak_rss_bytes: peak_rss_bytes.parse().ok()? })
     }
 }
 
-/// The body of the process that [`run`] starts. Runs one pattern under one arm, as the hidden arguments say, and prints the sample.
+/// The body of the process that [`run`] starts. Runs one pattern under one arm, as the hidden arguments specify, and prints the sample.
 ///
-/// The peak comes from the kernel (`VmHWM` of /proc/self/status, reset before the pattern begins), minus the resident
-/// size at that time. Samples of `RssAnon` would leave out the few pages of code that a pattern loads, but would miss
-/// peaks between samples.
+/// The peak comes from the kernel (`VmHWM` of /proc/self/status, reset before the pattern begins), minus the resident size at that time.
+/// Samples of `RssAnon` would leave out the few pages of code that a pattern loads, but would miss peaks between two samples.
 fn child(options: &Options) -> Result<(), String> {
     let (arms, patterns) = (options.arms(), options.patterns());
     let ([arm], [pattern]) = (&arms[..], &patterns[..]) else {
         return Err("a child runs one pattern under one arm".into());
     };
-    // SAFETY: alarm(2) takes any number, and nothing else in this process uses it.
+    // SAFETY: alarm(2) takes any number, and nothing else in this process uses the alarm.
     unsafe { libc::alarm(LIMIT_SECONDS) };
     let plan = Plan { threads: options.threads(), seed: options.seed, tiny: !options.measures() };
     let heap = Heap(arm.allocator);

@@ -1,7 +1,8 @@
-//! The patterns: functions that make the requests of programs. They use a [`Heap`], and do not depend on the arm.
+//! The patterns: functions that make the same kinds of requests as real programs. They use a [`Heap`] and do not depend on the arm.
 //!
-//! One run of a pattern takes 50 to 500 ms, and makes the same requests in each run of a seed. It also writes to its memory. The patterns
-//! of mimalloc-bench write little, as they do there; those of provers and of long-lived blocks write all of it.
+//! One run of a pattern takes 50 to 500 ms, and makes the same requests in every run with the same seed. It also writes to its memory. The
+//! patterns from mimalloc-bench write little, as the originals do. The patterns of provers and of long-lived blocks write all of their
+//! memory.
 
 use std::ops::RangeInclusive;
 use std::sync::mpsc::sync_channel;
@@ -17,7 +18,7 @@ use crate::support::blocks::{KIB, MIB};
 /// The parameters of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
-    /// The number of threads of patterns without a fixed number.
+    /// The number of threads of patterns that have no fixed number.
     pub(crate) threads: usize,
     pub(crate) seed: u64,
     /// Whether to do only a hundredth of the work, to check that the pattern runs.
@@ -25,7 +26,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Returns this amount of work, or a hundredth of it.
+    /// Returns `amount`, or a hundredth of it for a tiny run.
     fn work(&self, amount: usize) -> usize {
         if self.tiny { (amount / 100).max(2) } else { amount }
     }
@@ -33,15 +34,15 @@ impl Plan {
 
 pub(crate) struct Pattern {
     pub(crate) name: &'static str,
-    /// Whether its sizes are below 1 KiB.
+    /// Whether the sizes of its blocks are below 1 KiB.
     pub(crate) is_small: bool,
-    /// A line for `--list`.
+    /// Its description in the output of `--list`.
     pub(crate) what: &'static str,
     pub(crate) run: fn(Heap, &Plan),
 }
 
 const SMALL: RangeInclusive<usize> = 16..=1024;
-/// Not a multiple of a cache line, so the end of one block and the beginning of the next may share one.
+/// A block size that is not a multiple of a cache line, so the end of one block and the beginning of the next may share a line.
 const SHARED: usize = 1040;
 
 const fn large(name: &'static str, run: fn(Heap, &Plan), what: &'static str) -> Pattern {
@@ -120,7 +121,7 @@ pub(crate) static PATTERNS: &[Pattern] = &[
     small("ago-64", |heap, plan| ago(heap, plan, 64), "64 bytes, freed four allocations later"),
 ];
 
-/// Frees the block in the place, then fills the place: a program that replaces a block needs no memory for both.
+/// Frees the block in the place before filling the place again, like a program that never needs memory for both blocks.
 fn replace(place: &mut Option<Block>, new: impl FnOnce() -> Block) {
     *place = None;
     *place = Some(new());
@@ -131,13 +132,13 @@ pub(crate) fn stream(seed: u64, thread: usize) -> Rng {
     Rng::with_seed(seed ^ (thread as u64 + 1).wrapping_mul(0xD6E8_FEB8_6659_FD93))
 }
 
-/// Runs `work` on this number of threads at once, each with its number.
+/// Runs `work` on this many threads at once. Each gets its number.
 fn on_threads(threads: usize, work: impl Fn(usize) + Sync) {
     let work = &work;
     thread::scope(|scope| (0..threads).for_each(|thread| drop(scope.spawn(move || work(thread)))));
 }
 
-/// Repeatedly allocates this number of blocks, then frees all of them.
+/// Repeatedly allocates `blocks` blocks, then frees all of them.
 fn refill(times: usize, blocks: usize, mut block: impl FnMut() -> Block) {
     let mut alive = Vec::with_capacity(blocks);
     for _ in 0..times {
@@ -146,12 +147,12 @@ fn refill(times: usize, blocks: usize, mut block: impl FnMut() -> Block) {
     }
 }
 
-/// Returns this number of places without blocks.
+/// Returns `places` empty places.
 fn empty(places: usize) -> Vec<Option<Block>> {
     (0..places).map(|_| None).collect()
 }
 
-/// Returns a random number in the range, with each power of two equally likely, because programs request small sizes more often than large
+/// Returns a random number in the range. Each power of two is equally likely, because programs request small sizes more often than large
 /// ones.
 fn log_within(random: &mut Rng, range: &RangeInclusive<usize>) -> usize {
     let doublings = (range.end() / range.start()).ilog2() as usize;
@@ -159,11 +160,10 @@ fn log_within(random: &mut Rng, range: &RangeInclusive<usize>) -> usize {
     random.usize(low..=(2 * low).min(*range.end()))
 }
 
-// Servers and pools: many threads, and blocks that pass between them. After the programs of the same names in mimalloc-bench
-// (<https://github.com/daanx/mimalloc-bench>).
+// Servers and pools: many threads, and blocks that pass between them. These patterns are modelled on the programs of the same names in
+// mimalloc-bench (<https://github.com/daanx/mimalloc-bench>).
 
-/// Larson and Krishnan, "Memory Allocation for Long-Running Server Applications" (1998): a thread frees blocks of
-/// threads that have ended.
+/// Larson and Krishnan, "Memory Allocation for Long-Running Server Applications" (1998): a thread frees blocks of threads that have exited.
 fn larson(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, requests: usize, blocks: usize) {
     const GENERATIONS: usize = 12;
     let requests = plan.work(requests);
@@ -193,7 +193,7 @@ fn serve<'scope>(
     }
 }
 
-/// Blocks per message of the channel, so that the channel's own cost hardly counts.
+/// Number of blocks in a message of the channel. With this many, the channel's own cost hardly counts.
 const BATCH: usize = 64;
 
 /// Lever and Boreham, "malloc() Performance in a Multithreaded Linux Environment" (2000), as in mimalloc-bench: every
@@ -203,14 +203,14 @@ fn xmalloc(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, block
     let pairs = (plan.threads / 2).max(1);
     thread::scope(|scope| {
         for pair in 0..pairs {
-            // The channel is bounded, as the queues of servers are. Its slots are allocated once, here.
+            // The channel is bounded, like the queues of servers. Its slots are allocated once, here.
             let (sender, receiver) = sync_channel::<[Block; BATCH]>(8);
             let mut random = stream(plan.seed, pair);
             scope.spawn(move || {
                 for _ in 0..(blocks / pairs).div_ceil(BATCH) {
                     let batch = array::from_fn(|_| heap.block(log_within(&mut random, sizes), Touch::Ends));
                     if sender.send(batch).is_err() {
-                        // The consumer ends first only if it panics, which the scope reports.
+                        // The consumer exits first only if it panics, which the scope reports.
                         return;
                     }
                 }
@@ -220,20 +220,20 @@ fn xmalloc(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, block
     });
 }
 
-/// Locks a mutex. If an earlier holder panicked, the blocks behind the lock are still valid.
+/// Locks a mutex. If an earlier holder panicked, the blocks that the mutex protects are still valid.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// mimalloc's test/test-stress.c: short-lived blocks, long-lived blocks, and blocks that threads swap through a common table. The threads
-/// end after each round.
+/// mimalloc's test/test-stress.c: short-lived blocks, long-lived blocks, and blocks that threads swap through a shared table. The threads
+/// exit after each round.
 fn mstress(heap: Heap, plan: &Plan) {
     let table: Vec<Mutex<Option<Block>>> = (0..1000).map(|_| Mutex::new(None)).collect();
     for round in 0..5 {
         on_threads(plan.threads, |thread| {
             exchange(heap, &table, stream(plan.seed, round * plan.threads + thread), plan.work(8000));
         });
-        // Half of the blocks that the round left are freed at its end.
+        // Half of the blocks that the round left in the table are freed at its end.
         table.iter().skip(round % 2).step_by(2).for_each(|place| drop(lock(place).take()));
     }
 }
@@ -260,8 +260,8 @@ fn exchange(heap: Heap, table: &[Mutex<Option<Block>>], mut random: Rng, allocat
     }
 }
 
-/// The benchmark of rpmalloc (<https://github.com/mjansson/rpmalloc-benchmark>). Each thread replaces some of its
-/// blocks. In every second loop it hands half of them to its neighbour, which frees them.
+/// The benchmark of rpmalloc (<https://github.com/mjansson/rpmalloc-benchmark>). Each thread replaces some of its blocks. In every second
+/// loop, it passes half of them to its neighbour, which frees them.
 fn rptest(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, loops: usize) {
     const BLOCKS: usize = 1000;
     let loops = plan.work(loops);
@@ -279,7 +279,8 @@ fn rptest(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, loops:
             if turn % 2 == 1 {
                 let half = alive.iter_mut().skip(random.usize(..2)).step_by(2).filter_map(Option::take);
                 lock(neighbour).extend(half);
-                // Without this barrier, the inbox of a thread that does not run would fill up, and the scheduler would determine the peak.
+                // Without this barrier, the inbox of a thread that is not running would fill up, and the scheduler would determine the
+                // peak.
                 handed.wait();
                 mem::swap(&mut foreign, &mut *lock(inbox));
                 foreign.clear();
@@ -288,8 +289,8 @@ fn rptest(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, loops:
     });
 }
 
-/// Each thread frees the block that it allocated four allocations ago. This measures the fast path for frees that do not
-/// simply undo the last allocation.
+/// Each thread frees the block that it allocated four allocations earlier. This measures the fast path of frees that do not simply undo the
+/// last allocation.
 fn ago(heap: Heap, plan: &Plan, bytes: usize) {
     on_threads(plan.threads, |_| {
         let mut kept: [Option<Block>; 4] = [const { None }; 4];
@@ -299,11 +300,11 @@ fn ago(heap: Heap, plan: &Plan, bytes: usize) {
     });
 }
 
-/// False sharing, after Berger et al., "Hoard" (2000). If an allocator gives two threads parts of one cache line, each write by one makes
-/// the other wait. Passive threads begin with adjacent blocks that the main thread allocated, and free them: an allocator that gives each
-/// thread its part of the shared line again prolongs the sharing. Active threads begin without blocks.
+/// False sharing, after Berger et al., "Hoard" (2000). If an allocator gives two threads parts of the same cache line, each write by one
+/// makes the other wait. Passive threads begin with adjacent blocks that the main thread allocated, and free them. An allocator that then
+/// gives each thread its part of the shared line again prolongs the sharing. Active threads begin without blocks.
 fn share_lines(heap: Heap, plan: &Plan, bytes: usize, passive: bool) {
-    /// Writes to both ends of a block while its owner has it.
+    /// Number of times that the owner of a block writes to both of its ends.
     const WRITES: usize = 200;
     let first: Vec<_> = (0..plan.threads).map(|_| passive.then(|| heap.block(bytes, Touch::Ends))).collect();
     thread::scope(|scope| {
@@ -318,9 +319,9 @@ fn share_lines(heap: Heap, plan: &Plan, bytes: usize, passive: bool) {
     });
 }
 
-// Long-lived blocks among short-lived ones. The patterns show how much memory a few long-lived blocks keep from being reused.
+// Long-lived blocks among short-lived ones. These patterns show how much memory a few long-lived blocks keep from being reused.
 
-/// Repeatedly replaces a random block; all blocks together make 64 MiB.
+/// Repeatedly replaces a random block. All blocks together take 64 MiB.
 fn random_lifetimes(heap: Heap, plan: &Plan) {
     let sizes = KIB..=32 * KIB;
     let mut random = stream(plan.seed, 0);
@@ -332,12 +333,11 @@ fn random_lifetimes(heap: Heap, plan: &Plan) {
     }
 }
 
-/// Repeatedly fills 64 MiB and frees all but a tenth, at random places, like a cache that keeps some entries of each
-/// day.
+/// Repeatedly fills 64 MiB and frees all but a tenth at random places, like a cache that keeps some of each day's entries.
 fn survivors(heap: Heap, plan: &Plan) {
     let sizes = KIB..=4 * KIB;
     let mut random = stream(plan.seed, 0);
-    // Room for all entries, so that the bookkeeping does not grow during the run.
+    // The vectors have room for all entries, so the bookkeeping does not grow during the run.
     let most = plan.work(64 * MIB) / sizes.start();
     let (mut young, mut old) = (Vec::with_capacity(most), Vec::with_capacity(most));
     for _ in 0..6 {
@@ -353,7 +353,7 @@ fn survivors(heap: Heap, plan: &Plan) {
     }
 }
 
-/// Repeatedly allocates `blocks` blocks and frees all but one, like a request whose answer is cached.
+/// Repeatedly allocates `blocks` blocks and frees all but one, like a request whose response is cached.
 fn bursts(heap: Heap, plan: &Plan, blocks: usize, sizes: RangeInclusive<usize>, count: usize) {
     let count = plan.work(count);
     let mut random = stream(plan.seed, 0);
@@ -366,7 +366,7 @@ fn bursts(heap: Heap, plan: &Plan, blocks: usize, sizes: RangeInclusive<usize>, 
     }
 }
 
-/// Thins out a table with blocks of one size. Then another thread builds a table with blocks of another size.
+/// Fills a table with blocks of one size and frees most of them. Then another thread fills a table with blocks of another size.
 fn survivors_16k_4k(heap: Heap, plan: &Plan) {
     let bytes = plan.work(128 * MIB);
     let old = survivors_of(heap, bytes, 16 * KIB, 8);
@@ -374,19 +374,19 @@ fn survivors_16k_4k(heap: Heap, plan: &Plan) {
     drop((old, new.join()));
 }
 
-/// Like [`survivors_16k_4k`], but on the same thread. Neither size is a whole number of pages.
+/// Like [`survivors_16k_4k`], but on one thread. Neither size is a whole number of pages.
 fn survivors_2k_3000(heap: Heap, plan: &Plan) {
     let old = survivors_of(heap, plan.work(128 * MIB), 2 * KIB, 16);
     drop((old, fill(heap, plan.work(128 * MIB), 3_000)));
 }
 
-/// Phases of a program, each with blocks of its own size from 1 to 32 KiB. Each leaves one in 64 blocks alive.
+/// Phases of a program, each with blocks of its own size, from 1 to 32 KiB. Each phase leaves one block in 64 alive.
 fn phases(heap: Heap, plan: &Plan) {
     let sizes = (0..16).map(|phase| (1024.0 * 32f64.powf(f64::from(phase) / 15.0)) as usize);
     drop(sizes.map(|size| survivors_of(heap, plan.work(32 * MIB), size, 64)).collect::<Vec<_>>());
 }
 
-/// Repeatedly replaces a random one of 12,000 page runs. No run fits exactly into the place of another.
+/// Repeatedly replaces a random one of 12,000 page runs. No run fits exactly in the place of another.
 fn runs_random(heap: Heap, plan: &Plan) {
     let mut random = stream(plan.seed, 0);
     let sizes = 33 * KIB..=200 * KIB;
@@ -398,12 +398,12 @@ fn runs_random(heap: Heap, plan: &Plan) {
     }
 }
 
-/// Allocates `bytes` in blocks of one size, and writes every byte.
+/// Allocates `bytes` in blocks of one size and writes every byte.
 fn fill(heap: Heap, bytes: usize, size: usize) -> Vec<Block> {
     (0..bytes / size).map(|_| heap.block(size, Touch::Whole)).collect()
 }
 
-/// Allocates `bytes` in blocks of one size, and frees all but every `nth` block.
+/// Allocates `bytes` in blocks of one size and frees all but every `nth` block.
 fn survivors_of(heap: Heap, bytes: usize, size: usize, nth: usize) -> Vec<Block> {
     let blocks = fill(heap, bytes, size);
     let mut kept = Vec::with_capacity(blocks.len() / nth);
@@ -413,10 +413,10 @@ fn survivors_of(heap: Heap, bytes: usize, size: usize, nth: usize) -> Vec<Block>
 
 // Short-lived threads, and idle threads.
 
-/// The size of a thread's stack, small so that the stacks hardly count.
+/// The size of a thread's stack. It is small, so the stacks hardly count.
 const STACK_BYTES: usize = 64 * KIB;
 
-/// Threads allocate 16 blocks, free half of them, and leave the other half to the main thread. When a thread ends, an allocator must
+/// Threads allocate 16 blocks, free half of them, and leave the other half to the main thread. When a thread exits, an allocator must
 /// release the memory that it cached for the thread, but not the live blocks.
 fn thread_churn(heap: Heap, plan: &Plan) {
     let sizes = KIB..=32 * KIB;
@@ -430,7 +430,7 @@ fn thread_churn(heap: Heap, plan: &Plan) {
                 let short = move || {
                     for _ in 0..8 {
                         let own = heap.block(log_within(&mut random, sizes), Touch::Whole);
-                        // The channel has room for all blocks. The main thread receives them when the wave has ended.
+                        // The channel has room for all blocks. The main thread receives them after the wave of threads has exited.
                         let _ = sender.send(heap.block(log_within(&mut random, sizes), Touch::Whole));
                         drop(own);
                     }
@@ -470,8 +470,8 @@ fn push(heap: Heap, plan: &Plan) {
     }
 }
 
-/// `Vec::reserve_exact` before each part, as for records that are read one after another. An allocator that copies
-/// everything each time copies 4 GiB.
+/// `Vec::reserve_exact` before each part, as when records are read one after another. An allocator that copies everything each time copies
+/// 4 GiB.
 fn exact(heap: Heap, plan: &Plan) {
     let step = plan.work(4 * MIB);
     let mut vector = heap.block(step, Touch::Whole);
@@ -480,14 +480,14 @@ fn exact(heap: Heap, plan: &Plan) {
     }
 }
 
-/// The alignment is sixteen times the size. An allocator that rounds sizes up to the alignment uses sixteen times the
+/// Allocates blocks whose alignment is sixteen times their size. An allocator that rounds sizes up to the alignment uses sixteen times the
 /// memory.
 fn aligned(heap: Heap, plan: &Plan) {
     refill(plan.work(200), 500, || heap.aligned(2 * KIB, 32 * KIB, Touch::Whole));
 }
 
-/// Makes requests that fit none of the many free runs below them. An allocator that searches all of them each time is slow here. Only the
-/// ends are written, because all of the blocks would take 1.3 GiB.
+/// Makes requests for which none of the many free runs below is long enough. An allocator that searches all of them each time is slow here.
+/// Only the ends are written, because all of the blocks would take 1.3 GiB.
 fn free_runs(heap: Heap, plan: &Plan) {
     let mut blocks: Vec<_> = (0..plan.work(40_000)).map(|_| Some(heap.block(33 * KIB, Touch::Ends))).collect();
     blocks.iter_mut().step_by(2).for_each(|block| *block = None);
@@ -497,9 +497,9 @@ fn free_runs(heap: Heap, plan: &Plan) {
     }
 }
 
-// The workloads for which zk-nalloc publishes figures: buffers of provers, repeatedly filled and freed.
+// The workloads for which zk-nalloc publishes results: buffers of provers, repeatedly filled and freed.
 
-/// The number of bytes that each of these patterns fills in total.
+/// Number of bytes that each of these patterns fills in total.
 const FILLED: usize = 1 << 30;
 
 /// Repeatedly fills one vector of field elements, as for one transform.
@@ -508,7 +508,7 @@ fn fft(heap: Heap, plan: &Plan, bytes: usize) {
     refill(plan.work(FILLED) / bytes, 1, || heap.block(bytes, Touch::Whole));
 }
 
-/// Requests columns of zeroes that are hardly used. An allocator that clears all columns does too much.
+/// Requests columns of zeroes of which little is used. An allocator that clears whole columns does unnecessary work.
 fn zeroed(heap: Heap, plan: &Plan) {
     let sizes = 256 * KIB..=16 * MIB;
     let mut random = stream(plan.seed, 0);

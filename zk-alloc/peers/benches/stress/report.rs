@@ -1,4 +1,4 @@
-//! The figures of the runs, and the report: a table of all patterns, the means, and the patterns in which zk-alloc breaks a promise.
+//! The measurements of the runs, and the report: a table of all patterns, the means, and the patterns in which zk-alloc breaks a promise.
 
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
@@ -7,16 +7,16 @@ use crate::Sample;
 use crate::arms::{Arm, BASELINE, OURS};
 use crate::patterns::Pattern;
 
-/// The memory that an arm may use, as a multiple of a peer's.
+/// The maximum memory that our arm may use, as a multiple of a peer's.
 const ALLOWED: f64 = 1.25;
 
-/// The noise in differences between peaks: pages of code, and the kernel's counters, which lag.
+/// The noise in differences between peaks. It comes from pages of code and from the kernel's counters, which lag.
 const NOISE_BYTES: f64 = (1 << 20) as f64;
 
-/// The groups of patterns, by size, because an allocator may leave small sizes to another allocator.
+/// The groups of patterns, by block size. They are separate because an allocator may leave small sizes to another allocator.
 pub(crate) const GROUPS: [(bool, &str); 2] = [(false, "1 KiB and more"), (true, "below 1 KiB")];
 
-/// The results of a pattern. Arms are given by their index, and the first one is the baseline.
+/// The results of a pattern. Arms are identified by their index; the first one is the baseline.
 pub(crate) struct Row {
     pub(crate) pattern: &'static Pattern,
     /// The samples of each arm, one for each round. `None` if the arm failed in any round.
@@ -35,7 +35,7 @@ impl Row {
         self.times_by(arm, 0).map(|times| median(&times))
     }
 
-    /// Returns the median of a figure of the arm's samples.
+    /// Returns the median of one quantity over the arm's samples.
     fn median(&self, arm: usize, figure: impl Fn(&Sample) -> f64) -> Option<f64> {
         Some(median(&sorted(self.samples[arm].as_ref()?.iter().map(figure))))
     }
@@ -44,7 +44,7 @@ impl Row {
         self.median(arm, |sample| sample.peak_rss_bytes as f64)
     }
 
-    /// Returns the cells of the table of all patterns.
+    /// Returns the pattern's cells in the table of all patterns.
     fn cells(&self) -> Vec<String> {
         let arms = 0..self.samples.len();
         let baseline_ms = self.median(0, |sample| sample.wall_ns as f64 / 1e6).unwrap_or_default();
@@ -81,7 +81,7 @@ fn mib(bytes: f64) -> String {
     format!("{:.1}", bytes / f64::from(1 << 20))
 }
 
-/// Returns a row's cells of one quantity, with the smallest marked.
+/// Returns a row's cells for one quantity, with the smallest value marked.
 fn cells(values: impl Iterator<Item = Option<f64>>, show: impl Fn(usize, f64) -> String) -> Vec<String> {
     let values: Vec<_> = values.collect();
     let best = values.iter().flatten().copied().reduce(f64::min);
@@ -100,8 +100,8 @@ fn table(head: Vec<String>, rows: impl Iterator<Item = Vec<String>>) -> String {
     table.trim_fmt()
 }
 
-/// Returns the geometric mean of the arm's times, relative to the baseline's. Returns `None` if the arm failed one of the patterns, because
-/// the mean of the others would make the arm look better than it is.
+/// Returns the geometric mean of the arm's times relative to the baseline's, or `None` if the arm failed in any pattern, because the mean
+/// of the other patterns would make the arm look better than it is.
 fn mean_time(rows: &[&Row], arm: usize) -> Option<f64> {
     let logs = rows.iter().map(|row| Some(row.time(arm)?.ln())).collect::<Option<Vec<_>>>()?;
     Some((logs.iter().sum::<f64>() / logs.len() as f64).exp())
