@@ -1,13 +1,12 @@
-//! The first request of a process may come at any moment: in a signal handler that interrupted `malloc`, in a forked
-//! child, or with no memory left. Another thread may be changing the environment, the thread may be ending, or a panic
-//! may be printing its backtrace. The allocator must serve it, or refuse it if there is no memory. It must not wait
-//! forever, and must not end the process.
+//! The first request of a process may come at any moment: in a signal handler that interrupted `malloc`, in a forked child, or with no
+//! memory left. Another thread may be changing the environment, the thread may be exiting, or a panic may be printing its backtrace. The
+//! allocator must serve the request, or refuse it if there is no memory. It must not wait forever, and must not terminate the process.
 //!
-//! A process has one first request, so each test starts its binary again. In the new process, a constructor takes over before any Rust code
-//! runs. It forks children that have made no request yet, and each child makes its first request in such a moment.
+//! A process has only one first request, so each test starts its binary again. In the new process, a constructor takes control before any
+//! Rust code runs. It forks children that have made no request yet, and each child makes its first request at such a moment.
 //!
-//! Each moment is tried with two allocators. One serves only phases, and the first phase begins in that moment too. The other also serves
-//! requests outside of phases, so its first request is the first call into the allocator, and applies the settings of the program.
+//! Each moment is tried with two allocators. One serves only phases, and the first phase begins at that moment too. The other also serves
+//! requests outside of phases, so its first request is the first call into the allocator, and applies the program's settings.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "forks, handles signals, sets limits and calls the C library's allocator")]
 
@@ -29,7 +28,7 @@ static SCOPED: ZkAllocator = ZkAllocator;
 static RESIDENT: ZkAllocator =
     ZkAllocator.settings(Settings::new().retain_bytes(1 << 40)).mode(Mode::Resident).participants(Participants::All);
 
-/// Whether [`RESIDENT`] is the allocator of this process, and not [`SCOPED`]. Set before the first request.
+/// Whether the allocator of this process is [`RESIDENT`], not [`SCOPED`]. Set before the first request.
 static IS_RESIDENT: AtomicBool = AtomicBool::new(false);
 
 /// The allocator of this process, [`RESIDENT`] or [`SCOPED`].
@@ -45,22 +44,22 @@ impl Installed {
 // SAFETY: forwards to a `ZkAllocator`, the same one for all requests of the process.
 unsafe impl GlobalAlloc for Installed {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: upheld by the caller.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`, which is passed on unchanged.
         unsafe { self.get().alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: upheld by the caller.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`, which is passed on unchanged.
         unsafe { self.get().alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // SAFETY: upheld by the caller.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`, which is passed on unchanged.
         unsafe { self.get().realloc(at, layout, new_size) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: upheld by the caller.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`, which is passed on unchanged.
         unsafe { self.get().dealloc(at, layout) }
     }
 }
@@ -68,28 +67,28 @@ unsafe impl GlobalAlloc for Installed {
 #[global_allocator]
 static ALLOC: Installed = Installed;
 
-/// Begins a phase before the first request, or ends it after the last one, if the allocator of this process serves only phases.
+/// Begins a phase before the first request or ends it after the last one, if the allocator of this process serves only phases.
 fn if_scoped(begin_or_end: fn()) {
     if !IS_RESIDENT.load(Ordering::Relaxed) {
         begin_or_end();
     }
 }
 
-/// The variable that names the moment that the process tries, instead of running tests.
+/// The variable that names the moment to try. A process in which it is set runs no tests.
 const MOMENT: &str = "ZK_ALLOC_TEST_MOMENT";
-/// The variable that chooses [`RESIDENT`].
+/// The variable that selects [`RESIDENT`].
 const MODE: &str = "ZK_ALLOC_TEST_RESIDENT";
 /// The variable that sets the number of children.
 const TRIES: &str = "ZK_ALLOC_TEST_TRIES";
 
 /// The exit code of a child that succeeded.
 const FINE: c_int = 0;
-/// The request got no memory (`REFUSED`), or the memory lost its contents (`BROKEN`).
+/// The request was refused (`REFUSED`), or the memory lost its contents (`BROKEN`).
 const REFUSED: c_int = 10;
 const BROKEN: c_int = 11;
-/// The arena served nothing, so the child tested nothing.
+/// The arena served no request, so the child tested nothing.
 const ELSEWHERE: c_int = 12;
-/// Memory of threads that ended was lost.
+/// Memory of threads that had exited was lost.
 const LOST: c_int = 14;
 /// The child could not prepare the test.
 const UNPREPARED: c_int = 13;
@@ -101,17 +100,17 @@ extern "C" fn before_main() {
     let asked = variable(c"ZK_ALLOC_TEST_TRIES").and_then(|tries| tries.parse().ok());
     let found = ALL.iter().find(|(name, ..)| *name == moment);
     let failed = found.map_or(1, |&(_, tries, child)| in_children(asked.unwrap_or(tries), child));
-    // SAFETY: ends the process before `main`.
+    // SAFETY: `_exit` takes any code. It terminates the process before `main`.
     unsafe { libc::_exit(failed) };
 }
 
-// SAFETY: the loader calls the functions that are listed here, and they have this type.
+// SAFETY: the loader calls the functions in this section, and they have this type.
 #[unsafe(link_section = ".init_array")]
 #[used]
 static INIT: extern "C" fn() = before_main;
 
-/// Runs `child` in this number of children, up to the first that fails, and prints which one that was. Each child makes
-/// the first request of its process, because this process makes none before all are done.
+/// Runs `child` in this many children, stops at the first failure, and prints its number and code. Each child makes the first request of
+/// its process, because this process makes none until all children have exited.
 fn in_children(tries: u32, child: fn(u32) -> c_int) -> c_int {
     let codes = (0..tries).map(|number| (number, in_a_fork(|| child(number) as u8)));
     let failed = codes.into_iter().find(|&(_, code)| code != FINE);
@@ -119,7 +118,7 @@ fn in_children(tries: u32, child: fn(u32) -> c_int) -> c_int {
     c_int::from(failed.is_some())
 }
 
-/// Runs the children of this moment in both modes. In each mode, the arena serves the larger requests only, and then all requests.
+/// Runs the children of this moment in both modes. In each mode, the arena first serves only the larger requests, and then all requests.
 #[track_caller]
 fn check(moment: &str) {
     for (mode, min_bytes) in [("0", "1024"), ("0", "0"), ("1", "1024"), ("1", "0")] {
@@ -128,19 +127,19 @@ fn check(moment: &str) {
             (MOMENT, moment),
             (MODE, mode),
             ("ZK_ALLOC_MIN_BYTES", min_bytes),
-            // Turns on backtraces for the moment in which a panic prints its backtrace.
+            // Turns on backtraces, for the moment at which a panic prints its backtrace.
             ("RUST_BACKTRACE", "1"),
             ("ZK_ALLOC_TRACE_ESCAPED", if moment.contains("backtrace") { "1" } else { "0" }),
         ];
         settings.extend(tries.iter().map(|tries| (TRIES, tries.as_str())));
         settings.extend(moment.contains("little_stack").then_some(("ZK_ALLOC_MAX_BYTES", MAX_BYTES)));
-        // The process ends before `main`.
+        // The process exits before `main`.
         let Some(ended) = child(&settings, || ()) else { return };
         assert!(ended.status.success() && ended.stderr.contains("first failure, with its code: None"), "{ended:?}");
     }
 }
 
-/// The test harness makes the first request. Builder methods that are called after `settings` keep the settings.
+/// The test harness makes the first request. Builder methods called after `settings` must keep the settings.
 #[test]
 fn settings_of_the_installed_allocator_are_in_force_from_the_first_request_on() {
     in_its_own_process(&[(MODE, "1")], || {
@@ -149,7 +148,7 @@ fn settings_of_the_installed_allocator_are_in_force_from_the_first_request_on() 
     });
 }
 
-/// Makes the first request of this process and some more, and frees them. With `may_be_refused`, each request may be refused.
+/// Makes the first request of this process and several more, and frees them. With `may_be_refused`, each request may be refused.
 fn request(may_be_refused: bool) -> c_int {
     if_scoped(begin_phase);
     let code = request_between(may_be_refused);
@@ -157,7 +156,7 @@ fn request(may_be_refused: bool) -> c_int {
     code
 }
 
-/// The sizes of the requests: blocks, page runs and a huge run.
+/// Sizes of the requests in bytes: blocks, page runs and a huge run.
 const SIZES: [usize; 5] = [8 << 10, 48 << 10, 1_500, 3 << 20, 200 << 10];
 
 fn request_between(may_be_refused: bool) -> c_int {
@@ -172,7 +171,7 @@ fn request_between(may_be_refused: bool) -> c_int {
             }
             return REFUSED;
         }
-        // SAFETY: `size` bytes that this function owns.
+        // SAFETY: the block has `size` bytes, and this function owns it.
         unsafe { at.write_bytes(seed, size) };
         // SAFETY: allocated above, with this layout.
         let grown = unsafe { realloc(at, layout, 2 * size) };
@@ -180,11 +179,11 @@ fn request_between(may_be_refused: bool) -> c_int {
         if grown.is_null() && !may_be_refused {
             return REFUSED;
         }
-        // SAFETY: written above, up to the old length.
+        // SAFETY: the block was written above, up to its old length.
         if unsafe { std::slice::from_raw_parts(at, size) }.iter().any(|&byte| byte != seed) {
             return BROKEN;
         }
-        // SAFETY: `len` is its current length, and nothing uses it any more.
+        // SAFETY: `len` is the block's current length, and the block is not used afterwards.
         unsafe { dealloc(at, Layout::from_size_align_unchecked(len, 8)) };
     }
     FINE
@@ -229,19 +228,20 @@ tests! {
     in_a_thread_that_finds_no_memory_left, 10;
     /// The allocator reads its settings while another thread moves the list of environment variables to another address.
     while_the_environment_changes, 40;
-    /// The thread's own state is being torn down, or is gone. Memory that such a thread got is not lost when the thread ends.
+    /// The thread's own state is being torn down, or is already gone. Memory that such a thread gets must not be lost when the thread
+    /// exits.
     in_the_destructors_of_threads, 4;
-    /// The smallest possible stack of a thread also holds the C library's data about it.
+    /// The smallest stack that a thread can have also contains the C library's data about the thread.
     in_a_thread_with_little_stack, 2;
-    /// A handler's own stack also holds the state of the interrupted code.
+    /// A handler's own stack also contains the state of the interrupted code.
     in_a_handler_with_little_stack, 2;
-    /// A panic prints under a lock, and allocates at the same time; tracing of escapes is on.
+    /// A panic holds a lock while it prints, and allocates at the same time; tracing of escapes is on.
     while_a_panic_prints_its_backtrace, 1;
 }
 
-/// Uses the C library's allocator in all ways that take its lock.
+/// Uses the C library's allocator in every way that takes its lock.
 fn churn(round: u32) {
-    // Longer than the blocks that the C library caches for a thread.
+    // The size is larger than the blocks that the C library caches for a thread.
     let size = 1_100 + (round as usize * 977) % 60_000;
     // SAFETY: each block is freed once, and grown while it is alive.
     unsafe {
@@ -252,14 +252,14 @@ fn churn(round: u32) {
     }
     #[cfg(target_env = "gnu")]
     if round.is_multiple_of(8) {
-        // SAFETY: may be called at any time, outside of signal handlers.
+        // SAFETY: malloc_trim(3) may be called at any time outside of signal handlers.
         unsafe { libc::malloc_trim(0) };
     }
 }
 
-/// The result of the requests that a handler or another thread makes; -1 before it makes them.
+/// The result of the requests that a handler or another thread makes; -1 until it has made them.
 static RESULT: AtomicI32 = AtomicI32::new(-1);
-/// When to interrupt: after this number of turns of a loop, from [`GO`] on.
+/// When to interrupt: after this number of iterations of a loop, counted from [`GO`].
 static TURNS: AtomicU32 = AtomicU32::new(0);
 static GO: AtomicBool = AtomicBool::new(false);
 
@@ -272,15 +272,15 @@ extern "C" fn interrupt(target: *mut c_void) -> *mut c_void {
         std::hint::spin_loop();
     }
     (0..TURNS.load(Ordering::Relaxed)).for_each(|_| std::hint::spin_loop());
-    // SAFETY: the main thread, which waits for this one.
+    // SAFETY: `target` is the main thread, which waits for this one.
     unsafe { libc::pthread_kill(target.addr() as libc::pthread_t, libc::SIGUSR1) };
     null_mut()
 }
 
-/// Starts a thread that interrupts this one by `on_signal`, this number of turns after [`GO`].
+/// Starts a thread that interrupts this one with `on_signal`, `turns` iterations after [`GO`].
 fn arrange_interruption(turns: u32) -> Option<libc::pthread_t> {
     TURNS.store(turns, Ordering::Relaxed);
-    // SAFETY: only returns this thread.
+    // SAFETY: pthread_self(3) has no preconditions.
     let own = unsafe { libc::pthread_self() };
     let is_set = handle(libc::SIGUSR1, on_signal, libc::SA_RESTART);
     if is_set { start_thread(interrupt, std::ptr::without_provenance_mut(own as usize)) } else { None }
@@ -300,7 +300,7 @@ fn in_a_handler_that_interrupted_the_first_request(number: u32) -> c_int {
     GO.store(true, Ordering::SeqCst);
     let code = request(false);
     join_thread(thread);
-    // The signal is sent by now: the handler has run, or runs as soon as this thread returns from the kernel.
+    // The signal has been sent: the handler has run, or runs as soon as this thread returns from the kernel.
     code.max(RESULT.load(Ordering::SeqCst)).max(served())
 }
 
@@ -317,7 +317,7 @@ extern "C" fn set_variables_for_ever(_: *mut c_void) -> *mut c_void {
     const VALUES: [&str; 2] = ["", "a value that is longer than the one before it"];
     for round in 0usize.. {
         let name = NAMES[round % NAMES.len()];
-        // SAFETY: all code reads the environment only through the standard library. This test checks that the allocator reads it safely.
+        // SAFETY: all code reads the environment only through the standard library, and this test checks that the allocator does so safely.
         unsafe {
             match round % 24 {
                 0..8 => std::env::remove_var(name),
@@ -347,13 +347,13 @@ fn while_the_environment_changes(number: u32) -> c_int {
 /// Takes all memory that `malloc` has, and never frees it.
 fn use_up_the_heap() {
     for size in [1 << 20, 1 << 16, 1 << 12, 1 << 9, 1 << 7, 64, 24] {
-        // `black_box`, or the compiler would assume that the loop never ends.
+        // Without `black_box`, the compiler would assume that the loop never ends.
         // SAFETY: the memory is never freed.
         while !std::hint::black_box(unsafe { libc::malloc(size) }).is_null() {}
     }
 }
 
-/// Grows the stack now, because that takes memory too.
+/// Grows the stack now, because growing it takes memory too.
 #[inline(never)]
 fn grow_stack() {
     std::hint::black_box([1u8; 256 << 10]);
@@ -382,7 +382,7 @@ extern "C" fn request_when_told(_: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Makes the first request of a thread when the arena has memory, and the C library has none.
+/// Makes the first request of a thread when the arena has memory but the C library has none.
 fn in_a_thread_that_finds_no_memory_left(_: u32) -> c_int {
     let code = request(false);
     let Some(thread) = start_thread(request_when_told, null_mut()) else { return UNPREPARED };
@@ -403,7 +403,7 @@ fn while_a_panic_prints_its_backtrace(_: u32) -> c_int {
     if panicked.is_ok() { REFUSED } else { request(false).max(served()) }
 }
 
-/// Makes a request in its destructor, when the thread ends.
+/// Makes a request in its destructor, when the thread exits.
 struct AtEnd;
 
 thread_local! {
@@ -420,13 +420,13 @@ unsafe extern "C" fn destroy(_: *mut c_void) {
     RESULT.store(request(false), Ordering::SeqCst);
 }
 
-/// A key whose destructor is [`destroy`], in every other child.
+/// A key whose destructor is [`destroy`]. Every other child sets it.
 static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
 
-/// The body of a thread that leaves a value with a destructor: one that Rust runs, or one that the C library runs, which comes last.
+/// The body of a thread that leaves a value with a destructor. Either Rust runs the destructor, or the C library does, after all others.
 extern "C" fn end_with_destructor(_: *mut c_void) -> *mut c_void {
     if let Some(&key) = KEY.get() {
-        // SAFETY: a key of this module, and a value that is not null.
+        // SAFETY: the key belongs to this module, and the value is not null.
         unsafe { libc::pthread_setspecific(key, std::ptr::without_provenance(1)) };
     } else {
         AT_END.with(|_| ());
@@ -445,54 +445,54 @@ fn run_thread_with_destructor() -> c_int {
 
 fn in_the_destructors_of_threads(number: u32) -> c_int {
     let mut key = 0;
-    // SAFETY: a place for the key.
+    // SAFETY: `key` is a valid place for the key.
     if number.is_multiple_of(2) && unsafe { libc::pthread_key_create(&raw mut key, Some(destroy)) } == 0 {
         _ = KEY.set(key);
     }
     if let Some(code) = (0..100).map(|_| run_thread_with_destructor()).find(|&code| code != FINE) {
         return code;
     }
-    // Each thread ended before the next began, so the slabs must not add up.
+    // Each thread exited before the next one started, so the slabs must not add up.
     let slabs = zk_alloc::stats().slabs;
     if slabs <= 20 { served() } else { LOST }
 }
 
-// First requests with little stack. They must fit into the smallest stack that the C library gives a thread, and into
-// the usual stack of a signal handler.
+// First requests with little stack. They must fit in the smallest stack that the C library gives a thread, and in the usual stack of a
+// signal handler.
 
-/// `PTHREAD_STACK_MIN`. The C library keeps its own data about the thread in it.
+/// `PTHREAD_STACK_MIN`. The C library keeps its own data about the thread in this stack.
 const THREAD_BYTES: usize = 16 << 10;
-/// `SIGSTKSZ`. The kernel saves the state of the interrupted code in it.
+/// `SIGSTKSZ`. The kernel saves the state of the interrupted code in this stack.
 const SIGNAL_BYTES: usize = 8 << 10;
-/// The minimum stack for the handler itself. If the kernel needs more than the remaining stack, for example to save the largest registers,
-/// the test makes the stack larger.
+/// The minimum stack that is left for the handler itself. If the kernel takes so much of the stack that less remains, for example to save
+/// the largest registers, the test makes the stack larger.
 const SIGNAL_OWN_BYTES: usize = 4 << 10;
 
-/// A cap that the requests reach, so that the arena must make room for them.
+/// A cap that the requests reach, so the arena must make room for them.
 const MAX_BYTES: &str = "64M";
 
-/// Runs a thread with a stack of `bytes`, below which the C library maps a guard. Returns whether it was started.
+/// Runs a thread on a stack of `bytes`, below which the C library maps a guard. Returns whether the thread was started.
 fn run_thread_on(bytes: usize, run: Run) -> bool {
     let (mut thread, mut attributes) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: valid places for the thread and its attributes.
+    // SAFETY: `thread` and `attributes` are valid places.
     let started = unsafe {
         libc::pthread_attr_init(attributes.as_mut_ptr()) == 0
             && libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), bytes) == 0
             && libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, null_mut()) == 0
     };
     if started {
-        // SAFETY: written when the thread was started.
+        // SAFETY: `thread` was written when the thread was started.
         join_thread(unsafe { thread.assume_init() });
     }
     started
 }
 
-/// Runs a signal handler on a stack of `bytes`, above a guard that allows no access. Returns whether it ran.
+/// Runs a signal handler on a stack of `bytes`, above a guard that allows no access. Returns whether the handler ran.
 fn handle_on(bytes: usize, handler: extern "C" fn(c_int)) -> bool {
     const GUARD_BYTES: usize = 64 << 10;
     let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping overlaps nothing. Both parts lie in it, and the stack is for the handler alone.
+    // SAFETY: a new mapping overlaps no other. The guard and the stack are both within it, and only the handler uses the stack.
     unsafe {
         let guard = libc::mmap(null_mut(), GUARD_BYTES + bytes, protection, anonymous, -1, 0);
         if guard == libc::MAP_FAILED || libc::mprotect(guard, GUARD_BYTES, libc::PROT_NONE) != 0 {
@@ -505,8 +505,8 @@ fn handle_on(bytes: usize, handler: extern "C" fn(c_int)) -> bool {
     }
 }
 
-/// Exceeds the cap with live allocations of all lengths. The arena has to purge free memory, and the backing allocator serves some of them.
-/// A request that is refused ends the process.
+/// Exceeds the cap with live allocations of all lengths. The arena has to purge free memory, and the backing allocator serves some of the
+/// requests. A refused request terminates the process.
 fn beyond_the_cap() {
     let mut kept: Vec<Vec<u8>> = Vec::with_capacity(40);
     for (number, &bytes) in [100, 3_000, 40 << 10, 3 << 20, 5 << 20].repeat(8).iter().enumerate() {
@@ -551,7 +551,7 @@ fn in_a_thread_with_little_stack(_: u32) -> c_int {
 }
 
 fn in_a_handler_with_little_stack(_: u32) -> c_int {
-    // SAFETY: only returns a number: the bytes in which the kernel saves the largest registers; 0 before Linux 5.14.
+    // SAFETY: getauxval(3) only returns a number: how many bytes the kernel needs to save the largest registers, or 0 before Linux 5.14.
     let kernels = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
     outcome(handle_on(SIGNAL_BYTES.max(kernels + SIGNAL_OWN_BYTES), handler))
 }

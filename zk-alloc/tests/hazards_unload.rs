@@ -1,4 +1,4 @@
-//! The host closes a plugin that contains the allocator, and continues to run.
+//! The host closes a plugin that contains the allocator and continues to run.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(unsafe_code, reason = "loads a shared object, and calls it")]
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use support::in_its_own_process;
 
-/// The variable that names the plugin to the process that loads it.
+/// The variable that gives the plugin's path to the process that loads it.
 const PLUGIN: &str = "ZK_ALLOC_TEST_PLUGIN";
 /// The plugin's function that allocates on the calling thread.
 const PROVE: &CStr = c"prove";
@@ -30,7 +30,7 @@ impl Loaded {
     fn load() -> Self {
         let path = std::env::var(PLUGIN).expect("a plugin");
         let path = CString::new(path).expect("no zeroes");
-        // SAFETY: a C string; the constructors of zk-alloc in the object are safe to run.
+        // SAFETY: `path` is a C string, and the constructors of zk-alloc in the object are safe to run.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!handle.is_null(), "{path:?} was not loaded");
         Self(handle)
@@ -38,7 +38,7 @@ impl Loaded {
 
     /// Calls a function of the plugin, which allocates.
     fn call(self, function: &CStr) {
-        // SAFETY: a C string, and a function of that name and type in the plugin.
+        // SAFETY: `function` is a C string, and the plugin has a function of that name with this type.
         let served = unsafe {
             let function = libc::dlsym(self.0, function.as_ptr());
             assert!(!function.is_null());
@@ -48,7 +48,7 @@ impl Loaded {
     }
 
     fn close(self) {
-        // SAFETY: loaded once, and not used any more.
+        // SAFETY: the plugin was loaded once, and is not used afterwards.
         assert_eq!(unsafe { libc::dlclose(self.0) }, 0);
     }
 }
@@ -62,13 +62,13 @@ fn go_on() {
     for _ in 0..3 {
         let threads: Vec<_> = (0..3).map(|seed| thread::spawn(move || vec![seed; 1 << 20].len())).collect();
         threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), 1 << 20));
-        // Leaves time for any thread that the plugin left running. Three of these pauses are longer than the plugin retains memory.
+        // Leaves time for any thread that the plugin left running. Three of these pauses take longer than the plugin retains memory.
         thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// The thread that used the plugin closes it, continues to run, and loads it again. Then threads that used the plugin end after it was
-/// closed. A thread that ends calls code of the plugin: the destructor of the key that returns the thread's cache.
+/// The thread that used the plugin closes it, continues to run, and loads it again. Then threads that used the plugin exit after it was
+/// closed. A thread that exits calls code of the plugin: the destructor of the key that returns the thread's cache.
 fn use_and_close() {
     for _ in 0..2 {
         let plugin = Loaded::load();
@@ -78,7 +78,7 @@ fn use_and_close() {
         go_on();
     }
     let plugin = Loaded::load();
-    // This thread ends before the plugin is closed, as do the threads that the plugin starts.
+    // This thread exits before the plugin is closed, and so do the threads that the plugin starts.
     thread::spawn(move || plugin.call(c"prove_on_own_threads")).join().unwrap();
     let (proved, is_closed) = (&Barrier::new(4), &Barrier::new(4));
     thread::scope(|scope| {
@@ -96,7 +96,7 @@ fn use_and_close() {
     go_on();
 }
 
-/// Tests each mode of the allocator, without and with the background thread, which never leaves the plugin's code by itself.
+/// Tests each mode of the allocator without and with the background thread, which by itself never leaves the plugin's code.
 #[test]
 fn a_plugin_may_be_closed_by_a_thread_that_used_it_and_before_others_end() {
     for is_resident in [false, true] {

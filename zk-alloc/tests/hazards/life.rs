@@ -108,7 +108,7 @@ type Block = Box<[u64; 1_024]>;
 
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 static BROKEN: AtomicBool = AtomicBool::new(false);
-/// Blocks that the interrupted code passes to the handler, and the handler to the next one.
+/// Blocks that the interrupted code passes to the handler, and that a handler passes to the next one.
 static TO_HANDLER: AtomicPtr<[u64; 1_024]> = AtomicPtr::new(null_mut());
 static FROM_HANDLER: AtomicPtr<[u64; 1_024]> = AtomicPtr::new(null_mut());
 /// The words with which the handler and the interrupted code fill the buffers that they pass on.

@@ -1,6 +1,6 @@
-//! Retention: the arena purges free memory at the end of a phase, after an idle time, and on `release()`, as the policy asks.
+//! Retention: the arena purges free memory at the end of a phase, after an idle time, and on `release()`, according to the policy.
 //!
-//! The background thread purges, too. A process has one only on request. It behaves like any other thread of the program, and with it, an
+//! The background thread purges too. A process has one only on request. It behaves like any other thread of the program, and with it, an
 //! idle process shrinks to its live size.
 
 use std::hint::black_box;
@@ -25,17 +25,17 @@ fn work(allocator: Allocator) {
     drop(black_box((of(1, MAX_BYTES / 2), of(64, MAX_BYTES / 4 / 64), of(4_000, MAX_BYTES / 4 / 4_000))));
 }
 
-/// Calls `each_time` repeatedly until at most `bytes` are resident. Returns whether that happened.
+/// Calls `each_time` repeatedly until at most `bytes` are resident. Returns whether that point was reached.
 fn shrinks_to(bytes: usize, mut each_time: impl FnMut()) -> bool {
     soon(|| {
         each_time();
-        // With more requests, the process would count as busy.
+        // With more frequent requests, the process would count as busy.
         thread::sleep(Duration::from_millis(5));
         stats().resident_bytes <= bytes
     })
 }
 
-/// Returns the most that may be resident in an idle process: its live size, a twentieth of that, and 2 MiB for the test itself.
+/// Returns the maximum resident size of an idle process: its live size, a twentieth of that, and 2 MiB for the test itself.
 fn at_rest(live_bytes: usize) -> usize {
     live_bytes + live_bytes / 20 + 2 * MIB
 }
@@ -47,8 +47,8 @@ fn a_little() {
 
 const SHORT: (&str, &str) = ("ZK_ALLOC_RETAIN_FOR", "0.4");
 
-/// A hidden thread would keep privileges that the program drops. It would also make calls fail that the kernel allows only to a process
-/// with one thread.
+/// A hidden thread would keep privileges that the program drops. It would also cause failures of calls that the kernel allows only to a
+/// process with a single thread.
 #[test]
 fn by_default_the_allocator_starts_no_thread() {
     alone!(&[SHORT]);
@@ -67,8 +67,8 @@ fn by_default_the_allocator_starts_no_thread() {
     assert_alone("when asked to release");
 }
 
-/// Runs [`work`] in a process of its own, in phases or without, and fails unless the process then shrinks while it calls `each_time`
-/// repeatedly. Its background thread purges, or its own threads do on the slow paths of their requests.
+/// Runs [`work`] in a process of its own, with or without phases. Fails unless the process shrinks afterwards while it calls `each_time`
+/// repeatedly. Either its background thread purges, or its own threads do on the slow paths of their requests.
 #[track_caller]
 fn assert_shrinks(is_in_phases: bool, has_thread: bool, each_time: fn()) {
     in_its_own_process(&[SHORT], || {
@@ -99,7 +99,7 @@ fn assert_shrinks(is_in_phases: bool, has_thread: bool, each_time: fn()) {
         }
         assert!(are_ours(usize::from(has_thread)), "{:?}", ours());
         if has_thread {
-            // Memory that is freed between phases is purged, too.
+            // Memory that is freed between phases must be purged too.
             drop(survivor);
             assert!(shrinks_to(at_rest(0), || ()), "{}", stats());
         }
@@ -112,8 +112,8 @@ fn an_idle_process_with_a_background_thread_shrinks_to_its_live_size() {
     assert_shrinks(true, true, || ());
 }
 
-/// A service that frees what it allocates is served by its thread cache, and never reaches the slabs. Between phases, requests to the backing
-/// allocator run the decay ticks instead.
+/// A service that frees what it allocates is served by its thread cache and never reaches the slabs. Between phases, requests to the
+/// backing allocator run the decay ticks instead.
 #[test]
 fn a_process_with_few_requests_shrinks_without_a_background_thread() {
     assert_shrinks(false, false, a_little);
@@ -121,7 +121,7 @@ fn a_process_with_few_requests_shrinks_without_a_background_thread() {
     assert_shrinks(true, false, || drop(black_box(vec![1u8; 100])));
 }
 
-/// The thread may sleep without a time limit. Stopping it must wake it.
+/// The thread may be sleeping without a timeout. Stopping it must wake it.
 #[test]
 fn the_background_thread_starts_and_stops_any_number_of_times() {
     in_its_own_process(&[("ZK_ALLOC_RETAIN_FOR", "ever")], || {
@@ -149,7 +149,7 @@ fn the_background_thread_starts_and_stops_any_number_of_times() {
 }
 
 /// A signal handler of the program must not run on a thread that the program does not know about. The C library applies setuid(2) to every
-/// thread that it knows. A thread unknown to it would keep the old user.
+/// thread that it knows about, so any other thread would keep the old user.
 #[test]
 fn the_background_thread_handles_no_signals_and_drops_the_privileges_that_the_program_drops() {
     alone!(&[SHORT]);
@@ -165,7 +165,7 @@ fn the_background_thread_handles_no_signals_and_drops_the_privileges_that_the_pr
     let free: Vec<_> = (1..=31).chain(libc::SIGRTMIN()..=libc::SIGRTMAX()).filter(|n| !is_blocked(n)).collect();
     assert_eq!(free, never, "signals that may be handled on it");
 
-    // SAFETY: only returns a number.
+    // SAFETY: geteuid(2) has no preconditions.
     if unsafe { libc::geteuid() } != 0 {
         return println!("skipped: only root has privileges to drop");
     }
@@ -177,16 +177,16 @@ fn the_background_thread_handles_no_signals_and_drops_the_privileges_that_the_pr
     assert!(tasks().len() >= 2 && tasks().iter().all(is_given_up), "a task keeps its privileges: {:?}", tasks());
 }
 
-/// The kernel lets only processes with one thread join and create namespaces.
+/// The kernel lets only single-threaded processes join and create namespaces.
 #[test]
 fn a_process_without_a_background_thread_may_join_and_create_namespaces() {
     alone!(&[SHORT]);
     let error =
         |result: i32| if result == 0 { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap_or(255) as u8 };
-    // SAFETY: the child's own namespace.
+    // SAFETY: the call changes only the child's own namespace.
     let make = || error(unsafe { libc::unshare(libc::CLONE_NEWUSER) });
     let join = || {
-        // SAFETY: a NUL-terminated name; the child owns the descriptor.
+        // SAFETY: the name is NUL-terminated, and the child owns the descriptor.
         error(unsafe {
             let own = libc::open(c"/proc/self/ns/mnt".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
             libc::setns(own, libc::CLONE_NEWNS)
@@ -206,15 +206,15 @@ fn a_process_without_a_background_thread_may_join_and_create_namespaces() {
     }
 }
 
-/// fork(2) copies only the calling thread. A child that counts on its parent's background thread would never purge. A fork can also happen in
-/// the middle of a purge. The child then loses the run that was being purged, which is half of the memory at most.
+/// fork(2) copies only the calling thread. A child that relied on its parent's background thread would never purge. A fork can also happen
+/// in the middle of a purge. The child then loses the run that was being purged, at most half of the memory.
 #[test]
 fn a_forked_child_purges_without_a_background_thread_and_can_start_one() {
     alone!(&[("ZK_ALLOC_RETAIN_FOR", "0.008"), ("ZK_ALLOC_BACKGROUND", "1")]);
     for round in 0..4 {
         work(&RESIDENT);
         assert!(are_ours(1));
-        // The thread is purging just now, or is about to.
+        // The thread is purging at this moment, or is about to.
         thread::sleep(Duration::from_millis(2 * round));
         let code = in_a_fork(|| {
             let is_alone = ours().is_empty() && tasks().len() == 1;
@@ -232,7 +232,7 @@ fn a_forked_child_purges_without_a_background_thread_and_can_start_one() {
     assert!(shrinks_to(2 * MIB, || ()), "the parent's thread does not purge any more: {}", stats());
 }
 
-/// The system may refuse to start a thread. The program runs on, and may try again.
+/// The system may refuse to start a thread. The program must continue, and may try again.
 #[test]
 fn a_background_thread_that_the_system_refuses_is_an_error_and_can_be_started_later() {
     alone!(&[SHORT]);
@@ -247,7 +247,7 @@ fn a_background_thread_that_the_system_refuses_is_an_error_and_can_be_started_la
 const BUFFER_BYTES: usize = 96 << 20;
 
 fn use_a_buffer() {
-    // `black_box`, or the compiler would not write to a buffer that is freed at once.
+    // Without `black_box`, the compiler would not write to a buffer that is freed immediately.
     phase(|| drop(black_box(vec![1u8; BUFFER_BYTES])));
 }
 
@@ -261,14 +261,14 @@ fn resident_memory_follows_the_retention_policy() {
     use_a_buffer();
     assert!(release() >= BUFFER_BYTES);
 
-    // Times below a millisecond work too, and the background thread notices each new time.
+    // Times below a millisecond must work too, and the background thread must notice each new time.
     start_background_thread().expect("a thread");
     for idle in [Duration::from_micros(100), Duration::ZERO, Duration::from_millis(20)] {
         set_retain(Retain::For(idle));
         use_a_buffer();
         assert!(soon(|| stats().resident_bytes < BUFFER_BYTES), "Retain::For purges after idling for {idle:?}");
     }
-    // With nothing to purge, the thread wakes once a second, so that a laptop's processor can sleep.
+    // With nothing to purge, the thread wakes once a second, so a laptop's processor can sleep.
     thread::sleep(Duration::from_millis(200));
     let slept = sleeps_of_the_thread();
     thread::sleep(Duration::from_millis(2_200));
@@ -296,7 +296,7 @@ fn resident_memory_follows_the_retention_policy() {
     assert!(release() < BUFFER_BYTES && escaped.iter().all(|&byte| byte == 1), "live memory stays");
 }
 
-/// Returns how often the background thread went to sleep.
+/// Returns how many times the background thread went to sleep.
 fn sleeps_of_the_thread() -> u64 {
     let [ours] = &ours()[..] else { panic!("{:?}", ours()) };
     field(ours.join("status"), "voluntary_ctxt_switches").parse().expect("a number")
@@ -304,7 +304,7 @@ fn sleeps_of_the_thread() -> u64 {
 
 static POOL: ZkAllocator = ZkAllocator.participants(Participants::Pool);
 
-/// Under `Participants::Pool`, a thread outside the pool does not use the arena, unless it registers as a worker or opens a phase itself.
+/// Under `Participants::Pool`, a thread outside the pool uses the arena only if it registers as a worker or opens a phase itself.
 #[test]
 fn a_thread_outside_the_pool_does_not_use_the_arena() {
     alone!();

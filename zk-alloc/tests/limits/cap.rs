@@ -18,14 +18,14 @@ fn with_cap(body: impl FnOnce()) {
     in_its_own_process(&[("ZK_ALLOC_MAX_BYTES", "64M")], || phase(body));
 }
 
-/// Memory that was allocated and never touched is not resident, so it leaves room under the cap.
+/// Memory that was allocated but never touched is not resident, so it leaves room under the cap.
 #[test]
 fn untouched_memory_does_not_count_at_the_cap() {
     with_cap(|| {
         let mut untouched: Vec<u8> = black_box(Vec::with_capacity(60 << 20));
         let buffers: Vec<_> = (0..20).map(|_| black_box(vec![1u8; 1 << 20])).collect();
         assert_eq!(overflow_stats().0, 0, "{}", stats());
-        // Once the memory is touched, it counts.
+        // Once touched, the memory counts.
         untouched.resize(60 << 20, 1);
         std::thread::sleep(std::time::Duration::from_millis(150));
         let more: Vec<_> = (0..8).map(|_| black_box(vec![1u8; 1 << 20])).collect();
@@ -34,22 +34,22 @@ fn untouched_memory_does_not_count_at_the_cap() {
     });
 }
 
-/// At the cap, the arena purges the resident pages of a slab that becomes free. The kernel refuses to purge locked pages, so they
-/// keep their contents, and the arena must clear them for zeroed requests.
+/// At the cap, the arena purges the resident pages of a slab that becomes free. The kernel refuses to purge locked pages, which then keep
+/// their contents, so the arena must clear them for zeroed requests.
 #[test]
 fn memory_that_the_kernel_refuses_to_purge_is_cleared() {
     if lockable_bytes() < 2 << 20 {
         return println!("skipped: RLIMIT_MEMLOCK allows less than 2 MiB");
     }
     with_cap(|| {
-        // The first slabs lie in the small-object region.
+        // The first slabs are in the small-object region.
         let _first: Vec<_> = (0..1_800).map(|_| vec![1u8; 5_000]).collect();
         let mut blocks: Vec<_> = (0..200).map(|_| vec![1u8; 5_000]).collect();
-        // The following slabs lose some pages to a purge, at their ends and between blocks.
+        // The next slabs lose some pages to a purge, at their ends and between blocks.
         free_every(4, &mut blocks);
         zk_alloc::release();
         for block in &blocks {
-            // SAFETY: memory of a vector; the call does not change its contents.
+            // SAFETY: the range is the vector's own memory, and the call does not change its contents.
             assert_eq!(unsafe { libc::mlock(block.as_ptr().cast(), block.len()) }, 0, "less than 2 MiB");
         }
         let mut fill = Vec::new();
@@ -66,7 +66,7 @@ fn memory_that_the_kernel_refuses_to_purge_is_cleared() {
     });
 }
 
-/// An operator may prefer a failed proof to a process that grows beyond the limit.
+/// An operator may prefer a failed proof to a process that exceeds the limit.
 #[test]
 fn requests_beyond_a_hard_limit_fail() {
     alone!(&[("ZK_ALLOC_MAX_BYTES", "64M"), ("ZK_ALLOC_MAX_HARD", "1")]);
@@ -78,7 +78,7 @@ fn requests_beyond_a_hard_limit_fail() {
         let mut first = black_box(vec![1u8; 40 << 20]);
         for bytes in [40 << 20, 70 << 20, 5 << 30] {
             let layout = Layout::from_size_align(bytes, 64).unwrap();
-            // SAFETY: the layout is not empty, and nothing is to be freed, because the request is refused.
+            // SAFETY: the layout is not empty. Nothing is freed, because the request is refused.
             let zeroed = unsafe { ALLOC.alloc_zeroed(layout) };
             assert!(get(bytes).is_none() && zeroed.is_null(), "{bytes}");
         }
@@ -97,19 +97,19 @@ fn requests_beyond_a_hard_limit_fail() {
         assert_eq!(overflow_stats(), (0, 0));
         get(40 << 20).expect("freed memory is used again")
     });
-    // Outside of phases, the backing allocator serves, as always.
+    // Outside of phases, the backing allocator serves requests, as always.
     drop(black_box(vec![1u8; 80 << 20]));
     drop(outside);
 }
 
-/// A service that knows in time that memory is short can refuse new proofs.
+/// A service that learns early that memory is short can refuse new proofs.
 #[test]
 fn the_program_is_called_once_each_time_memory_nears_the_limit() {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     with_cap(|| {
         zk_alloc::on_memory_limit(50, |resident_bytes, max_bytes| {
             assert!(resident_bytes >= 32 << 20 && max_bytes == CAP_BYTES);
-            // Requests of the function itself do not call it again.
+            // Requests made by the function itself do not call it again.
             drop(black_box(vec![1u8; 1 << 20]));
             CALLS.fetch_add(1, Ordering::Relaxed);
         });

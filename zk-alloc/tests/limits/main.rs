@@ -1,7 +1,7 @@
-//! Limits of memory: the program's cap and retention policy, the background thread that applies the policy, the memory limit of the control
+//! Memory limits: the program's cap and retention policy, the background thread that applies the policy, the memory limit of the control
 //! group, a system that refuses memory, and a pinned range.
 //!
-//! Resident memory, the background thread and the pinned range belong to the whole process. So each test runs in a process of its own.
+//! Resident memory, the background thread and the pinned range belong to the whole process, so each test runs in a process of its own.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "sets limits of the process, forks, gives up root, and locks memory")]
 

@@ -1,5 +1,5 @@
-//! A pinned range: which allocations lie in it, which do not, and what the kernel reports about it. Each test runs in a process of its own,
-//! because a process has one range at a time.
+//! A pinned range: which allocations are in it, which are not, and what the kernel reports about it. Each test runs in a process of its
+//! own, because a process has only one range at a time.
 
 use std::convert::Infallible;
 use std::thread;
@@ -21,7 +21,7 @@ use zk_alloc::{
 
 const WORDS: usize = MIB / 8;
 
-/// Makes a range that no driver registers. The kernel would purge its pages if the arena asked for it.
+/// Makes a range that is not registered with any driver. The kernel would purge its pages if the arena asked it to.
 fn try_unregistered(bytes: usize) -> Result<Pinned, NotPinned<Infallible>> {
     Pinned::new(bytes, |_, _| Ok(()), |_, _| Ok::<(), Infallible>(()))
 }
@@ -34,7 +34,7 @@ fn is_in(values: &[u64]) -> bool {
     pinned::contains(values.as_ptr())
 }
 
-/// Threads fill the range and spill over. If two threads got the same page, blocks would overlap.
+/// Threads fill the range and spill over. If two threads got the same page, their blocks would overlap.
 #[test]
 fn volume_in_and_beside_the_range_agrees_with_the_model() {
     alone!();
@@ -43,7 +43,7 @@ fn volume_in_and_beside_the_range_agrees_with_the_model() {
     let volume = Volume { seed: 9, ops: 600_000, ops_per_life: 5_000, ops_per_settling: 500, at_rest: None };
     volume::run(Box::leak(Box::new(Heap::new(ZkAllocator, true))), volume);
     assert!(stats().pinned_peak_bytes >= 12 * MIB && stats().pinned_in_use_bytes == 0, "{}", stats());
-    // All pages are free again, in one run.
+    // All pages are free again, as one run.
     assert!(is_in(&patterned(range.bytes() / 8, 1)));
 }
 
@@ -61,7 +61,7 @@ fn a_vector_grows_in_place_while_there_is_room_and_is_copied_out_when_there_is_n
     values.extend_from_slice(&whole[15 * WORDS..]);
     assert!(values == whole && !is_in(&values), "there is no room for 20 MiB");
     assert_eq!(stats().pinned_in_use_bytes, 0);
-    // A vector outside of the range grows into the range when it has to move.
+    // A vector outside of the range moves into the range when it has to move to grow.
     let full = patterned(16 * WORDS, 1);
     let (mut outside, behind, longer) = (patterned(6 * WORDS, 8), patterned(6 * WORDS, 9), patterned(10 * WORDS, 8));
     assert!(is_in(&full) && !is_in(&outside));
@@ -137,10 +137,10 @@ fn a_forked_child_has_no_range_and_leaves_the_parents_range_intact() {
             release() > 0 && map_of(at).is_none(),
         ])
     };
-    // SAFETY: the child ends without destructors. It needs no handlers of fork(3), because only one thread of the test is running.
+    // SAFETY: the child exits without running destructors. It needs no handlers of fork(3), because only one thread of the test is running.
     let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
     if child == 0 {
-        // SAFETY: ends the child.
+        // SAFETY: `_exit` takes any code. It terminates the child.
         unsafe { libc::_exit(work(false).into()) };
     }
     assert_eq!(code_of(child), 0, "the number of the check that failed");
@@ -167,7 +167,7 @@ fn a_range_with_live_allocations_stays_registered_and_warns() {
     with_one_warning(&[], &[warning], body);
 }
 
-/// After the drop, its pages are ordinary memory of the arena: not locked, inherited by children, and purged like any other memory.
+/// After the drop, the range's pages are ordinary memory of the arena: not locked, inherited by children, and purged like any other memory.
 #[test]
 fn a_range_without_live_allocations_is_unregistered_and_becomes_free_memory_of_the_arena() {
     alone!();
@@ -188,7 +188,7 @@ fn a_range_without_live_allocations_is_unregistered_and_becomes_free_memory_of_t
     }
 }
 
-/// A thread that is about to claim pages while the range is dropped must not get pages that the arena hands to another.
+/// A thread that is about to claim pages while the range is dropped must not get pages that the arena hands to another thread.
 #[test]
 fn threads_that_allocate_while_the_range_is_dropped_keep_their_contents() {
     alone!();
@@ -197,7 +197,7 @@ fn threads_that_allocate_while_the_range_is_dropped_keep_their_contents() {
         Box::new(move || {
             let id = numbers.below(1 << 20) as u64;
             assert_patterned(&phase(|| patterned(WORDS + numbers.below(4 * WORDS), id)), id);
-            // At times, no thread holds a page of the range.
+            // At times, no thread owns a page of the range.
             thread::sleep(Duration::from_micros(numbers.below(3000) as u64));
         })
     };
@@ -224,7 +224,7 @@ fn a_range_that_cannot_be_pinned_is_refused_with_the_reason() {
     let first = unregistered(4 * MIB);
     assert_eq!(refusal(4), refused("this process has or inherited a pinned range, and can have only one"));
     drop(first);
-    // The limit does not apply to root.
+    // The limit does not apply to root, so the test gives up root.
     limited(libc::RLIMIT_MEMLOCK, MIB, || {
         assert!(give_up_root());
         let why =

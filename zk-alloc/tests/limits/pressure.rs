@@ -1,6 +1,6 @@
-//! What happens when memory is short. Near the memory limit of its control group, a process purges free memory that it would otherwise
-//! retain. When the system refuses memory, requests go to the backing allocator and are counted. The arena writes one warning, and never
-//! aborts a program that would have run without it.
+//! Behaviour when memory is short. Near the memory limit of its control group, a process purges free memory that it would otherwise retain.
+//! When the system refuses memory, requests go to the backing allocator and are counted. The arena writes one warning, and never aborts a
+//! program that would have run without it.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::CString;
@@ -21,11 +21,11 @@ use crate::support::{
 };
 use zk_alloc::{Retain, overflow_stats, phase, reset_overflow_stats, set_retain, start_background_thread, stats};
 
-/// A control group of the memory controller. Dropping it removes it.
+/// A group of the memory controller. Dropping it removes the group.
 struct ControlGroup(PathBuf);
 
 impl ControlGroup {
-    /// Makes a group with this limit below the group of this process, or returns why that failed.
+    /// Makes a group with this limit, as a child of this process's group, or returns why that failed.
     fn new(limit_bytes: usize) -> Result<Self, String> {
         let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
         let v1 = groups.lines().find_map(|line| line.split_once(":memory:"));
@@ -55,7 +55,7 @@ impl Drop for ControlGroup {
     }
 }
 
-/// Like [`child`], but in a control group with this memory limit. If no such group can be made, prints why and returns `None`.
+/// Like [`child`], but in a control group with this memory limit. If no such group can be made, prints the reason and returns `None`.
 #[track_caller]
 pub(crate) fn child_in_a_group(limit_bytes: usize, settings: Settings, body: impl FnOnce()) -> Option<Ended> {
     if is_alone() {
@@ -65,17 +65,17 @@ pub(crate) fn child_in_a_group(limit_bytes: usize, settings: Settings, body: imp
     let group = group.inspect_err(|reason| skip("no control group can be made", reason)).ok()?;
     let processes = CString::new(group.0.join("cgroup.procs").into_os_string().into_vec()).expect("a path");
     let join = move || {
-        // SAFETY: two calls that neither allocate nor lock; their arguments live as long as the closure. Writing 0 adds the
-        // process that writes.
+        // SAFETY: the closure makes two calls that neither allocate nor lock, and their arguments live as long as the closure. Writing 0
+        // adds the process that writes.
         let joined = unsafe { libc::write(libc::open(processes.as_ptr(), libc::O_WRONLY), c"0".as_ptr().cast(), 1) };
         if joined == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
     };
-    // The process joins the group before it starts, because the arena reads the limit at the start.
+    // The process joins the group before its program starts, because the arena reads the limit at startup.
     // SAFETY: see `join`.
     child_as(settings, |command| _ = unsafe { command.pre_exec(join) }, body)
 }
 
-/// Longer than the time between two reads of the control group's files.
+/// Longer than the minimum time between two reads of the control group's files.
 const A_WHILE: Duration = Duration::from_millis(150);
 
 /// Makes a proof of 100 MiB.
@@ -83,7 +83,8 @@ fn prove() {
     phase(|| drop(patterned(100 * MIB / 8, 1)));
 }
 
-/// Runs `body` in a process of its own, in a control group of 256 MiB. Fails unless the process writes this number of warnings, all about a purge.
+/// Runs `body` in a process of its own, in a control group of 256 MiB. Fails unless the process writes this many warnings, all of them
+/// about a purge.
 #[track_caller]
 fn in_256_mib(settings: Settings, warnings: usize, body: impl FnOnce()) {
     let Some(ended) = child_in_a_group(256 * MIB, settings, body) else { return };
@@ -93,7 +94,7 @@ fn in_256_mib(settings: Settings, warnings: usize, body: impl FnOnce()) {
     assert!(told.iter().all(|line| line.contains("short of memory: purged")), "{told:?}");
 }
 
-/// Ends a phase while 100 MiB are free and 130 MiB are in use, together 6 MiB more than seven eighths of the limit.
+/// Ends a phase while 100 MiB are free and 130 MiB are in use: together 6 MiB more than seven eighths of the limit.
 fn end_a_phase_near_the_limit() {
     prove();
     let rest = patterned(130 * MIB / 8, 2);
@@ -102,8 +103,8 @@ fn end_a_phase_near_the_limit() {
     assert_patterned(&rest, 2);
 }
 
-/// No retention policy may switch off this purge. In a sandbox, a filter of system calls may kill the process for reading the control group's
-/// files.
+/// No retention policy may disable this purge. In a sandbox, the arena must not read the control group's files, because a filter of system
+/// calls may kill the process for it.
 #[test]
 fn near_the_limit_the_end_of_a_phase_purges_what_is_missing_except_in_a_sandbox() {
     let for_an_hour = Some(Retain::For(Duration::from_secs(3600)));
@@ -124,11 +125,11 @@ fn near_the_limit_the_end_of_a_phase_purges_what_is_missing_except_in_a_sandbox(
     }
 }
 
-/// Reading the control group's files takes some 50 µs. A program with short phases would pay that at the end of each phase. A process far
-/// below the limit keeps its memory.
+/// Reading the control group's files takes about 50 µs. A program with short phases would pay this cost at the end of each phase. A process
+/// far below the limit keeps its memory.
 #[test]
 fn short_phases_read_the_control_group_at_most_ten_times_a_second() {
-    /// More reads than the files of a deeply nested control group take.
+    /// Upper bound on the reads per check, even in a deeply nested control group.
     const MAX_READS_PER_CHECK: u128 = 100;
     in_256_mib(&[], 0, || {
         prove();
@@ -141,12 +142,12 @@ fn short_phases_read_the_control_group_at_most_ten_times_a_second() {
     });
 }
 
-/// Returns how often this process has called read(2) and similar calls.
+/// Returns how many times this process has called read(2) and similar calls.
 fn reads() -> u64 {
     field("/proc/self/io", "syscr").parse().expect("a number")
 }
 
-/// Another process of the container may need the memory while this one is idle.
+/// Another process in the container may need the memory while this one is idle.
 #[test]
 fn the_background_thread_purges_while_the_process_is_idle() {
     in_256_mib(&[], 1, || {
@@ -158,7 +159,7 @@ fn the_background_thread_purges_while_the_process_is_idle() {
     });
 }
 
-/// Does the work of a prover, scaled down: makes buffers of all sizes at once, and checks them.
+/// Does the work of a prover, scaled down: allocates buffers of all sizes at once and checks them.
 fn prove_with(largest_words: usize) {
     let made: Vec<_> = [700, 4_000, 9_000, 50_000, largest_words].map(|len| patterned(len, len as u64)).into();
     made.iter().for_each(|words| assert_patterned(words, words.len() as u64));
@@ -177,14 +178,14 @@ fn zeroed() -> bool {
     // SAFETY: the layout's size is not zero.
     let at = black_box(unsafe { ALLOC.alloc_zeroed(layout) });
     if !at.is_null() {
-        // SAFETY: allocated just above, with this layout.
+        // SAFETY: the memory was allocated just above, with this layout.
         unsafe { ALLOC.dealloc(at, layout) };
     }
     !at.is_null()
 }
 
-/// Without address space for the tables of the smallest region, there is no arena. The backing allocator serves every
-/// request for the arena, and the overflow counts include it.
+/// Without address space for the tables of the smallest region, there is no arena. The backing allocator serves every request that the
+/// arena would have served, and the overflow counts include these requests.
 #[test]
 fn without_address_space_the_backing_allocator_serves_and_its_requests_are_counted() {
     with_one_warning(&[], &["address space", "errno 12"], || {
@@ -197,25 +198,25 @@ fn without_address_space_the_backing_allocator_serves_and_its_requests_are_count
     });
 }
 
-/// The kernel counts memory when it becomes writable, not when it is reserved. So it refuses memory in the middle of a phase. Then the
-/// backing allocator serves from its free memory, and the arena from the memory that it had before.
+/// The kernel counts memory when it becomes writable, not when it is reserved, so it may refuse memory in the middle of a phase. Then the
+/// backing allocator serves requests from its free memory, and the arena from the memory that it already had.
 #[test]
 fn memory_refused_within_a_phase_is_counted_and_no_contents_are_lost() {
     with_one_warning(&[], &["commit", "errno 12"], || {
-        // Free memory of the backing allocator, with a block on top that keeps it from returning that memory to the system.
+        // Frees memory of the backing allocator below a live block, which keeps the allocator from returning that memory to the system.
         let free_later: Vec<_> = (0..4_000u64).map(|seed| patterned(1_000, seed)).collect();
         let top = patterned(1_000, 9);
         drop(free_later);
         phase(|| {
             let before = [patterned(1_000, 1), patterned(100_000, 2)];
             let mut grown = before.clone();
-            // Afterwards the arena has committed this much memory for slabs, and a little ahead.
+            // After this, the arena has committed this much memory for slabs, and a little more in advance.
             drop(black_box((0..3_000u64).map(|seed| patterned(1_000, seed)).collect::<Vec<_>>()));
-            // The results are checked outside, because a panic needs memory.
+            // The results are checked afterwards, because a panic needs memory.
             let (made, had) = without_more_memory(|| {
-                // These need more memory.
+                // These blocks need more memory.
                 let made: Vec<_> = (0..6_000u64).map(|seed| patterned(1_000, seed)).collect();
-                // Neither allocator has enough memory, so these fail. Growth that fails leaves the old contents alone.
+                // Neither allocator has enough memory, so these requests fail. Growth that fails leaves the old contents intact.
                 let [small, large] = &mut grown;
                 let had = [reserve(&mut Vec::new()), zeroed(), reserve(small), reserve(large)];
                 (made, had)
@@ -242,9 +243,8 @@ fn memory_refused_within_a_phase_is_counted_and_no_contents_are_lost() {
     });
 }
 
-/// In a small container, memory that stays resident between phases must leave room for the rest of the process.
-/// Otherwise the kernel kills it. 160 MiB in phases and 110 MiB between them fit 256 MiB only if the arena retains half
-/// of that at most.
+/// In a small container, memory that stays resident between phases must leave room for the rest of the process, or the kernel kills the
+/// process. 160 MiB in phases and 110 MiB between them fit in 256 MiB only if the arena retains at most half of the limit.
 #[test]
 fn in_a_small_control_group_phases_leave_room_for_the_rest_of_the_process() {
     let ended = child_in_a_group(256 * MIB, &[], || {
@@ -283,21 +283,21 @@ impl Drop for HostSetting {
     }
 }
 
-/// Turns strict accounting on, with such a high limit that nothing else on the machine is affected.
+/// Turns on strict accounting, with a limit so high that nothing else on the machine is affected.
 fn strict_accounting() -> io::Result<[HostSetting; 2]> {
     let ratio = HostSetting::set("/proc/sys/vm/overcommit_ratio", "1000")?;
     Ok([HostSetting::set("/proc/sys/vm/overcommit_memory", "2")?, ratio])
 }
 
-/// Under `vm.overcommit_memory=2` the kernel counts all writable memory against a limit, touched or not, and no inaccessible address space.
-/// The region is as large as usual, and is committed as it grows. The setting affects the whole machine, so this test changes it only if
-/// `ZK_ALLOC_TEST_HOST=1` is set, and restores it.
+/// Under `vm.overcommit_memory=2`, the kernel counts all writable memory against a limit, whether or not it was touched, but no
+/// inaccessible address space. The region is as large as usual, and is committed as it grows. The setting affects the whole machine, so
+/// this test changes it only if `ZK_ALLOC_TEST_HOST=1` is set, and restores it.
 #[test]
 fn strict_accounting_changes_neither_the_region_nor_the_service() {
     if !is_alone() && !may_change_host() {
         return println!("skipped: ZK_ALLOC_TEST_HOST=1 allows this test to change vm.overcommit_memory for a moment");
     }
-    // Two such tests at once would restore each other's settings.
+    // Two tests that did this at the same time would restore each other's settings.
     let lock = fs::File::create(env::temp_dir().join("zk-alloc-test-host.lock")).unwrap();
     let reserved = || {
         let ended = child(&[], || {

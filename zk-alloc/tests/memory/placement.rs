@@ -1,7 +1,7 @@
-//! Where memory lies. Slabs and runs of nearly all lengths share a zone. Freed memory of one kind serves requests of the others, and
+//! Placement of memory. Slabs and runs of nearly all lengths share a zone. Freed memory of one kind serves requests of the others, and
 //! survivors do not prevent this. A thread caches the short runs that it freed last for its next requests; reuse.rs tests how other threads
 //! get them. Two threads that write to their own small blocks do not write to the same cache line. A large vector that grows moves to fresh
-//! memory without being copied, and to resident memory without a page fault. Its moves leave few mappings.
+//! memory without being copied, and to resident memory without a page fault. These moves leave few mappings.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -18,7 +18,7 @@ fn in_a_phase(body: impl FnOnce()) {
     phase(body);
 }
 
-/// Fails if `work` takes more than this number of bytes that were not resident.
+/// Fails if `work` takes more than this many bytes of memory that was not resident.
 #[track_caller]
 fn assert_fresh<R>(most_bytes: usize, work: impl FnOnce() -> R) {
     let before = stats().fresh_bytes;
@@ -36,8 +36,8 @@ fn blocks(bytes: usize) -> Vec<Vec<u8>> {
     black_box((0..bytes / (16 * KIB)).map(|_| vec![1; 16 * KIB]).collect())
 }
 
-/// Slabs and short runs must not take the lowest place. Otherwise a proof's survivors would lie where its longest run was, and the next proof's
-/// longest run would need fresh memory.
+/// Slabs and short runs must not take the lowest place. Otherwise, a proof's survivors would be where its longest run was, and the next
+/// proof's longest run would need fresh memory.
 #[test]
 fn slabs_and_short_runs_that_stay_do_not_take_the_place_of_a_long_run() {
     in_a_phase(|| {
@@ -50,7 +50,7 @@ fn slabs_and_short_runs_that_stay_do_not_take_the_place_of_a_long_run() {
         let shorts = || black_box((0..12).map(|_| run(192 * KIB)).collect::<Vec<_>>());
         let long = run(16 * MIB);
         drop((shorts(), long));
-        // Another long run takes this memory first. It is free again at once, because a thread caches no long run.
+        // Another long run takes this memory first. Its memory is free immediately after the drop, because threads cache no long runs.
         drop(run(MIB));
         let pins = shorts();
         assert_fresh(0, || run(16 * MIB));
@@ -58,23 +58,23 @@ fn slabs_and_short_runs_that_stay_do_not_take_the_place_of_a_long_run() {
     });
 }
 
-/// Each kind of allocation reaches its peak at a different time. If they did not share memory, a proof would need the sum of their peaks.
+/// Each kind of allocation peaks at a different time. If they did not share memory, a proof would need the sum of their peaks.
 #[test]
 fn slabs_short_runs_and_long_runs_reuse_each_others_memory() {
-    // The small-object region: 3 MiB for each of the machine's threads.
+    // The size of the small-object region: 3 MiB for each of the machine's threads.
     let region_bytes = 3 * thread::available_parallelism().map_or(8, usize::from) * MIB;
     in_a_phase(|| {
         drop(run(48 * MIB));
         assert_fresh(region_bytes, || blocks(region_bytes + 24 * MIB));
     });
     in_a_phase(|| {
-        // A thread that lives on would cache some blocks, and their slabs would stay.
+        // A thread that kept running would cache some blocks, and their slabs would stay in use.
         thread::spawn(move || drop(blocks(region_bytes + 24 * MIB))).join().expect("it only allocates");
         assert_fresh(0, || run(16 * MIB));
     });
     in_a_phase(|| {
         drop(run(16 * MIB));
-        // The vector that holds the short runs lies in a slab. The test writes it here, because its pages may be fresh.
+        // The vector that contains the short runs is in a slab. The test writes it here, because its pages may be fresh.
         let mut many = vec![Vec::new(); 8 * MIB / (40 * KIB)];
         assert_fresh(0, || many.iter_mut().for_each(|short| *short = run(40 * KIB)));
         drop(many);
@@ -101,7 +101,7 @@ fn a_cached_run_is_reused_and_its_neighbour_grows_into_it() {
         let after = stats();
         assert_eq!(after.run_allocations - before.run_allocations, 2, "both requests count");
         assert_eq!(after.run_bytes - before.run_bytes, 2 * CACHED_BYTES as u64);
-        // The buffers stay alive, so that each try gets a different place.
+        // The buffers stay alive, so each try gets a different place.
         let mut grown = Vec::new();
         let mut is_behind = |_| {
             let mut grows: Vec<u8> = vec![3; CACHED_BYTES];
@@ -141,8 +141,7 @@ fn first_blocks_of_two_threads_share_no_cache_line() {
 const FROM_BYTES: usize = 8 << 20;
 const STEPS: usize = 3;
 
-/// Doubles a vector several times, with another buffer after it each time, and checks its contents. Returns its
-/// addresses.
+/// Doubles a vector several times, each time with another buffer after it, and checks its contents. Returns the vector's addresses.
 fn grow() -> Vec<usize> {
     let mut values = patterned(FROM_BYTES / size_of::<u64>(), 5);
     let len = values.len();
@@ -163,7 +162,7 @@ fn grow() -> Vec<usize> {
 #[test]
 fn a_vector_that_grows_into_resident_memory_faults_no_page() {
     alone!();
-    // The first round leaves free runs where the vector was, and the second reuses them.
+    // The first round leaves free runs where the vector was, and the second round reuses them.
     for round in 0..4 {
         let (before, purged) = (stats().system_calls, stats().purged_bytes);
         let phase = Phase::new();
@@ -182,13 +181,13 @@ fn a_vector_that_grows_into_resident_memory_faults_no_page() {
     }
 }
 
-/// Vectors that grew from 4 to 16 MiB at the same time, so that each moved twice. Hardly any of their pages are touched.
+/// Returns vectors that grew from 4 to 16 MiB at the same time, so each of them moved twice. Few of their pages are touched.
 fn grown_vectors(count: usize) -> Vec<Vec<u8>> {
     let mut vectors: Vec<Vec<u8>> = (0..count).map(|_| Vec::with_capacity(4 << 20)).collect();
     vectors.iter_mut().zip(1u8..).for_each(|(vector, value)| vector.extend([value; 100]));
     for _ in 0..2 {
         for vector in &mut vectors {
-            // Doubles the capacity: `reserve_exact` counts from the length. The arena moves all pages.
+            // Doubles the capacity, although `reserve_exact` counts from the length. The arena moves all pages.
             vector.reserve_exact(2 * vector.capacity() - vector.len());
             black_box(vector.as_ptr());
         }
@@ -197,8 +196,8 @@ fn grown_vectors(count: usize) -> Vec<Vec<u8>> {
     vectors
 }
 
-/// The kernel does not merge the mapping of moved pages with its neighbours, nor with the pages that the vector then grew by. A process may
-/// have 65,530 mappings.
+/// The kernel does not merge the mapping of moved pages with its neighbours, nor with the pages by which the vector then grew. A process
+/// may have 65,530 mappings.
 #[test]
 fn vectors_that_moved_leave_few_mappings() {
     const VECTORS: usize = 100;

@@ -1,8 +1,8 @@
-//! The resident size in `stats()` matches the kernel's for the region, for all requests and all kinds of purges. These tests write blocks
-//! whole, because the arena can't know which bytes a program leaves untouched. Tests that depend on how memory is faulted in run under each
-//! setting that changes it.
+//! The resident size in `stats()` must match the kernel's for the region, for all requests and all kinds of purges. These tests write whole
+//! blocks, because the arena can't know which bytes a program leaves untouched. Tests that depend on how memory is faulted in run under
+//! each setting that changes it.
 //!
-//! In small pages, memory that the program does not touch is not resident. A kernel with pages of more than 4 KiB purges, protects and
+//! With small pages, memory that the program does not touch is not resident. A kernel with pages of more than 4 KiB purges, protects and
 //! zeroes whole pages, which is more than the arena asks for if its own pages are smaller.
 
 use std::env;
@@ -26,7 +26,7 @@ const EACH_SETTING: &[Settings] = &[
     &[("ZK_ALLOC_THP", "always"), ("ZK_ALLOC_LAZY_ZERO_BYTES", "16K")],
 ];
 
-/// The kernel faults in the whole huge page that holds the end of a run.
+/// The kernel faults in the whole huge page that contains the end of a run.
 #[test]
 fn growth_into_a_huge_page_counts_the_whole_page() {
     alone!(each EACH_SETTING);
@@ -44,10 +44,10 @@ fn growth_into_a_huge_page_counts_the_whole_page() {
     region.check("runs grew by two pages each");
 }
 
-/// Runs `body` if the arena uses huge pages on this host, where khugepaged makes more of them by itself.
+/// Runs `body` if the arena uses huge pages on this host and khugepaged makes more of them by itself.
 fn where_the_kernel_makes_huge_pages(body: impl FnOnce()) {
     alone!(&[(BARE_METAL, "1")]);
-    // Opens the arena. A host without huge pages has nothing to test.
+    // Opens the arena. On a host without huge pages there is nothing to test.
     drop(Block::written(&RESIDENT, MIB));
     if stats().huge_pages == Some(HugePagesOutcome::Auto) {
         body();
@@ -65,8 +65,8 @@ fn end_is_huge(run: &Block) -> bool {
     map_of(run.address() + 9 * MIB - 1).is_some_and(|map| map.has("hg"))
 }
 
-/// Returns a run of 9 MiB, after a part of its last huge page was purged, and the block before it. That block fills the addresses where the
-/// arena uses small pages, because a test would check nothing there.
+/// Returns a run of 9 MiB after a part of its last huge page was purged, and the block before it. That block fills the addresses where the
+/// arena uses small pages, because a test there would check nothing.
 fn run_before_purged_memory() -> [Block; 2] {
     let [before, run] = [40 * MIB, 9 * MIB].map(|bytes| Block::written(&RESIDENT, bytes));
     release();
@@ -74,7 +74,7 @@ fn run_before_purged_memory() -> [Block; 2] {
     [before, run]
 }
 
-/// Returns blocks that lie far apart, in slabs and in runs: the few that stay when most of 128 MiB is freed.
+/// Returns blocks that are far apart, in slabs and in runs: the few that survive when most of 128 MiB is freed.
 fn survivors() -> Vec<Block> {
     let small = (0..64 * KIB).map(|_| Block::written(&RESIDENT, KIB));
     let runs = (0..800).map(|_| Block::written(&RESIDENT, 80 * KIB));
@@ -86,7 +86,7 @@ fn survivors() -> Vec<Block> {
     all
 }
 
-/// Lets the kernel make huge pages where it may, and fails if that makes more than a little memory resident. `at_rest` bytes were resident before.
+/// Lets the kernel make huge pages where it may. Fails if this makes more than a little memory resident in addition to `at_rest` bytes.
 #[track_caller]
 fn assert_stays_purged(region: &Region, at_rest: usize) {
     region.make_huge();
@@ -95,7 +95,7 @@ fn assert_stays_purged(region: &Region, at_rest: usize) {
 }
 
 /// khugepaged must not fill the purged pages around live blocks, which it may try minutes after a purge. In the second process, the policy
-/// retains nothing, and memory is purged at once, block by block. In the third, new slabs lie between purged ones.
+/// retains nothing, and memory is purged immediately, block by block. In the third, new slabs are between purged ones.
 #[test]
 fn khugepaged_does_not_bring_back_purged_memory() {
     where_the_kernel_makes_huge_pages(|| {
@@ -105,7 +105,7 @@ fn khugepaged_does_not_bring_back_purged_memory() {
         let at_rest = region.resident_bytes();
         assert_stays_purged(&region, at_rest);
 
-        // Later requests get huge pages again, and the arena counts them all.
+        // Later requests get huge pages again, and the arena counts all of these pages.
         let more: Vec<_> = (0..16).map(|_| Block::written(&RESIDENT, 4 * MIB)).collect();
         assert_huge(48 * MIB);
         let others: Vec<_> = (0..100).map(|_| Block::written(&RESIDENT, 300 * KIB)).collect();
@@ -136,7 +136,7 @@ fn khugepaged_does_not_bring_back_purged_memory() {
     });
 }
 
-/// A buffer still gets huge pages unless a part of it was purged, even after a purge has zeroed the whole buffer.
+/// A buffer must still get huge pages unless a part of it was purged, even after a purge has zeroed the whole buffer.
 #[test]
 fn a_buffer_that_is_not_purged_keeps_its_huge_pages() {
     alone!(&[(BARE_METAL, "1"), ("ZK_ALLOC_LAZY_ZERO_BYTES", "16M")]);
@@ -154,7 +154,7 @@ fn a_buffer_that_is_not_purged_keeps_its_huge_pages() {
     assert_huge(120 * MIB);
 }
 
-/// The run begins where the arena uses small pages, and ends where it uses huge pages.
+/// The run begins where the arena uses small pages and ends where it uses huge pages.
 #[test]
 fn a_long_run_has_huge_pages_again_after_a_purge() {
     where_the_kernel_makes_huge_pages(|| {
@@ -167,8 +167,8 @@ fn a_long_run_has_huge_pages_again_after_a_purge() {
     });
 }
 
-/// Memory after the run was purged, within the run's last block of 2 MiB. The kernel lists that block as a separate
-/// mapping, and moves one mapping per call.
+/// Memory after the run was purged, within the last 2 MiB block of the run. The kernel lists that block as a separate mapping, and moves
+/// only one mapping per call.
 #[test]
 fn a_run_of_several_mappings_moves_without_a_copy() {
     where_the_kernel_makes_huge_pages(|| {
@@ -178,13 +178,13 @@ fn a_run_of_several_mappings_moves_without_a_copy() {
         let run = run.resized(64 * MIB).expect("memory");
         assert_ne!(run.address(), address, "it has to move, since {:#x} is taken", behind.address());
         assert_eq!(stats().refusals, refusals, "{}", stats());
-        // From Linux 6.17 on, one call moves several mappings. A part that kept its old flags would show here.
+        // Since Linux 6.17, one call moves several mappings. A part that kept its old flags would be detected here.
         assert!(end_is_huge(&run), "a part of the run kept its old flags");
         drop(before);
     });
 }
 
-/// A block of 2 MiB may become huge again when the whole block is resident, no matter how it was filled.
+/// A 2 MiB block may become huge again when the whole block is resident, no matter how it was filled.
 #[test]
 fn a_block_that_is_resident_again_becomes_huge() {
     where_the_kernel_makes_huge_pages(|| {
@@ -195,8 +195,8 @@ fn a_block_that_is_resident_again_becomes_huge() {
     });
 }
 
-/// A program that does its work only once never needs the memory again. So runs are purged when they are freed for the first time. Those
-/// that the program uses again stay resident from then on.
+/// A program that does its work only once never needs the memory again, so runs are purged when they are freed for the first time. Runs
+/// that the program uses a second time stay resident from then on.
 #[test]
 fn runs_are_purged_when_they_are_freed_for_the_first_time_only() {
     alone!(each EACH_SETTING);
@@ -249,7 +249,7 @@ fn a_small_process_pays_for_little_more_than_it_uses() {
     assert_costs_at_most(4 * RUN_BYTES + MIB, before, "with 4 runs");
 }
 
-/// A server's buffers are long enough for any message. Most messages are short, so only the written pages may take memory.
+/// A server's buffers are long enough for any message. Most messages are short, so only the written pages may use memory.
 #[test]
 fn buffers_that_are_hardly_written_are_not_prefaulted() {
     for (capacity, count) in [(24 * KIB, 10_000), (64 * KIB, 4_000), (9 * MIB / 4, 500), (48 * MIB, 20)] {
@@ -268,7 +268,7 @@ fn buffers_that_are_hardly_written_are_not_prefaulted() {
     }
 }
 
-/// Resizes vectors of `from` bytes to `to` bytes. Only the first byte and the last of the `kept` bytes are written.
+/// Resizes vectors of `from` bytes to `to` bytes. Only the first and the last of the `kept` bytes are written.
 fn resized(kept: usize, from: usize, to: usize, count: usize) {
     let before = rss_bytes();
     let mut buffers: Vec<Vec<u8>> = phase(|| {
@@ -292,7 +292,7 @@ fn resized(kept: usize, from: usize, to: usize, count: usize) {
         }
         black_box(&mut buffers);
     });
-    // Two pages of each vector, at its old and at its new place: freed pages stay resident.
+    // Each vector touches two pages at its old and at its new place, because freed pages stay resident.
     assert_costs_pages(4 * count, before);
     for (buffer, index) in buffers.iter().zip(0usize..) {
         assert_eq!((buffer[0], buffer[kept - 1]), (index as u8, !index as u8));
@@ -310,7 +310,7 @@ fn sparse_vectors_that_grow_or_shrink_stay_sparse() {
     }
 }
 
-/// A debug build simulates pages of this size below the arena. Other builds ignore the variable and use the kernel's pages.
+/// The variable that makes a debug build simulate pages of this size below the arena. Other builds ignore it and use the kernel's pages.
 const PAGES: &str = "ZK_ALLOC_TEST_PAGE_BYTES";
 const USUAL: &str = "4096";
 /// The page sizes of aarch64 servers, and the usual one, with and without huge pages.
@@ -323,8 +323,8 @@ const PAGE_SIZES: &[Settings] = &[
     &[(PAGES, "65536"), ("ZK_ALLOC_THP", "never")],
 ];
 
-/// A page is not free if a block in use shares it with a freed one. The allocator is installed here, so that the model, the threads and their
-/// locals live in it, too.
+/// A page is not free if a block in use shares it with a freed one. The allocator is installed here, so the model, the threads and their
+/// locals are also in its memory.
 #[test]
 fn volume_with_pages_of_every_size_agrees_with_the_model() {
     alone!(each PAGE_SIZES);
@@ -335,7 +335,7 @@ fn volume_with_pages_of_every_size_agrees_with_the_model() {
     volume::run(Box::leak(Box::new(Heap::new(ZkAllocator, true))), volume);
 }
 
-/// The memory between two guards has the requested length, whether or not that is a multiple of the page size.
+/// The memory between two guards must have the requested length, whether or not that is a multiple of the page size.
 #[test]
 fn secrets_and_scratches_work_with_pages_of_every_size() {
     alone!(each PAGE_SIZES);

@@ -1,5 +1,5 @@
-//! Freed memory is purged on `release()`, under a cap, and by the retention policy, no matter which thread freed it, or
-//! whether a phase was open. By the kernel's figures, only live memory stays resident.
+//! Freed memory must be purged on `release()`, under a cap, and by the retention policy, no matter which thread freed it, and whether or
+//! not a phase was open. By the kernel's counters, only live memory stays resident.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -12,15 +12,15 @@ use crate::support::process::{soon, without_more_memory};
 use crate::support::{Numbers, alone, assert_patterned, beside_idle_threads, in_its_own_process, patterned, rss_bytes};
 use zk_alloc::{Phase, Retain, Stats, phase, release, set_retain, start_background_thread, stats};
 
-/// The kernel maps whole pages, so a block of up to a page costs one.
+/// The size of the kernel's pages. The kernel maps whole pages, so a block of up to this size costs one.
 const PAGE_BYTES: usize = 4 << 10;
 
-/// Returns the most that may stay resident when `alive` bytes are live and all other memory was purged.
+/// Returns the maximum resident size when `alive` bytes are live and all other memory was purged.
 fn at_rest(alive: usize) -> usize {
     alive + alive / 100 + 2 * MIB
 }
 
-/// Waits until RSS has grown by at most `bound` bytes, for a policy that does not act at once.
+/// Waits until RSS has grown by at most `bound` bytes, for a policy that does not act immediately.
 #[track_caller]
 fn assert_shrinks_to(bound: usize, before: usize, when: &str) {
     soon(|| cost(before) <= bound);
@@ -31,7 +31,7 @@ fn buffers(count: usize, bytes: usize) -> Vec<Vec<u8>> {
     (0..count).map(|_| black_box(vec![1u8; bytes])).collect()
 }
 
-/// A run may end within a huge page. The memory after its end was faulted in with it, and is purged with it.
+/// A run may end within a huge page. The memory after the run's end was faulted in with the page, and must be purged with it.
 #[test]
 fn runs_that_end_within_a_huge_page_are_purged_completely() {
     alone!();
@@ -44,7 +44,7 @@ fn runs_that_end_within_a_huge_page_are_purged_completely() {
     assert!(stats().resident_bytes <= 2 * MIB, "{}", stats());
 }
 
-/// Between two aligned blocks lies unused memory. It may only be resident if the cap counts it.
+/// There is unused memory between two aligned blocks. It may be resident only if the cap counts it.
 #[test]
 fn a_cap_holds_for_blocks_on_large_boundaries() {
     const CAP_BYTES: usize = 64 * MIB;
@@ -56,7 +56,7 @@ fn a_cap_holds_for_blocks_on_large_boundaries() {
     assert!(stats().resident_bytes <= CAP_BYTES, "{}", stats());
 }
 
-/// As in the README, a phase returns the values that stay, and everything else in it is temporary.
+/// As in the README, a phase returns the values to keep, and everything else in it is temporary.
 #[test]
 fn small_survivors_of_phases_cost_three_times_their_size_and_a_page_each_after_release() {
     alone!();
@@ -79,7 +79,7 @@ fn small_survivors_of_phases_cost_three_times_their_size_and_a_page_each_after_r
     assert_costs_at_most(at_rest(alive), before, "after release()");
     assert!(left.iter().flatten().all(|&byte| byte == 2));
 
-    // All of these blocks are alive at once, so the survivors are spread over all pages. Each survivor keeps only one page.
+    // All of these blocks are alive at once, so the survivors are spread over all pages. Each survivor must keep only one page.
     let before = rss_bytes();
     let mut blocks = Vec::with_capacity(256 * KIB);
     phase(|| blocks.extend((0..256 * KIB).map(|_| Block::written(&crate::ALLOC, KIB))));
@@ -89,7 +89,7 @@ fn small_survivors_of_phases_cost_three_times_their_size_and_a_page_each_after_r
     assert_costs_at_most(at_rest(blocks.len() * PAGE_BYTES), before, "after release()");
 }
 
-/// Idle threads, and threads that ended, have left freed blocks in their caches. `release()` covers the whole process.
+/// Idle threads, and threads that exited, have left freed blocks in their caches. `release()` must cover the whole process.
 #[test]
 fn release_purges_the_caches_of_a_thousand_threads() {
     const THREADS: usize = 1_000;
@@ -99,13 +99,13 @@ fn release_purges_the_caches_of_a_thousand_threads() {
     let live_bytes = stats().live_bytes;
     let (all, before) = (Barrier::new(THREADS), AtomicUsize::new(0));
     let work = || {
-        // RSS is read here because the threads' stacks, which do not come from the allocator, exist by now.
+        // RSS is read here because the threads' stacks, which do not come from the allocator, now exist.
         if all.wait().is_leader() {
             before.store(rss_bytes(), Ordering::Relaxed);
         }
         all.wait();
         let blocks = [KIB, 3 * KIB, 20 * KIB, 64 * KIB].map(|bytes| Block::written(&RESIDENT, bytes));
-        // All threads free their blocks at once, so that no thread takes over the cache of another.
+        // All threads free their blocks at once, so no thread takes over the cache of another.
         all.wait();
         drop(blocks);
     };
@@ -122,7 +122,7 @@ fn release_purges_the_caches_of_a_thousand_threads() {
     assert!(left <= MIB, "{left} bytes count as live and belong to no block\n{}", stats());
 }
 
-/// The policy limits the memory that stays resident outside of phases, no matter where a value was dropped.
+/// The policy must limit the memory that stays resident outside of phases, no matter where a value was dropped.
 #[test]
 fn memory_dropped_after_its_phase_follows_the_retention_policy() {
     alone!();
@@ -143,13 +143,13 @@ fn memory_dropped_after_its_phase_follows_the_retention_policy() {
     follow(Retain::For(Duration::from_millis(20)), 2 * MIB);
 }
 
-/// Returns a random size of 256 bytes to 4 MiB. Each doubling is equally likely.
+/// Returns a random size from 256 bytes to 4 MiB. Each doubling is equally likely.
 fn mixed_bytes(numbers: &mut Numbers) -> usize {
     let least = 256 << numbers.below(14);
     least + numbers.below(least)
 }
 
-/// Runs `request`, and fails if it purged more memory or made more system calls than a request for `bytes` may.
+/// Runs `request`. Fails if it purged more memory or made more system calls than a request for `bytes` may.
 #[track_caller]
 fn as_one_request<R>(bytes: usize, request: impl FnOnce() -> R) -> R {
     let before = stats();
@@ -161,8 +161,8 @@ fn as_one_request<R>(bytes: usize, request: impl FnOnce() -> R) -> R {
     result
 }
 
-/// No matter how much memory was freed before a pause, each request purges an amount in proportion to its size. The next requests continue
-/// the purge.
+/// No matter how much memory was freed before a pause, each request must purge an amount in proportion to its size. The next requests
+/// continue the purge.
 #[test]
 fn a_request_purges_in_proportion_to_its_size() {
     alone!(&[("ZK_ALLOC_RETAIN_FOR", "0.05")]);
@@ -176,7 +176,7 @@ fn a_request_purges_in_proportion_to_its_size() {
             blocks.push(as_one_request(size, || Block::written(&RESIDENT, size)));
             bytes += size;
         }
-        // Survivors make many short free ranges in every other round.
+        // In every other round, survivors leave many short free ranges.
         keep_every(if round % 2 == 0 { 3 } else { 1_000 }, &mut blocks);
         thread::sleep(Duration::from_millis(200));
         let purged_before = stats().purged_bytes;
@@ -190,13 +190,13 @@ fn a_request_purges_in_proportion_to_its_size() {
     assert!(most_purged > 150 * MIB as u64, "the requests purged only {most_purged} bytes");
 }
 
-/// Makes a small request. With larger requests, the program would count as busy, and keep its memory.
+/// Makes a small request. With larger requests, the program would count as busy and keep its memory.
 fn small_request(numbers: &mut Numbers) {
     as_one_request(100, || drop(Block::written(&RESIDENT, 100 + numbers.below(2_000))));
 }
 
 /// Requests continue a purge that a decay tick began. They stop when a phase opens, which may need the memory, or when the program asks to
-/// keep it.
+/// keep the memory.
 #[test]
 fn requests_stop_a_purge_when_a_phase_opens_or_the_policy_changes() {
     alone!();
@@ -229,7 +229,7 @@ fn requests_stop_a_purge_when_a_phase_opens_or_the_policy_changes() {
     }
 }
 
-/// Replaces allocations of mixed sizes, of which 60 MiB are alive.
+/// Replaces allocations of mixed sizes, keeping 60 MiB alive.
 fn replace_at_the_peak() -> Stats {
     let mut numbers = Numbers::new(7);
     let (mut pieces, mut bytes): (Vec<Block>, usize) = (Vec::new(), 0);
@@ -245,8 +245,8 @@ fn replace_at_the_peak() -> Stats {
     stats()
 }
 
-/// At a program's peak, the arena must not purge memory that the program needs in the next millisecond, and faults in a bounded amount of
-/// memory. With a setting that retains all of its memory, it purges nothing.
+/// At a program's peak, the arena must not purge memory that the program needs in the next millisecond, and must fault in only a bounded
+/// amount of memory. With a setting that retains all memory, it must purge nothing.
 #[test]
 fn replacing_allocations_at_the_peak_purges_little_and_nothing_below_the_retained_size() {
     in_its_own_process(&[], || {
@@ -260,8 +260,8 @@ fn replacing_allocations_at_the_peak_purges_little_and_nothing_below_the_retaine
     }
 }
 
-/// A program that is short of memory makes its buffers smaller. That must not need memory first. In each case, copies of the buffers would
-/// not fit into the free committed memory.
+/// A program that is short of memory makes its buffers smaller, which must not need memory first. In each case, copies of the buffers would
+/// not fit in the free committed memory.
 #[test]
 fn buffers_of_every_size_shrink_without_more_memory() {
     let shrink = |count, from, to| {
@@ -285,13 +285,13 @@ fn buffers_of_every_size_shrink_without_more_memory() {
     cases.for_each(|(count, from, to)| shrink(count, from, to));
 }
 
-/// Without the arena, glibc's malloc would learn from large buffers how much memory to keep, and would put them into the free chunks that
-/// set-up left. `warm_up_backing` makes up for both at the arena's first request.
+/// Without the arena, glibc's malloc would learn from large buffers how much memory to keep, and would put them in the free chunks that
+/// setup left. `warm_up_backing` makes up for both at the arena's first request.
 #[cfg(target_env = "gnu")]
 mod of_the_backing_allocator {
     use super::*;
 
-    /// Blocks below the arena's threshold, so that glibc serves them.
+    /// Sends small blocks below the arena's threshold, so glibc serves them.
     const SETTING: (&str, &str) = ("ZK_ALLOC_MIN_BYTES", "1024");
     const SMALL_BYTES: usize = 1000;
 
@@ -305,7 +305,7 @@ mod of_the_backing_allocator {
         alone!(&[SETTING]);
         const BYTES: usize = 24 << 20;
         let mut kept = small_ones(BYTES);
-        // One in a hundred stays, so that glibc by itself returns none of this memory.
+        // One block in a hundred survives, so glibc by itself returns none of this memory.
         keep_every(100, &mut kept);
         let before = rss_bytes();
         phase(|| drop(black_box(vec![1u8; 1 << 20])));
@@ -313,8 +313,8 @@ mod of_the_backing_allocator {
         assert!(kept.iter().flatten().all(|&byte| byte == 1));
     }
 
-    /// Until glibc sees a large buffer, it returns the top of its heap to the system at every free. The small allocations
-    /// of each proof would fault again.
+    /// Until glibc sees a large buffer, it returns the top of its heap to the system at every free, so each proof's small allocations would
+    /// fault again.
     #[test]
     fn small_allocations_fault_no_pages_in_a_warm_phase() {
         alone!(&[SETTING]);

@@ -1,10 +1,9 @@
-//! Freed memory is reused, whether it was purged to be zeroed, cut off by shrinking, cached by other threads, or
-//! counted at a cap. Each test covers one promise. If it were broken, memory would be lost, or a request would get
-//! stale bytes.
+//! Freed memory must be reused, whether it was purged to be zeroed, cut off by shrinking, cached by other threads, or counted at a cap.
+//! Each test covers one promise. If the promise were broken, memory would be lost, or a request would get stale bytes.
 //!
-//! The time of a request hardly depends on the number of free runs below it, or on a cap that is reached. The bounds are
-//! ratios of median times: to the same requests before there were free runs, or to the backing allocator. A search over
-//! all free runs takes hundreds of times as long.
+//! The time of a request hardly depends on the number of free runs below it, or on whether the cap is reached. The bounds are ratios of
+//! median times: to the same requests before there were free runs, or to the backing allocator. A search over all free runs takes hundreds
+//! of times as long.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeSet;
@@ -20,15 +19,15 @@ fn written(count: usize, bytes: usize) -> Vec<Block> {
     (0..count).map(|_| Block::written(&RESIDENT, bytes)).collect()
 }
 
-/// Sizes for every path through the arena, 32 MiB of each, and a huge run.
+/// Sizes in bytes for every path through the arena, 32 MiB of each, and a huge run.
 const SIZES: [usize; 9] = [KIB, 5 * KIB, 20 * KIB, 40 * KIB, 200 * KIB, MIB, 5 * MIB + 4 * KIB, 32 * MIB, 70 * MIB];
 
 fn count_of(bytes: usize) -> usize {
     (32 * MIB / bytes).max(1)
 }
 
-/// Zeroing by a purge has two effects: the kernel's pages are zero, and they are not resident. With only one of them, the memory would be
-/// stale, or the process would stay large. In small pages, zeroing by a purge may not be worth its cost.
+/// Zeroing by a purge has two effects: the kernel's pages are zero, and they are not resident. With only one of these effects, the memory
+/// would be stale, or the process would stay large. With small pages, zeroing by a purge may not be worth its cost.
 #[test]
 fn memory_zeroed_by_a_purge_is_zero_and_not_resident() {
     for huge_pages in ["always", "never"] {
@@ -49,10 +48,10 @@ fn memory_zeroed_by_a_purge_is_zero_and_not_resident() {
     }
 }
 
-/// The tail of a buffer that shrinks in place is free. It serves other requests, and is not freed again with the buffer.
+/// The tail of a buffer that shrinks in place is free. It must serve other requests, and must not be freed again with the buffer.
 #[test]
 fn tails_of_buffers_that_shrink_serve_others() {
-    // The count, the old and the new size in bytes, and a size that fits into the tails.
+    // The number of buffers, their old and new sizes in bytes, and a size that fits in the tails.
     const CASES: [(usize, usize, usize, usize); 4] = [
         (3, 200 * MIB, 70 * MIB, 100 * MIB),
         (48, 8 * MIB, 2 * MIB, MIB),
@@ -72,7 +71,7 @@ fn tails_of_buffers_that_shrink_serve_others() {
         let tails_bytes = count * (from - to);
         let freed_bytes = full_bytes - stats().live_bytes;
         assert!(freed_bytes >= tails_bytes / 4 * 3, "{what}: {freed_bytes} of {tails_bytes} bytes were freed");
-        // Three quarters of the room: some is lost if a tail does not hold a whole number of these buffers.
+        // Three quarters of the buffers that would fit by size, because some room is lost if a tail is not a whole number of buffers long.
         let fillers = written(count * ((from - to) / fitting).max(1) * 3 / 4, fitting);
         let fresh_bytes = stats().fresh_bytes - fresh_bytes;
         assert!(fresh_bytes as usize <= tails_bytes / 4, "{what}: {fresh_bytes} of {tails_bytes} bytes are fresh");
@@ -84,20 +83,20 @@ fn tails_of_buffers_that_shrink_serve_others() {
     }
 }
 
-/// Blocks that a thread freed stay in its cache until the thread exits or another thread needs them. tests/hazards has threads that exit.
+/// Blocks that a thread freed stay in its cache until the thread exits or another thread needs them. tests/hazards covers threads that
+/// exit.
 #[test]
 fn the_caches_of_idle_threads_serve_others() {
     const THREADS: usize = 64;
     alone!();
     set_retain(Retain::Always);
-    // While one thread opens the arena, the backing allocator serves the others, and gets back the blocks that they
-    // free.
+    // While one thread opens the arena, the backing allocator serves the others, and gets back the blocks that they free.
     drop(written(1, KIB));
     let sizes = [KIB, 3 * KIB, 20 * KIB, 100 * KIB, MIB];
-    // Threads that compete begin more slabs than they fill, and the remainder of these slabs is untouched. So more memory is fresh.
+    // Threads that compete begin more slabs than they fill, and the rest of these slabs is untouched, so more memory is fresh.
     for (in_turn, part) in [(true, 4), (false, 2)] {
         for bytes in sizes {
-            // All threads have the same amount at once, free it, and keep what fits into their caches.
+            // All threads have the same amount allocated at once, free it, and keep what fits in their caches.
             let (all, turn) = (Barrier::new(THREADS), Mutex::new(()));
             let work = || {
                 let first = in_turn.then(|| turn.lock().expect("no thread panics"));
@@ -122,11 +121,11 @@ fn the_caches_of_idle_threads_serve_others() {
 
 const CAP: [(&str, &str); 1] = [("ZK_ALLOC_MAX_BYTES", "160M")];
 
-/// A cap counts resident memory, so free memory of one kind leaves no room for requests of another kind. The arena must purge it first. The
-/// test tries every pair of kinds, because each kind has its own place in the region.
+/// A cap counts resident memory, so free memory of one kind leaves no room for requests of another kind. The arena must purge that memory
+/// first. The test tries every pair of kinds, because each kind has its own place in the region.
 #[test]
 fn free_memory_of_every_kind_makes_room_under_a_cap() {
-    // Each kind leaves no room for another: it takes 112 MiB of the cap's 160.
+    // Each kind takes 112 MiB of the cap's 160 MiB, which leaves no room for another kind.
     const KINDS: [(usize, usize); 6] =
         [(112 * KIB, KIB), (5_734, 20 * KIB), (2_867, 40 * KIB), (573, 200 * KIB), (112, MIB), (1, 112 * MIB)];
     alone!(&CAP);
@@ -146,10 +145,10 @@ fn free_memory_in_other_threads_makes_room_under_a_cap() {
     alone!(&CAP);
     // While one thread opens the arena, the arena serves no other thread.
     drop(written(1, KIB));
-    // With the last list of sizes, a thread caches 128 KiB of each class. All threads together cache more than the
-    // huge run leaves under the cap.
+    // With the last list of sizes, a thread caches 128 KiB of each class. All threads together cache more than the huge run leaves under
+    // the cap.
     for sizes in [vec![KIB], vec![20 * KIB], vec![100 * KIB], vec![7 * MIB], (1..=32).map(|kib| kib * KIB).collect()] {
-        // Only the huge run must find the cap full.
+        // Only the huge run may find the cap full.
         release();
         let all = Barrier::new(THREADS);
         let work = || {
@@ -166,8 +165,8 @@ fn free_memory_in_other_threads_makes_room_under_a_cap() {
     }
 }
 
-/// If several threads find the cap full at the same time, one may take the room that another made. The other thread must
-/// then make more.
+/// If several threads find the cap full at the same time, one may take the room that another made. The other thread must then make more
+/// room.
 #[test]
 fn threads_that_meet_at_a_cap_make_room_for_each_other() {
     const THREADS: usize = 16;
@@ -187,7 +186,7 @@ fn threads_that_meet_at_a_cap_make_room_for_each_other() {
     }
 }
 
-/// `GlobalAlloc` forbids empty layouts, but some unsafe code passes them anyway. Other allocators tolerate that.
+/// `GlobalAlloc` forbids empty layouts, but some unsafe code passes them anyway, and other allocators tolerate them.
 #[test]
 fn empty_layouts_of_any_alignment_get_distinct_addresses() {
     alone!();
@@ -210,7 +209,7 @@ fn empty_layouts_of_any_alignment_get_distinct_addresses() {
     assert_distinct(&alive);
     for new_size in [100, 0, 70_000, 0, 1, 0] {
         for (at, layout) in &mut alive {
-            // SAFETY: the block has this layout by now.
+            // SAFETY: the block was allocated with this layout, or resized to it.
             *at = unsafe { RESIDENT.realloc(*at, *layout, new_size) };
             *layout = Layout::from_size_align(new_size, layout.align()).unwrap();
         }
@@ -218,22 +217,21 @@ fn empty_layouts_of_any_alignment_get_distinct_addresses() {
     }
     let live_bytes = stats().live_bytes;
     for (at, layout) in alive {
-        // SAFETY: the block has this layout by now.
+        // SAFETY: the block was allocated with this layout, or resized to it.
         unsafe { RESIDENT.dealloc(at, layout) };
     }
     assert!(stats().live_bytes < live_bytes);
 }
 
-/// The number of requests of which the median is taken.
+/// The number of requests over which the median is taken.
 const SAMPLES: usize = 301;
 
-/// The most that a request may take, as a multiple of its time in an empty arena.
+/// The maximum time of a request, as a multiple of its time in an empty arena.
 const MAX_TIMES: u32 = 50;
-/// The least time that a request in an empty arena is assumed to take: shorter times are too close to the clock's
-/// resolution.
+/// The minimum time that a request in an empty arena is assumed to take. Shorter times are too close to the clock's resolution.
 const MIN_TIME: Duration = Duration::from_micros(1);
 
-/// Returns the median time of requests of `size` bytes, and their blocks: while they are alive, the next requests cannot reuse their
+/// Returns the median time of requests of `size` bytes, and their blocks. While the blocks are alive, the next requests cannot reuse their
 /// memory.
 fn median_request(allocator: Allocator, size: usize) -> (Duration, Vec<Block>) {
     let mut alive = Vec::with_capacity(SAMPLES);
@@ -246,8 +244,8 @@ fn median_request(allocator: Allocator, size: usize) -> (Duration, Vec<Block>) {
     (times[SAMPLES / 2], alive)
 }
 
-/// A plain first-fit search of a bitmap would read each free run that is too short, at each request. In the second case, the free runs
-/// are nearly long enough. In the last, the small-object region below them is free too.
+/// A plain first-fit search of a bitmap would read every free run that is too short, at each request. In the second case, the free runs are
+/// nearly long enough. In the last, the small-object region below them is free too.
 #[test]
 fn requests_do_not_search_free_runs_that_are_too_short() {
     for (free_run_bytes, size) in [(33 * KIB, 200 * KIB), (33 * KIB, 48 * KIB), (300 * KIB, MIB)] {
@@ -265,8 +263,8 @@ fn requests_do_not_search_free_runs_that_are_too_short() {
     }
 }
 
-/// When no memory is free, a search for memory to purge takes longer the more memory is live. In the second
-/// process, all free memory shares its pages with live blocks.
+/// When no memory is free, a search for memory to purge takes longer the more memory is live. In the second process, all free memory shares
+/// its pages with live blocks.
 #[test]
 fn requests_over_a_full_cap_do_not_search_for_free_memory() {
     for small in [0, 1_000 * MIB / KIB] {
@@ -278,7 +276,7 @@ fn requests_over_a_full_cap_do_not_search_for_free_memory() {
                 blocks.push(Block::written(&RESIDENT, 48 * KIB));
             }
             let over = overflow_stats().0;
-            // The backing allocator serves them. They may take eight times as long as without the arena.
+            // The backing allocator serves these requests. They may take eight times as long as without the arena.
             let (median, _blocks) = median_request(&RESIDENT, 48 * KIB);
             let backing = median_request(&System, 48 * KIB).0;
             assert!(median <= 8 * backing, "{median:?}, of the backing allocator {backing:?}\n{}", stats());
@@ -293,7 +291,7 @@ fn small_requests_do_not_search_all_slabs() {
     alone!();
     const PART: usize = 100_000;
     let allocate = || (0..PART).map(|_| Block::untouched(&RESIDENT, 512, 8)).collect::<Vec<_>>();
-    // Returns the shortest time of ten parts, which stay alive.
+    // Returns the shortest time of ten parts, whose blocks stay alive.
     let timed = |alive: &mut Vec<Block>| {
         let part = |_| {
             let begun = Instant::now();
@@ -307,8 +305,8 @@ fn small_requests_do_not_search_all_slabs() {
     let mut below = Vec::new();
     let first = timed(&mut below);
     (0..80).for_each(|_| below.extend(allocate()));
-    // The arena must not search slabs that had room once, either. So some blocks of each slab are freed, and the
-    // first part takes them again.
+    // The arena must not search slabs that used to have room, either. So some blocks of each slab are freed, and the first part takes them
+    // again.
     free_every(64, &mut below);
     let (count, last) = (below.len(), timed(&mut below));
     assert!(last <= 4 * first, "{last:?} for {PART} blocks above {count}, {first:?} above none");
