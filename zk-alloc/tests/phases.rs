@@ -12,7 +12,7 @@ use zk_alloc::{ZkAllocator, is_serving, phase, release, stats};
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// Returns the bytes that the arena served while `f` ran.
+/// Returns the number of bytes that the arena served while `f` ran.
 fn arena_bytes(f: impl FnOnce()) -> u64 {
     let before = stats().arena_bytes;
     f();
@@ -21,8 +21,8 @@ fn arena_bytes(f: impl FnOnce()) -> u64 {
 
 #[test]
 fn the_arena_serves_inside_phases_and_only_there() {
-    // In a process of its own, because the arena also serves requests outside this test's phase while another test's
-    // phase is open.
+    // Runs in a process of its own, because the arena also serves requests outside this test's phase while another
+    // test's phase is open.
     alone!();
     assert!(arena_bytes(|| phase(|| drop(patterned(1 << 20, 1)))) >= 8 << 20);
     assert!(arena_bytes(|| phase(|| drop(black_box(vec![1u8; 8192])))) >= 8192);

@@ -1,4 +1,4 @@
-//! The profile's estimates agree with the exact figures for all requests and call sites, and sampling disturbs nothing.
+//! The profile's estimates must agree with the exact counts for all requests and call sites, and sampling must disturb nothing.
 #![cfg(all(feature = "profile", target_os = "linux"))]
 
 mod support;
@@ -40,7 +40,7 @@ fn within<'a>(profile: &'a Snapshot, function: &'a str) -> impl Iterator<Item = 
     profile.sites.iter().filter(move |site| site.addresses.iter().any(is_named))
 }
 
-/// Returns the live allocations of the test `name`. The main thread allocates at the same time, for the test harness.
+/// Returns the live allocations of the test `name`. Meanwhile, the main thread allocates for the test harness.
 fn live_of(profile: &Snapshot, name: &str) -> Amount {
     let unknown = profile.sites.iter().filter(|site| site.addresses.is_empty());
     total(within(profile, name).chain(unknown), |site| site.live)
@@ -56,7 +56,7 @@ fn assert_near(estimate: u64, exact: u64, percent: u64) {
     assert!(off <= exact * percent, "the estimate is {estimate}, and the exact value {exact}");
 }
 
-/// Makes requests of many sizes, of which up to 4,096 stay alive. Returns the number of bytes.
+/// Makes requests of many sizes, of which up to 4,096 stay alive. Returns the number of bytes requested.
 fn request_at_random(requests: u64, alive: &mut Vec<Vec<u8>>) -> u64 {
     let mut numbers = Numbers::new(7);
     let sizes = (0..requests).map(|_| {
@@ -91,7 +91,7 @@ fn the_estimates_agree_with_all_requests() {
     assert_eq!(left, Amount::default(), "all frees are seen");
 }
 
-// The functions use the results of their calls, so that no call becomes a jump.
+// The functions use the results of their calls, so no call is compiled to a jump.
 
 #[inline(never)]
 fn hold_small_ones() -> Vec<Vec<u8>> {
@@ -139,7 +139,7 @@ fn the_peak_and_fresh_pages_belong_to_the_sites_that_held_and_touched_them() {
     assert_eq!(of_one(|site| site.allocated.bytes), 40 * MIB as u64);
 }
 
-/// The counted peak also includes the blocks in the thread's cache, a few MiB.
+/// The counted peak also includes the blocks in the thread's cache, which are a few MiB.
 #[test]
 fn with_a_mean_of_one_byte_every_request_counts_once() {
     alone!(UNSAMPLED);
@@ -198,7 +198,7 @@ fn keep_in_the_thread(kept: &mut Vec<Vec<u8>>) {
     black_box(kept);
 }
 
-/// The state of a thread must outlast its last allocation, and its samples must outlast the thread.
+/// A thread's state must outlast its last allocation, and its samples must outlast the thread.
 #[test]
 fn memory_that_outlives_its_thread_stays_until_it_is_freed() {
     alone!(UNSAMPLED);
@@ -222,7 +222,7 @@ fn memory_that_outlives_its_thread_stays_until_it_is_freed() {
     assert_eq!(live(own), 0);
 }
 
-/// A forked child has a copy of tables that other threads were changing, and of flags that no thread clears.
+/// A forked child has a copy of tables that other threads were changing, and of flags that no thread will clear.
 #[test]
 fn a_forked_child_continues_to_sample() {
     alone!(UNSAMPLED);
@@ -232,7 +232,7 @@ fn a_forked_child_continues_to_sample() {
         kept.push(black_box(vec![1u8; 3_000]));
         kept.truncate(kept.len() % 50);
     };
-    // The child samples, and records its peak.
+    // The child takes samples and records its peak.
     support::process::fork_beside_threads(2, work, || {
         let before = total(&profile::snapshot().sites, |site| site.live).bytes;
         let kept = black_box([vec![1u8; 3_000], vec![2u8; 64 * MIB]]);
@@ -243,7 +243,7 @@ fn a_forked_child_continues_to_sample() {
     });
 }
 
-/// A handler may interrupt the profile itself, and may run on a stack that is too short for a stack walk.
+/// A handler may interrupt the profiler itself, and may run on a stack that is too short for a stack walk.
 #[test]
 #[allow(unsafe_code, reason = "installs a signal handler")]
 fn a_signal_handler_may_allocate() {
@@ -255,7 +255,7 @@ fn a_signal_handler_may_allocate() {
     alone!(UNSAMPLED);
     let mut stack = vec![0u8; 2 * libc::SIGSTKSZ];
     let second = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
-    // SAFETY: the stack outlives the use of the handlers.
+    // SAFETY: `second` is a valid stack, which outlives the use of the handlers.
     unsafe { libc::sigaltstack(&raw const second, std::ptr::null_mut()) };
     for flags in [libc::SA_RESTART, libc::SA_RESTART | libc::SA_ONSTACK] {
         profile::start(1);
@@ -263,16 +263,16 @@ fn a_signal_handler_may_allocate() {
         let timer = libc::itimerval { it_interval: every, it_value: every };
         let none = libc::itimerval { it_interval: libc::timeval { tv_usec: 0, ..every }, ..timer };
         let until = HANDLED.load(Ordering::Relaxed) + 500;
-        // Signal handlers may use the arena and the profile, and this handler calls nothing else.
+        // Signal handlers may use the arena and the profiler, and this handler uses nothing else.
         assert!(support::process::handle(libc::SIGALRM, on_signal, flags));
-        // SAFETY: a valid timer.
+        // SAFETY: `timer` is a valid timer. The null pointer means that the old one is not returned.
         unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
         let mut kept = Vec::with_capacity(64);
         while HANDLED.load(Ordering::Relaxed) < until {
             kept.push(black_box(vec![1u8; 4_000]));
             kept.truncate(kept.len() % 64);
         }
-        // SAFETY: ends the timer.
+        // SAFETY: `none` is a valid timer. It has no interval, so it fires only once.
         unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const none, std::ptr::null_mut()) };
         drop(kept);
         let profile = profile::snapshot();
@@ -292,7 +292,7 @@ fn memory_of_the_backing_allocator_is_marked() {
     let layout = Layout::from_size_align(2 * MIB, 8).unwrap();
     profile::start(profile::MEAN_BYTES);
     #[allow(unsafe_code, reason = "calls an allocator")]
-    // SAFETY: the size is not 0, and the memory is freed with the layout that it came with.
+    // SAFETY: the size is not 0, and the memory is freed with the layout with which it was allocated.
     unsafe {
         let outside = SCOPED.alloc(layout);
         let inside = zk_alloc::phase(|| SCOPED.alloc(layout));

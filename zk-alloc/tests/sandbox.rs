@@ -1,6 +1,6 @@
-//! Sandboxes (seccomp(2)). Some refuse single system calls with `EPERM` or `ENOSYS`. The allocator then works without the call if it can, no
-//! matter whether the call is refused from the start or from a later moment on. Others kill a process that makes an unlisted call. A program
-//! with the arena survives there, whether the arena opens before the process enters the sandbox or after.
+//! Sandboxes (seccomp(2)). Some refuse single system calls with `EPERM` or `ENOSYS`. The allocator must then work without the call if it
+//! can, no matter whether the call is refused from the start or from a later moment on. Others kill a process that makes an unlisted call.
+//! A program with the arena must survive there, whether the arena opens before or after the process enters the sandbox.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(unsafe_code, reason = "forks, and installs filters of system calls")]
 
@@ -28,7 +28,8 @@ use zk_alloc::{PhaseGuard, Retain, ZkAllocator, phase, release, set_retain, soft
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// Threads with caches work, and `release()` takes memory from all of them, while `begin` refuses these calls.
+/// Runs threads with caches, and `release()`, which takes memory from all of them. While they run, `begin` makes the kernel refuse these
+/// calls.
 fn work_without(calls: &[c_long], error: c_int, begin: impl FnOnce() -> bool) {
     set_retain(Retain::Bytes(0));
     // Each thread lives until the test ends, because no new thread can start while clone is refused.
@@ -59,7 +60,7 @@ fn blocks(seed: u64) -> Vec<Vec<u64>> {
     (0..120).map(|number| patterned(LENGTHS[number % LENGTHS.len()], seed)).collect()
 }
 
-/// Grows vectors, which move because another buffer follows each, and shrinks them.
+/// Grows vectors, which move because another buffer follows each of them, and shrinks them.
 fn grow(seed: u64) {
     let mut grown: Vec<_> = (0..2).map(|id| patterned(6 * MIB / 8, seed + id)).collect();
     let mut barriers = Vec::new();
@@ -78,10 +79,10 @@ fn grow(seed: u64) {
     }
 }
 
-/// Grows vectors that are copied, and of which most pages were never touched.
+/// Grows vectors that must be copied, and of which most pages were never touched.
 fn grow_sparse() {
     drop(black_box(vec![0xA5u8; 16 * MIB]));
-    // Purges first. Otherwise, the vectors may get memory that the arena clears by writing, which makes it resident.
+    // Purges first. Otherwise, the vectors may get memory that the arena clears by writing, which would make it resident.
     release();
     let mut grown: Vec<_> = (0..8u8).map(|_| vec![0u8; 700 << 10]).collect();
     for words in &mut grown {
@@ -106,16 +107,16 @@ fn zeroed() {
     }
 }
 
-/// Checks that a child finds its inherited memory unchanged, and allocates. If the call that starts processes is refused, checks that
+/// Checks that a child finds its inherited memory unchanged and can allocate. If the call that starts processes is refused, checks that
 /// nothing changes.
 fn forked(is_refused: bool, error: c_int) {
     let inherited = phase(|| blocks(77));
-    // Retains memory, so that there is free memory at the fork.
+    // Retains memory, so there is free memory at the fork.
     set_retain(Retain::Bytes(256 * MIB));
     phase(|| drop(black_box((0..8).map(|_| vec![1u8; 8 * MIB]).collect::<Vec<_>>())));
     let retained = stats().resident_bytes;
     if is_refused {
-        // SAFETY: the kernel refuses the call.
+        // SAFETY: the kernel refuses the call, so no child is created.
         let pid = unsafe { libc::fork() };
         assert_eq!((pid, std::io::Error::last_os_error().raw_os_error()), (-1, Some(error)));
     } else {
@@ -132,9 +133,9 @@ fn forked(is_refused: bool, error: c_int) {
     assert!(stats().resident_bytes < retained + MIB, "free memory was lost at the fork: {}", stats());
 }
 
-/// Calls that are refused together, their name, and whether a process needs them to start.
+/// Calls that are refused together: their name, the calls, and whether a process needs them to start.
 const REFUSED: [(&str, &[c_long], bool); 6] = [
-    // No thread knows whether another is using its cache. So no thread may empty another's cache.
+    // No thread can find out whether another is using its cache, so no thread may empty another's cache.
     ("membarrier", &[libc::SYS_membarrier], false),
     // Memory keeps its contents after a purge, and is not wiped in a forked child.
     ("madvise", &[libc::SYS_madvise], false),
@@ -142,14 +143,16 @@ const REFUSED: [(&str, &[c_long], bool); 6] = [
     ("mremap", &[libc::SYS_mremap], false),
     // The arena can't find out whether clearing memory or purging it is cheaper.
     ("mincore", &[libc::SYS_mincore], false),
-    // The arena can't tell a page that was written to swap from one that was never touched. The loader needs this call to start the process.
+    // The arena can't distinguish a page that was written to swap from one that was never touched. The loader needs this call to start the
+    // process.
     ("pread64", &[libc::SYS_pread64], true),
-    // No path that allocates needs a thread or a process of its own. Only the test starts threads, at its beginning.
+    // No path that allocates needs a thread or process of its own. Only the test starts threads, at its beginning.
     ("clone", &[libc::SYS_clone, libc::SYS_clone3], true),
 ];
 
-/// The work runs in two processes for each entry of [`REFUSED`]. In the first, the calls are refused before the process starts, unless it needs
-/// them to start. In the second, they are refused in the middle of the work. The arena treats all errors alike, so each process tries one.
+/// Runs the work in two processes for each entry of [`REFUSED`]. In the first, the calls are refused before the process starts, unless it
+/// needs them to start. In the second, they are refused in the middle of the work. The arena treats all errors alike, so each process tries
+/// only one.
 #[test]
 fn memory_keeps_its_contents_when_calls_are_refused() {
     for (name, calls, is_needed) in REFUSED {
@@ -159,7 +162,7 @@ fn memory_keeps_its_contents_when_calls_are_refused() {
                     let is_refused = !at_start || refuse(calls, Answer::Errno(error));
                     if is_refused { Ok(()) } else { Err(std::io::Error::last_os_error()) }
                 };
-                // SAFETY: allocates nothing, and only calls the kernel.
+                // SAFETY: the closure allocates nothing, and only makes system calls.
                 unsafe { command.pre_exec(before_exec) };
             };
             let begin = || at_start || refuse(calls, Answer::Errno(error));
@@ -170,13 +173,13 @@ fn memory_keeps_its_contents_when_calls_are_refused() {
     }
 }
 
-/// Under a limit that is set late, mremap(2) may refuse after it has already unmapped the target. That hole can't be mapped again, so a
-/// request that got it would get no memory.
+/// Under a limit that is set late, mremap(2) may refuse after it has already unmapped the target. The resulting hole can't be mapped again,
+/// so a request that was served from it would get no memory.
 #[test]
 fn the_hole_of_a_refused_move_is_not_handed_out() {
     alone!();
     let _guard = PhaseGuard::new();
-    // Maps memory, and purges it: under the limit, nothing more can be mapped.
+    // Maps memory and purges it, because nothing more can be mapped under the limit.
     drop(black_box(vec![1u8; 63 * MIB]));
     drop(black_box((0..12).map(|_| vec![1u8; 16 * MIB]).collect::<Vec<_>>()));
     zk_alloc::release();
@@ -195,7 +198,7 @@ fn the_hole_of_a_refused_move_is_not_handed_out() {
     drop(barrier);
 }
 
-/// The calls of glibc's malloc and threads, and of a program that ends.
+/// The calls of glibc's malloc and threads, and of a program that exits.
 const CALLS: [c_long; 17] = [
     libc::SYS_read,
     libc::SYS_write,
@@ -216,7 +219,7 @@ const CALLS: [c_long; 17] = [
     libc::SYS_rt_sigprocmask,
 ];
 
-/// Makes a step that skips the next one unless the loaded part has this value.
+/// Returns a step that skips the next one unless the loaded word has this value.
 fn unless(value: u32) -> libc::sock_filter {
     skip_if(value, 0, 1)
 }
@@ -234,7 +237,8 @@ fn enter_sandbox(more: &[c_long], advices: &[c_int]) {
     assert!(install(&mut program, 0));
 }
 
-/// Allocates, frees, grows and shrinks hundreds of MiB in the arena. A panic makes calls that the sandbox forbids, and ends the process too.
+/// Allocates, frees, grows and shrinks hundreds of MiB in the arena. A panic makes calls that the sandbox forbids, so it kills the process
+/// too.
 fn work(seed: u64) {
     let _guard = PhaseGuard::new();
     let (mut numbers, mut kept) = (Numbers::new(seed), Kept::new());
@@ -253,7 +257,7 @@ extern "C" fn nothing(none: *mut c_void) -> *mut c_void {
     none
 }
 
-/// Opens the arena if `is_open`, enters the sandbox, works there, and ends the process.
+/// Opens the arena if `is_open`, enters the sandbox, works there, and exits the process.
 fn live_in_a_sandbox(is_open: bool, more: &[c_long], advices: &[c_int]) -> ! {
     if is_open {
         work(1);
@@ -270,7 +274,7 @@ fn live_in_a_sandbox(is_open: bool, more: &[c_long], advices: &[c_int]) -> ! {
     join_thread(other);
     release();
     work(4);
-    // SAFETY: a buffer of that length; the other call ends the process.
+    // SAFETY: the buffer has that length, and `_exit` takes any code.
     unsafe {
         libc::write(1, c"lived".as_ptr().cast(), 5);
         libc::_exit(0)
@@ -281,7 +285,7 @@ fn live_in_a_sandbox(is_open: bool, more: &[c_long], advices: &[c_int]) -> ! {
 const MORE: [c_long; if cfg!(feature = "profile") { 6 } else { 5 }] = [
     libc::SYS_membarrier,
     libc::SYS_mincore,
-    // `/proc/self/pagemap`, for vectors that grow and were mostly never touched.
+    // `/proc/self/pagemap`, for vectors that grow and are mostly untouched.
     libc::SYS_openat,
     libc::SYS_pread64,
     libc::SYS_close,
@@ -301,7 +305,7 @@ const RECORDED: [c_int; 8] = [
     libc::MADV_POPULATE_WRITE,
 ];
 
-/// Checks that a process lives in this sandbox, both if the arena opens before the process enters the sandbox and if it opens within it.
+/// Checks that a process survives in this sandbox, both if the arena opens before the process enters the sandbox and if it opens inside.
 #[track_caller]
 fn lives(settings: Settings, more: &[c_long], advices: &[c_int]) {
     for is_open in [true, false] {
@@ -311,7 +315,7 @@ fn lives(settings: Settings, more: &[c_long], advices: &[c_int]) {
     }
 }
 
-/// With the sandbox setting, the arena needs only the calls of glibc. Without it, the arena makes every call that it may need before
+/// With the sandbox setting, the arena needs only glibc's calls. Without it, the arena makes every call that it may need once before
 /// `main`. An operator who records and allows these calls covers the whole run.
 #[test]
 fn the_arena_survives_in_sandboxes_that_allow_the_calls_of_glibc_or_those_made_at_the_start() {
@@ -319,7 +323,7 @@ fn the_arena_survives_in_sandboxes_that_allow_the_calls_of_glibc_or_those_made_a
     lives(&[], &MORE, &RECORDED);
 }
 
-/// Returns whether this program makes a call with this argument at its start. A filter kills it if it does.
+/// Returns whether this program makes a call with this argument at startup. If it does, a filter kills it.
 fn calls_at_the_start(call: c_long, argument_at: u32, argument: u32) -> bool {
     let mut program = [
         load(NUMBER_AT),
@@ -331,16 +335,16 @@ fn calls_at_the_start(call: c_long, argument_at: u32, argument: u32) -> bool {
     ];
     let forbid = move || if install(&mut program, 0) { Ok(()) } else { Err(std::io::Error::last_os_error()) };
     let mut command = Command::new(std::env::current_exe().expect("a test binary knows its path"));
-    // SAFETY: two calls that neither allocate nor lock.
+    // SAFETY: the closure makes two calls that neither allocate nor lock.
     unsafe { command.pre_exec(forbid) };
     let status = command.arg("--list").stdout(Stdio::null()).status().expect("a process");
     status.signal() == Some(libc::SIGSYS)
 }
 
-/// The lists above contain exactly the calls that the arena makes before `main`.
+/// The lists above must contain exactly the calls that the arena makes before `main`.
 #[test]
 fn every_call_that_the_arena_may_make_is_made_once_at_the_start() {
-    // The arena gives the advice that is left out only if huge pages may be used.
+    // The arena gives the excluded advice only if huge pages may be used.
     for advice in RECORDED.into_iter().filter(|&advice| advice != libc::MADV_HUGEPAGE) {
         assert!(calls_at_the_start(libc::SYS_madvise, FIRST_AT + 16, advice as u32), "advice {advice}");
     }

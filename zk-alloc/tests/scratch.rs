@@ -13,7 +13,7 @@ use zk_alloc::{Scratch, ZkAllocator};
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator::resident();
 
-/// Whole pages on every machine.
+/// The capacity of a scratch in bytes. It is a whole number of pages on every machine.
 const CAPACITY_BYTES: usize = 64 << 10;
 const LINE_BYTES: usize = 64;
 
@@ -22,7 +22,7 @@ const LINE_BYTES: usize = 64;
 #[repr(align(256))]
 struct Wide(u64);
 
-/// A function that makes a value of a type. The value differs by seed and index.
+/// A function that makes a value of a type from a seed and an index.
 type Make<T> = fn(u8, usize) -> T;
 
 fn word(seed: u8, index: usize) -> u64 {
@@ -51,14 +51,14 @@ type Held<'a> = (Range<usize>, Box<dyn Fn() + 'a>);
 
 #[track_caller]
 fn assert_zeroed<T>(array: &[MaybeUninit<T>]) {
-    // SAFETY: the scratch promises that every byte is zero, and so initialised.
+    // SAFETY: the scratch promises that every byte is zero, and therefore initialised.
     #[allow(unsafe_code, reason = "looks at each byte")]
     let bytes = unsafe { std::slice::from_raw_parts(array.as_ptr().cast::<u8>(), size_of_val(array)) };
     assert!(bytes.iter().all(|&byte| byte == 0), "not zeroed at {:?}", bytes.iter().position(|&byte| byte != 0));
 }
 
-/// Serves one request, and checks the address and the bytes against a model of a scratch with `used` bytes in use.
-/// Returns `None` if no room is left.
+/// Serves one request and checks the address and the bytes against a model of a scratch with `used` bytes in use. Returns `None` if there
+/// is not enough room.
 fn serve<'a, T: Copy + PartialEq + Debug + 'a>(
     scratch: &'a Scratch,
     used: &mut usize,
@@ -70,7 +70,7 @@ fn serve<'a, T: Copy + PartialEq + Debug + 'a>(
     let align = if let How::Value = how { align_of::<T>() } else { align_of::<T>().max(LINE_BYTES) };
     let (asked, capacity) = (len * size_of::<T>(), scratch.capacity_bytes());
     let left = capacity - *used;
-    // The scratch begins at a page boundary, so offsets are aligned as addresses are.
+    // The scratch begins at a page boundary, so offsets are aligned like addresses.
     let start = used.next_multiple_of(align);
     let fits = start + asked <= capacity;
     *used = if fits { start + asked } else { *used };
@@ -106,7 +106,7 @@ fn serve<'a, T: Copy + PartialEq + Debug + 'a>(
     }
 }
 
-/// Serves the requests between two resets. Returns the address of the first.
+/// Serves the requests between two resets. Returns the address of the first allocation.
 fn round(scratch: &Scratch, requests: &[Request]) -> Option<usize> {
     let used = &mut 0;
     let claim = |&request: &Request| match request.align {
@@ -137,9 +137,8 @@ fn back() -> impl Strategy<Value = fn(&mut Scratch)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Nothing overlaps, everything is aligned, and contents do not change. Zeroed memory is
-    /// zero, no matter what was there before. The scratch refuses requests that do not fit, with the right numbers, and each round starts over in the
-    /// same memory.
+    /// Nothing overlaps, everything is aligned, and contents do not change. Zeroed memory is zero, no matter what was there before. The
+    /// scratch refuses requests that do not fit, with the right numbers, and each round starts over in the same memory.
     #[test]
     fn rounds_of_requests_agree_with_a_model(
         rounds in prop::collection::vec((prop::collection::vec(request(), 0..40), back()), 1..6)
@@ -157,7 +156,7 @@ proptest! {
     }
 }
 
-/// The scratch claims the memory of an array before its values are made, so their initialiser may use the scratch too.
+/// The scratch claims an array's memory before the array's values are made, so their initialiser may use the scratch too.
 #[test]
 fn an_initialiser_may_allocate_and_may_panic() {
     let scratch = Scratch::with_capacity(CAPACITY_BYTES);
@@ -187,7 +186,7 @@ fn extreme_sizes_and_alignments_are_served_or_refused() {
     assert_eq!(scratch.alloc_array_zeroed::<[u64; 0]>(usize::MAX / 2).len(), usize::MAX / 2);
     let used = scratch.used_bytes();
     assert!(used <= 65536 * 2);
-    // A length whose bytes overflow must not return a small array.
+    // A length that overflows when converted to bytes must not return a small array.
     for len in [usize::MAX, usize::MAX / 8 + 2, isize::MAX as usize, isize::MAX as usize / 8 + 1, 1 << 57] {
         let error = scratch.try_alloc_array_uninit::<u64>(len).unwrap_err();
         assert_eq!((error.asked_bytes, error.left_bytes), (len.saturating_mul(8), scratch.capacity_bytes() - used));
@@ -200,7 +199,7 @@ fn extreme_sizes_and_alignments_are_served_or_refused() {
     assert!(message.contains("1048576 bytes") && message.contains("bytes left"), "{message}");
 }
 
-/// Tests that also need the kernel's figures for pages.
+/// Tests that also need the kernel's counters for pages.
 #[cfg(target_os = "linux")]
 mod beside_the_system {
     use super::*;
@@ -208,7 +207,7 @@ mod beside_the_system {
     use crate::support::maps::{map_of, resident_pages};
 
     /// Programs choose a capacity for the worst case, so untouched memory must cost nothing, even if it is zeroed. After a reset, the next
-    /// round must not fault in any page. A release returns the memory to the system.
+    /// round must not fault in any page. A release must return the memory to the system.
     #[test]
     fn pages_are_resident_from_the_first_touch_until_they_are_released() {
         const LARGE: usize = 16 << 30;
@@ -229,7 +228,7 @@ mod beside_the_system {
         assert_zeroed(scratch.alloc_array_zeroed::<u8>(BYTES));
     }
 
-    /// Operators forbid huge pages where they cost more than they save. That must hold for all memory of the crate.
+    /// Operators forbid huge pages where they cost more than they save. This must apply to all memory of the crate.
     #[test]
     fn a_scratch_follows_the_setting_of_huge_pages() {
         for setting in ["never", "auto", "always"] {
@@ -238,7 +237,7 @@ mod beside_the_system {
                 let Ok(host) = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled") else { return };
                 let scratch = Scratch::with_capacity(8 << 20);
                 let map = map_of((&raw const *scratch.alloc(0u8)).addr()).unwrap();
-                // If the host has huge pages, `auto` decides by their cost there. It never leaves the choice to the host.
+                // If the host has huge pages, `auto` decides by their cost on it, and never leaves the choice to the host.
                 let wanted = setting == "always" || setting == "auto" && !map.has("nh");
                 assert_eq!(map.has("hg"), wanted && !host.contains("[never]"), "{map:?}");
                 assert_eq!(map.has("nh"), !wanted, "{map:?}");
@@ -247,7 +246,7 @@ mod beside_the_system {
     }
 }
 
-/// Collections in a `Scratch`, compared with the same ones outside.
+/// Collections in a `Scratch`, compared with the same collections outside.
 #[cfg(feature = "allocator-api2")]
 #[allow(unsafe_code, reason = "calls Allocator itself")]
 mod collections {
@@ -282,8 +281,8 @@ mod collections {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// The last block grows and shrinks in place, and others move. Either way, each vector has the same contents as
-        /// elsewhere, even if the scratch is full.
+        /// The last block grows and shrinks in place; others move. In both cases, each vector has the same contents as an ordinary one,
+        /// even if the scratch is full.
         #[test]
         fn vectors_in_a_scratch_have_the_contents_of_ordinary_vectors(
             ops in prop::collection::vec((op(), any::<usize>(), bytes(), any::<u8>()), 1..200)
@@ -359,34 +358,34 @@ mod collections {
         }
     }
 
-    /// Zeroed blocks and zeroed growth, in memory that was written before. `Allocator` also lets a block change its alignment together with
-    /// its length.
+    /// Tests zeroed blocks and zeroed growth in memory that was written before. `Allocator` also lets a block change its alignment together
+    /// with its length.
     #[test]
     fn zeroed_blocks_in_reused_memory_are_zero_and_move_if_they_must() {
         let mut scratch = Scratch::with_capacity(1 << 16);
         scratch.alloc_array(1 << 16, |_| 0xA5u8);
         scratch.reset();
         let scratch = &scratch;
-        // SAFETY: initialised blocks of a scratch that outlives their use in this test. Each is read only while it is allocated.
+        // SAFETY: these are initialised blocks of a scratch that outlives their use in this test. Each is read only while it is allocated.
         let bytes = |block: NonNull<[u8]>| -> &'static mut [u8] { unsafe { &mut *block.as_ptr() } };
         let is_kept = |block| bytes(block).iter().enumerate().all(|(at, &byte)| byte == u8::from(at < 1000));
         let layout = |size| Layout::from_size_align(size, 16).unwrap();
         let block = scratch.allocate_zeroed(layout(1000)).unwrap();
         assert!(bytes(block).iter().all(|&byte| byte == 0));
         bytes(block).fill(1);
-        // The block grows in place, then moves because another block follows, then fails to grow because no room is left.
-        // SAFETY: the blocks are allocated, with these layouts.
+        // The block grows in place, then moves because another block follows it, then fails to grow because no room is left.
+        // SAFETY: the block is allocated, with this layout.
         let grown = unsafe { scratch.grow_zeroed(block.cast(), layout(1000), layout(3000)) }.unwrap();
         assert!(grown.cast::<u8>() == block.cast::<u8>() && is_kept(grown));
         scratch.alloc(1u8);
-        // SAFETY: as above.
+        // SAFETY: `grown` is allocated, with this layout.
         let moved = unsafe { scratch.grow_zeroed(grown.cast(), layout(3000), layout(5000)) }.unwrap();
         assert!(moved.cast::<u8>() != grown.cast::<u8>() && is_kept(moved));
-        // SAFETY: as above.
+        // SAFETY: `moved` is allocated, with this layout.
         assert!(unsafe { scratch.grow_zeroed(moved.cast(), layout(5000), layout(1 << 16)) }.is_err());
         assert!(is_kept(moved));
         let aligned = Layout::from_size_align(500, 4096).unwrap();
-        // SAFETY: as above.
+        // SAFETY: `moved` is still allocated with this layout, because its growth failed.
         let shrunk = unsafe { scratch.shrink(moved.cast(), layout(5000), aligned) }.unwrap();
         assert!(shrunk.cast::<u8>().addr().get().is_multiple_of(4096) && is_kept(shrunk));
     }
@@ -409,7 +408,7 @@ mod secret {
         secret.as_ptr().addr()
     }
 
-    /// Logs print values with `{:?}`. A length that overflows when it is rounded up to whole pages must not return a small buffer.
+    /// Logs print values with `{:?}`. A length that overflows when rounded up to whole pages must not return a small buffer.
     #[test]
     fn debug_prints_no_contents_and_lengths_larger_than_any_memory_are_refused() {
         let secret = SecretBuf::from_slice(&[0xA5; 8]);
@@ -422,8 +421,8 @@ mod secret {
         }
     }
 
-    /// The kernel may refuse any protection, and the buffer then reports that it lacks the protection. Its answer must match the kernel's
-    /// report.
+    /// The kernel may refuse any protection, and the buffer then reports that it lacks this protection. The buffer's report must match the
+    /// kernel's.
     #[test]
     fn the_kernel_locks_a_secret_and_leaves_it_out_of_dumps_and_children() {
         let secret = SecretBuf::zeroed(2 * PAGE_BYTES + 1);
@@ -443,7 +442,7 @@ mod secret {
     #[test]
     fn a_dropped_buffer_is_no_longer_mapped() {
         alone!();
-        // Runs in a process of its own, so that no other thread maps memory there.
+        // Runs in a process of its own, so no other thread maps memory at the same place.
         let secret = SecretBuf::from_slice(&[0xA5; 5 * PAGE_BYTES]);
         let start = address(&secret);
         assert!(map_of(start).is_some());
@@ -453,37 +452,36 @@ mod secret {
         }
     }
 
-    /// A read past the end of a neighbour, for example in a C library, must not run on into the secret. It ends the
-    /// process.
+    /// A read past the end of a neighbouring buffer, for example in a C library, must not run on into the secret. It must kill the process.
     #[test]
     fn reading_past_either_end_ends_the_process() {
         for offset in [-1, PAGE_BYTES as isize] {
             let ended = child(&[], || {
                 let secret = SecretBuf::zeroed(PAGE_BYTES);
-                // SAFETY: the address is not valid on purpose: the process must end here.
+                // SAFETY: the address is invalid on purpose, and the access must kill the process here.
                 unsafe { secret.as_ptr().wrapping_offset(offset).read_volatile() };
             });
             assert!(ended.is_none_or(|ended| ended.status.signal() == Some(libc::SIGSEGV)), "byte {offset} was read");
         }
     }
 
-    /// A child copies the parent's memory, including secrets, and is outside the parent's control. It may dump core, or run
-    /// another program.
+    /// A child copies the parent's memory, including secrets, and is outside the parent's control. It may dump core or run another program.
     #[test]
     fn a_child_of_fork_finds_zeroes_and_the_parent_keeps_its_secret() {
         let secret = SecretBuf::from_slice(&[0xA5; 3 * PAGE_BYTES]);
         let start = secret.as_ptr();
-        // SAFETY: within the buffer, of which the child has a copy.
+        // SAFETY: the address is within the buffer, of which the child has a copy.
         let is_zero = || (0..3 * PAGE_BYTES).all(|at| unsafe { start.add(at).read_volatile() } == 0);
         assert_eq!(in_a_fork(|| u8::from(!is_zero())), 0, "the child read a secret");
         assert!(secret.iter().all(|&byte| byte == 0xA5));
     }
 
-    /// Containers often allow no locked memory at all. A prover must run there too, and must be able to find out.
+    /// Containers often allow no locked memory at all. A prover must run there too, and must be able to find out that its secrets are not
+    /// locked.
     #[test]
     fn without_memory_to_lock_a_buffer_works_and_says_that_it_is_not_locked() {
         alone!();
-        // The limit does not apply to root.
+        // The limit does not apply to root, so the test gives up root.
         limited(libc::RLIMIT_MEMLOCK, 0, || {
             assert!(give_up_root());
             let secret = SecretBuf::from_slice(&[0xA5; PAGE_BYTES]);

@@ -1,8 +1,8 @@
 //! Settings come from the environment and from the program. A setting of the program applies if the environment does not set it, and
-//! `stats()` tells the origin of each. A warning names an invalid setting once, with the default that replaces it, and the program runs on.
-//! Messages go to the file that was standard error when the process began, and to no other file.
+//! `stats()` shows the origin of each value. One warning names an invalid setting and the default that replaces it, and the program
+//! continues. Messages go to the file that was standard error when the process began, and to no other file.
 //!
-//! The global allocator here is `System`, so that each test chooses the first `ZkAllocator` of its process.
+//! The global allocator here is `System`, so each test chooses the first `ZkAllocator` of its process.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "calls allocators by hand, and closes a descriptor that nothing owns")]
 
@@ -29,7 +29,7 @@ fn request(allocator: &'static ZkAllocator, size: usize) {
     drop(Block::written(allocator, size));
 }
 
-/// Variables that get an invalid value, each with its default. `None`: [`report`] prints the default, which may depend on the host.
+/// Variables that get an invalid value, each with its default. With `None`, [`report`] prints the default, which may depend on the host.
 const VARIABLES: [(&str, Option<&str>); 6] = [
     ("ZK_ALLOC_SLAB_GB", None),
     ("ZK_ALLOC_MIN_BYTES", None),
@@ -39,7 +39,7 @@ const VARIABLES: [(&str, Option<&str>); 6] = [
     ("ZK_ALLOC_THP", Some("auto")),
 ];
 
-/// Opens the arena on many threads at once, and prints the settings in force.
+/// Opens the arena on many threads at once and prints the settings in force.
 fn report() {
     std::thread::scope(|scope| (0..8).for_each(|_| _ = scope.spawn(|| phase(|| request(&ALLOC, 1 << 19)))));
     (0..2).for_each(|_| phase(|| request(&ALLOC, 1 << 20)));
@@ -51,7 +51,7 @@ fn report() {
     VARIABLES.iter().zip(values).for_each(|((name, _), value)| println!("{name} is {value}"));
 }
 
-/// Runs [`report`] in a process of its own in which these variables have this value.
+/// Runs [`report`] in a process of its own, in which each of these variables has this value.
 #[track_caller]
 fn reported(names: &[&str], value: impl AsRef<OsStr>) -> Option<Ended> {
     let set = |command: &mut std::process::Command| _ = command.envs(names.iter().map(|name| (name, &value)));
@@ -61,7 +61,7 @@ fn reported(names: &[&str], value: impl AsRef<OsStr>) -> Option<Ended> {
 }
 
 /// Settings are read when the first phase begins, in the middle of the program. An invalid value must not stop the program, and must not be
-/// taken for another value. One warning must name the value, no matter how long it is, and the default. src/config/tests.rs tries more
+/// mistaken for another value. One warning must name the value, no matter how long it is, and the default. src/config/tests.rs tries more
 /// values and all variables.
 #[test]
 fn a_warning_names_an_invalid_value_and_the_default_used_instead() {
@@ -87,7 +87,7 @@ fn a_warning_names_an_invalid_value_and_the_default_used_instead() {
     }
 }
 
-/// A misspelt variable has no effect, and only the warning says so. Valid values take effect without a warning.
+/// A misspelt variable has no effect, and only the warning shows this. Valid values take effect without a warning.
 #[test]
 fn valid_values_take_effect_and_misspelt_ones_are_named() {
     let misspelt =
@@ -121,7 +121,7 @@ fn off_leaves_everything_to_the_backing_allocator() {
     });
 }
 
-/// Runs `before` in a process of its own, then opens the arena, which warns of a setting, and lets a traced buffer outlive its phase.
+/// Runs `before` in a process of its own, then opens the arena, which warns about a setting, and lets a traced buffer outlive its phase.
 /// Returns what the process wrote to standard error.
 #[track_caller]
 fn messages(before: impl FnOnce(), after: impl FnOnce()) -> Option<String> {
@@ -134,8 +134,8 @@ fn messages(before: impl FnOnce(), after: impl FnOnce()) -> Option<String> {
     Some(ended.stderr)
 }
 
-/// If a program closes descriptor 2, the next file that it opens gets that number. Only the file matters, no matter which descriptors it
-/// had in between. In the first process, standard error has its descriptor back, and gets the messages.
+/// If a program closes descriptor 2, the next file that it opens gets that number. Messages must follow the file, no matter which
+/// descriptors it had in between. In the first process, standard error has its descriptor back, and gets the messages.
 #[test]
 fn messages_are_written_to_standard_error_and_to_no_data_file_that_has_its_descriptor() {
     let close_and_open = || {
@@ -171,7 +171,7 @@ fn in_force() -> SettingsInForce {
     stats().settings.expect("there is an arena")
 }
 
-/// Returns the bytes that the arena served while `f` ran, and the bytes that the backing allocator served in its place.
+/// Returns the number of bytes that the arena served while `f` ran, and the number that the backing allocator served in its place.
 fn served(f: impl FnOnce()) -> (u64, u64) {
     let before = stats();
     f();
@@ -181,7 +181,7 @@ fn served(f: impl FnOnce()) -> (u64, u64) {
 
 static BY_DEFAULT: ZkAllocator = ZkAllocator::resident();
 
-/// Without any setting, every value has the default as its origin. `reserve` opens the arena without a `ZkAllocator`.
+/// Without any settings, every value must have the default as its origin. `reserve` opens the arena without a `ZkAllocator`.
 #[test]
 fn without_settings_every_value_is_reported_as_the_default() {
     for open in [|| request(&BY_DEFAULT, MIB), || assert!(reserve(MIB) >= MIB)] {
@@ -261,7 +261,8 @@ fn settings_of_the_program_take_effect_unless_environment_variables_override_the
 
 static WITH_THREAD: ZkAllocator = ZkAllocator::resident().settings(Settings::new().background_thread(true));
 
-/// A program without phases gets the thread with its first request. The setting starts it once: a stopped thread stays stopped.
+/// A program without phases gets the thread with its first request. The setting starts the thread only once: a stopped thread stays
+/// stopped.
 #[test]
 fn the_first_request_starts_the_background_thread_unless_the_environment_forbids_it() {
     for (settings, count, expected) in [
@@ -294,18 +295,18 @@ fn a_phase_before_the_first_request_opens_no_arena() {
     assert_eq!(in_force().retain_bytes.origin, Origin::Program);
 }
 
-/// Two allocators of a process share one arena. The arena's settings do not change after the first request.
+/// Two allocators of one process share the arena. The arena's settings do not change after the first request.
 #[test]
 fn the_settings_of_the_first_allocator_stay_in_force() {
     alone!();
-    // The first allocator's settings take effect even if the arena serves none of its requests.
+    // The first allocator's settings must take effect even if the arena serves none of its requests.
     request(&RETAINS_NOTHING, MIB);
     request(&OF_ALL, MIB);
     assert_eq!(in_force().to_string(), "ZK_ALLOC_RETAIN_BYTES=0 (program)");
 }
 
-/// Many threads make their first requests at once. While one thread takes the settings, the backing allocator serves
-/// the others. All settings are in force afterwards.
+/// Many threads make their first requests at once. While one thread applies the settings, the backing allocator serves the others.
+/// Afterwards, all settings must be in force.
 #[test]
 fn settings_are_complete_when_many_threads_make_the_first_request() {
     alone!();

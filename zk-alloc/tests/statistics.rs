@@ -1,6 +1,6 @@
-//! Figures that the allocator reports about itself: escapes, stages, the parts of the resident memory, metrics and events.
+//! Statistics that the allocator reports about itself: escapes, stages, the parts of the resident memory, metrics and events.
 //!
-//! The figures belong to the process, so each test runs in a process of its own.
+//! The statistics belong to the process, so each test runs in a process of its own.
 
 mod support;
 
@@ -61,8 +61,7 @@ fn the_report_names_the_place_of_each_allocation_that_outlives_its_phase() {
     trace_escaped(false);
 }
 
-/// A forked child gets a copy of the table that another thread may have been changing. The lock of that copy is never
-/// released.
+/// A forked child gets a copy of the table, which another thread may have been changing. The lock in that copy is never released.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_forked_child_does_not_wait_for_the_lock_of_the_table() {
@@ -76,10 +75,11 @@ fn a_forked_child_does_not_wait_for_the_lock_of_the_table() {
     trace_escaped(false);
 }
 
-/// The requests of [`work`], and their bytes.
+/// The number of requests of [`work`], and of their bytes.
 const WORK: (u64, u64) = (30, 10 * (1024 + (100 << 10) + MIB as u64));
 
-/// Allocates and frees blocks, runs that the thread caches, and runs that it does not cache. Returns the requests and bytes that it counted.
+/// Allocates and frees blocks, runs that the thread caches, and runs that it does not cache. Returns the number of requests and bytes that
+/// were counted.
 fn work() -> (u64, u64) {
     let before = thread_stats();
     for bytes in [1 << 10, 100 << 10, MIB] {
@@ -122,7 +122,7 @@ fn a_thread_counts_only_its_own_requests() {
         assert_eq!(work(), WORK);
         let before = thread_stats();
         for _ in 0..3 {
-            // The threads run one after another, and each gets the cache of the one before.
+            // The threads run one after another, and each gets the cache of the previous one.
             let (at_first, in_thread) = thread::spawn(move || (thread_stats(), work())).join().unwrap();
             assert!(at_first.bytes < MIB as u64, "a thread begins with another's count: {at_first:?}");
             assert_eq!(in_thread, WORK);
@@ -130,7 +130,7 @@ fn a_thread_counts_only_its_own_requests() {
         assert!(thread_stats().bytes - before.bytes < MIB as u64, "a thread's request counts for another");
         assert!(stats().arena_allocations - total.arena_allocations >= 4 * WORK.0, "{}", stats());
         assert!(stats().arena_bytes - total.arena_bytes >= 4 * WORK.1, "{}", stats());
-        // A purge claims the caches of other threads, so that their requests bypass the caches.
+        // A purge claims the caches of other threads, so their requests bypass the caches.
         thread::scope(|scope| {
             let counts = scope.spawn(|| [(); 100].map(|()| work()));
             while !counts.is_finished() {
@@ -153,7 +153,7 @@ fn resident_parts_add_up_to_what_the_kernel_counts() {
         let (off, most) = (counted.abs_diff(expected), expected / 100);
         assert!(off <= most, "{what}: {counted} and {expected} bytes: {off} apart\n{}", resident_parts());
     };
-    // Blocks and runs of many lengths, all touched. Every other one is freed.
+    // Blocks and runs of many lengths, all of them touched. Every other one is freed.
     let kept = phase(|| {
         let lengths = (0..1200).map(|n| [40, 300, 3_000, 20_000, 200_000, 3 << 20][n % 6] + n);
         let mut all: Vec<Vec<u8>> = lengths.map(|length| vec![1; length]).collect();
@@ -178,14 +178,14 @@ fn resident_parts_add_up_to_what_the_kernel_counts() {
     drop(kept);
 }
 
-/// The values of `record_metrics` are those of `stats()`, and tell a leak from retention.
+/// The values of `record_metrics` must be those of `stats()`, and distinguish a leak from retention.
 #[cfg(feature = "metrics")]
 #[test]
 fn the_metrics_are_the_statistics_and_tell_a_leak_from_retention() {
     use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
     alone!();
-    // Each metric's value, from a recorder of its own. Each must be described, with a unit.
+    // Each metric's value, from a recorder of its own. Each metric must be described and have a unit.
     let recorded = || {
         let recorder = DebuggingRecorder::new();
         let snapshotter = recorder.snapshotter();
@@ -210,7 +210,7 @@ fn the_metrics_are_the_statistics_and_tell_a_leak_from_retention() {
     assert!(idle("live_bytes") < 8 * MIB, "nothing is in use: {}", idle("live_bytes"));
     assert_eq!(idle("phases_total"), 1);
 
-    // Leaks raise the live size, and not the retained size.
+    // Leaks must raise the live size, but not the retained size.
     let leaked = [made(16), made(16), made(16)];
     let leaking = recorded();
     assert!(leaking("live_bytes") >= idle("live_bytes") + 48 * MIB, "{}", stats());
@@ -225,7 +225,7 @@ fn the_metrics_are_the_statistics_and_tell_a_leak_from_retention() {
     assert_eq!(after("resident_bytes"), after("live_bytes") + after("retained_bytes"));
 }
 
-/// Each phase that ends emits an event of tracing, and the subscriber's allocations do not count as the prover's.
+/// Each phase that ends must emit a tracing event, and the subscriber's allocations must not count as the prover's.
 #[cfg(feature = "tracing")]
 mod events {
     use super::*;

@@ -1,4 +1,4 @@
-//! The model: all live blocks, their addresses and their contents. Every call of the allocator goes through here.
+//! The model: all live blocks, their addresses and their contents. Every call of the allocator goes through this module.
 #![allow(unsafe_code, reason = "calls GlobalAlloc and looks at the memory that it returns")]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -9,9 +9,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-/// Up to this size, every byte of a block is written and checked. In a longer block, only its edges and the starts of some pages are.
+/// Up to this size, every byte of a block is written and checked. In a longer block, only the edges and the starts of some pages are.
 const FULL_BYTES: usize = 1 << 10;
-/// Up to this size, all of a zeroed block is checked. In a longer one, only the words that blocks write to are checked, and sometimes the
+/// Up to this size, a zeroed block is checked whole. In a longer one, only the words that blocks write to are checked, and sometimes the
 /// whole block.
 const FULL_ZEROES_BYTES: usize = 32 << 10;
 
@@ -38,10 +38,10 @@ impl Block {
 /// An allocator under test, and the model of its live blocks.
 pub(crate) struct Heap<A> {
     alloc: A,
-    /// First address and end of every live block. `None` if the lock must not order the threads; then only the contents are
+    /// First address and end of every live block. `None` if the lock must not order the threads, in which case only the contents are
     /// checked.
     intervals: Option<Lock<BTreeMap<usize, usize>>>,
-    /// Whether every byte of a block is written, so that the whole block is resident, and compared when the block is resized.
+    /// Whether every byte of a block is written, so the whole block is resident, and is compared when the block is resized.
     written_whole: bool,
     live_bytes: AtomicUsize,
     next_id: AtomicU64,
@@ -58,7 +58,7 @@ impl<A: GlobalAlloc> Heap<A> {
         }
     }
 
-    /// Makes the heap write and compare every byte of a block, so that the whole block is resident.
+    /// Makes the heap write and compare every byte of a block, so the whole block is resident.
     #[allow(dead_code, reason = "each test binary uses its part")]
     pub(crate) fn written_whole(self) -> Self {
         Self { written_whole: true, ..self }
@@ -90,8 +90,8 @@ impl<A: GlobalAlloc> Heap<A> {
         let kept = old_size.min(new_size);
         let before = self.written_whole.then(|| digest(&block, kept));
         self.remove(&block);
-        // SAFETY: the block came from this allocator with this layout. `program` and `volume` ensure that the new size
-        // is not 0 and fits a layout.
+        // SAFETY: the block came from this allocator with this layout. `program` and `volume` ensure that the new size is not 0 and is
+        // valid for a layout.
         let at = unsafe { self.alloc.realloc(block.at.as_ptr(), block.layout, new_size) };
         if let Some(at) = NonNull::new(at) {
             let layout = Layout::from_size_align(new_size, block.layout.align());
@@ -109,7 +109,7 @@ impl<A: GlobalAlloc> Heap<A> {
     pub(crate) fn free(&self, block: Block) {
         check(&block, block.at.addr().get(), block.size(), block.size());
         self.remove(&block);
-        // SAFETY: the block came from this allocator with this layout, and nothing uses it any more.
+        // SAFETY: the block came from this allocator with this layout, and is not used afterwards.
         unsafe { self.alloc.dealloc(block.at.as_ptr(), block.layout) };
     }
 
@@ -120,11 +120,11 @@ impl<A: GlobalAlloc> Heap<A> {
         }
         let at = block.at.as_ptr().cast::<u64>();
         for index in words(block.at.addr().get(), block.size()) {
-            // SAFETY: a whole word within the block, which is alive and owned here.
+            // SAFETY: `index` is that of a whole word within the block, which is alive and owned here.
             unsafe { at.add(index).write_unaligned(word(block.id, index)) };
         }
         let (rest, last) = (block.size() / 8, block.size() % 8);
-        // SAFETY: the bytes after the last whole word.
+        // SAFETY: these are the bytes after the last whole word of the block.
         unsafe { at.add(rest).cast::<u8>().copy_from(word(block.id, rest).to_le_bytes().as_ptr(), last) };
     }
 
@@ -152,8 +152,8 @@ impl<A: GlobalAlloc> Heap<A> {
     }
 }
 
-/// Returns the indices of the words that are written and checked in a block at `base`. Words in the middle lie at round addresses, so that
-/// later blocks check the words that earlier ones wrote.
+/// Returns the indices of the words that are written and checked in a block at `base`. Words in the middle are at round addresses, so later
+/// blocks check the words that earlier ones wrote.
 fn words(base: usize, size: usize) -> impl Iterator<Item = usize> {
     let count = size / 8;
     let stride: usize = match size >> 18 {
@@ -172,17 +172,17 @@ fn word(id: u64, index: usize) -> u64 {
     ((id << 32) ^ index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
 }
 
-/// Checks the stamps that the block got at `base` with length `size`, as far as they lie in the first `len` bytes.
+/// Checks the stamps that the block got at `base` with length `size`, if they are within the first `len` bytes.
 fn check(block: &Block, base: usize, size: usize, len: usize) {
     let at = block.at.as_ptr().cast::<u64>();
     for index in words(base, size).filter(|&index| (index + 1) * 8 <= len) {
-        // SAFETY: a whole word within the block, which is alive and owned here.
+        // SAFETY: `index` is that of a whole word within the block, which is alive and owned here.
         let found = unsafe { at.add(index).read_unaligned() };
         assert_eq!(found, word(block.id, index), "word {index} of {:?} at {at:?} changed", block.layout);
     }
     let (rest, last) = (size / 8, size % 8);
     if len == size {
-        // SAFETY: the bytes after the last whole word.
+        // SAFETY: these are the bytes after the last whole word of the block.
         let found = unsafe { std::slice::from_raw_parts(at.add(rest).cast::<u8>(), last) };
         let stamped = word(block.id, rest).to_le_bytes();
         assert_eq!(found, &stamped[..last], "the end of {:?} at {at:?} changed", block.layout);
@@ -191,7 +191,7 @@ fn check(block: &Block, base: usize, size: usize, len: usize) {
 
 /// Returns a hash of the first `len` bytes of a block that was written whole.
 fn digest(block: &Block, len: usize) -> u64 {
-    // SAFETY: the block is alive, owned here, and at least as long.
+    // SAFETY: the block is alive, owned here, and at least `len` bytes long.
     let bytes = unsafe { std::slice::from_raw_parts(block.at.as_ptr(), len) };
     BuildHasherDefault::<DefaultHasher>::default().hash_one(bytes)
 }
@@ -207,31 +207,31 @@ fn check_zeroes(block: &Block) {
         assert!(clear, "{:?} at {at:?} is not zero", block.layout);
     } else {
         for index in words(at.addr(), block.size()) {
-            // SAFETY: a whole word within the block.
+            // SAFETY: `index` is that of a whole word within the block.
             let found = unsafe { at.cast::<u64>().add(index).read_unaligned() };
             assert_eq!(found, 0, "word {index} of {:?} at {at:?} is not zero", block.layout);
         }
     }
 }
 
-/// A spin lock. ThreadSanitizer sees its atomics, because they are compiled here. It sees those of the standard
-/// library's mutex only if the standard library is compiled for it too (docs/verification.md).
+/// A spin lock. ThreadSanitizer sees its atomics, because they are compiled here. It sees those of the standard library's mutex only if the
+/// standard library is also compiled for it (docs/verification.md).
 #[derive(Default)]
 pub(crate) struct Lock<T> {
     taken: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: one thread at a time reaches the value.
+// SAFETY: the lock lets only one thread at a time reach the value.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// Runs `f` with the value. `f` must not panic, because the lock would stay taken.
+    /// Runs `f` with the value. `f` must not panic, because the lock would then stay taken.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         while self.taken.swap(true, Ordering::Acquire) {
             thread::yield_now();
         }
-        // SAFETY: `taken` was false, and is true until the store below.
+        // SAFETY: `taken` was false, and stays true until the store below, so no other thread uses the value.
         let result = f(unsafe { &mut *self.value.get() });
         self.taken.store(false, Ordering::Release);
         result

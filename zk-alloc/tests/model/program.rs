@@ -1,4 +1,4 @@
-//! A program: operations that one thread executes in order. proptest and the fuzzer make small ones.
+//! A program: operations that one thread executes in order. proptest and the fuzzer generate small ones.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::thread;
@@ -7,12 +7,12 @@ use zk_alloc::{PhaseGuard, release};
 
 use crate::heap::{Block, Heap};
 
-/// The largest live size: a program skips requests that would exceed it.
+/// The maximum live size in bytes. A program skips requests that would exceed it.
 pub(crate) const MAX_LIVE_BYTES: usize = 1 << 30;
 
-/// One step of a [`run`]. `which`, modulo the number of choices, selects a live block or an open phase. So any phase may end, not only the
-/// newest. An absurd request asks for the largest size that a layout may have. It must be refused, and have no other effect. A step
-/// `Elsewhere` runs on another thread, which ends at once.
+/// One step of a [`run`]. `which`, modulo the number of choices, selects a live block or an open phase, so any phase may end, not only the
+/// newest. An absurd request asks for the largest size that a layout may have. It must be refused and have no other effect. A step
+/// `Elsewhere` runs on another thread, which exits immediately afterwards.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Op {
     Alloc { size: usize, align_log2: u32, zeroed: bool },
@@ -27,12 +27,12 @@ pub(crate) enum Op {
     Release,
 }
 
-/// The bytes that make an [`Op`].
+/// Number of bytes from which an [`Op`] is decoded.
 pub(crate) const OP_BYTES: usize = 6;
 
 impl Op {
-    /// Makes an operation from any bytes, which come from proptest or from the fuzzer. Nearly all sizes are below 128 KiB, and each
-    /// doubling is equally likely. A fifth lies around powers of two, which are the borders between the allocator's paths.
+    /// Decodes an operation from any bytes, which come from proptest or the fuzzer. Nearly all sizes are below 128 KiB, and each doubling
+    /// is equally likely. A fifth of the sizes are near powers of two, which are the boundaries between the allocator's paths.
     pub(crate) fn decode([kind, log2, form, align, low, high]: [u8; OP_BYTES]) -> Self {
         let which = u16::from_le_bytes([low, high]);
         let base = 1usize
@@ -69,7 +69,7 @@ fn take<T>(from: &mut Vec<T>, which: u16) -> Option<T> {
     (!from.is_empty()).then(|| from.swap_remove(usize::from(which) % from.len()))
 }
 
-/// Executes the operations, and then frees all live blocks.
+/// Executes the operations, then frees all live blocks.
 pub(crate) fn run<A: GlobalAlloc + Sync>(heap: &Heap<A>, ops: &[Op]) {
     let mut blocks: Vec<Block> = Vec::new();
     let mut phases = Vec::new();
@@ -115,7 +115,7 @@ pub(crate) fn run<A: GlobalAlloc + Sync>(heap: &Heap<A>, ops: &[Op]) {
     blocks.into_iter().for_each(|block| heap.free(block));
 }
 
-/// Runs `work` on another thread, which then ends.
+/// Runs `work` on another thread, which then exits.
 fn elsewhere<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| scope.spawn(work).join().expect("a step on another thread"))
 }

@@ -1,5 +1,5 @@
-//! Volume tests: threads allocate, resize and free each other's blocks at random, from one seed, in nested phases and out of them, and while
-//! they end. The threads' speeds differ from run to run, but each thread's random numbers do not.
+//! Volume tests: threads allocate, resize and free each other's blocks at random, from one seed, inside and outside of nested phases, and
+//! while they exit. The threads' speeds differ from run to run, but each thread's random numbers do not.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::RefCell;
@@ -18,11 +18,11 @@ use crate::support::Numbers;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Volume {
     pub(crate) seed: u64,
-    /// The number of operations of all threads.
+    /// Number of operations of all threads together.
     pub(crate) ops: u64,
-    /// A thread ends after this number of operations, and leaves its live blocks to random threads. A new thread takes its place.
+    /// Number of operations after which a thread exits and leaves its live blocks to random threads. A new thread takes its place.
     pub(crate) ops_per_life: u64,
-    /// One operation in this number changes what happens to unused memory: `release()`, the retention policy, or another setting.
+    /// One operation in this many changes what happens to unused memory: `release()`, the retention policy, or another setting.
     pub(crate) ops_per_settling: usize,
     /// A check of the process, which one thread runs from time to time while all threads wait. It panics if it fails.
     pub(crate) at_rest: Option<fn()>,
@@ -30,10 +30,10 @@ pub(crate) struct Volume {
 
 const THREADS: usize = 4;
 
-/// The check of [`Volume::at_rest`] runs after each multiple of this number of operations in a life.
+/// Interval, in operations of a life, at which the check of [`Volume::at_rest`] runs.
 const OPS_PER_CHECK: u64 = 1_000;
 
-/// At this live size, or with this number of blocks, a thread allocates no new block.
+/// Live size and number of blocks at which a thread allocates no new block.
 const MAX_LIVE_BYTES: usize = 1 << 30;
 const MAX_LIVE_BLOCKS: usize = 256;
 
@@ -92,7 +92,7 @@ pub(crate) fn run<A: GlobalAlloc + Sync + 'static>(heap: &'static Heap<A>, volum
     println!("{volume:?}\n{}", zk_alloc::stats());
 }
 
-/// Work for the end of a thread, when other locals of the thread may already be destroyed.
+/// Work for when a thread exits, at which time other locals of the thread may already be destroyed.
 #[derive(Default)]
 struct AtExit(RefCell<Vec<Box<dyn FnOnce()>>>);
 
@@ -106,7 +106,7 @@ thread_local! {
     static AT_EXIT: AtExit = AtExit::default();
 }
 
-/// Runs one thread's life: runs the thread's operations, then passes on its blocks.
+/// Runs one thread's life: executes the thread's operations, then passes on its blocks.
 fn live<A: GlobalAlloc + Sync + 'static>(
     heap: &'static Heap<A>,
     seed: u64,
@@ -124,7 +124,7 @@ fn live<A: GlobalAlloc + Sync + 'static>(
     let mut phases = Vec::new();
     for op in 1..=volume.ops_per_life {
         if let Some(check) = volume.at_rest.filter(|_| op.is_multiple_of(OPS_PER_CHECK)) {
-            // The other threads wait for the one that checks. If a thread panics, they wait until the test's process is killed.
+            // The other threads wait for the one that runs the check. If a thread panics, they wait until the test's process is killed.
             if meeting.wait().is_leader() {
                 check();
             }
@@ -142,20 +142,20 @@ fn live<A: GlobalAlloc + Sync + 'static>(
             0..8_000 if !blocks.is_empty() => heap.free(take(&mut blocks, rng)),
             8_000..9_200 if !blocks.is_empty() => {
                 let block = take(&mut blocks, rng);
-                // Any size, or between half and one and a half times the old one.
+                // Either any size, or between half and one and a half times the old one.
                 let old = block.layout().size();
                 let size = if rng.below(2) == 0 { random_size(rng) } else { old / 2 + rng.below(old) + 1 };
                 blocks.push(heap.realloc(block, size.min(1 << 27)));
             }
             9_200..9_700 if !blocks.is_empty() => post(&mail[rng.below(mail.len())], take(&mut blocks, rng)),
             9_700..9_800 => blocks.extend(mail[index].with(std::mem::take)),
-            // Rare enough that at times no phase is open.
+            // This is so rare that at times no phase is open.
             9_800..9_830 => phases.extend((0..=rng.below(5)).map(|_| PhaseGuard::new())),
             9_830..10_000 if !phases.is_empty() => drop(phases.swap_remove(rng.below(phases.len()))),
             _ => {}
         }
     }
-    // Some blocks are freed while the thread ends; the others are passed on.
+    // Some blocks are freed while the thread exits; the others are passed on.
     for block in blocks {
         if rng.below(8) == 0 {
             let work = move || {
@@ -171,8 +171,8 @@ fn live<A: GlobalAlloc + Sync + 'static>(
     }
 }
 
-/// Changes settings for unused memory, as a program does now and then. `may_start_thread` must be `false` if a check
-/// runs: a background thread would purge during the check.
+/// Changes settings for unused memory, as a program does occasionally. `may_start_thread` must be `false` if a check runs, because a
+/// background thread would purge during the check.
 fn settle(rng: &mut Numbers, may_start_thread: bool) {
     match rng.below(18) {
         0..4 => _ = release(),

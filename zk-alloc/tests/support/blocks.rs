@@ -25,19 +25,19 @@ pub(crate) struct Block {
 unsafe impl Send for Block {}
 
 impl Block {
-    /// Allocates a block, and does not write to it.
+    /// Allocates a block without writing to it.
     pub(crate) fn untouched(allocator: Allocator, size: usize, align: usize) -> Self {
-        // SAFETY: no size here is zero.
+        // SAFETY: callers pass no size of zero.
         Self::made(allocator, size, align, |layout| unsafe { allocator.alloc(layout) })
     }
 
     /// Allocates a block of zeroes.
     pub(crate) fn zeroed(allocator: Allocator, size: usize) -> Self {
-        // SAFETY: no size here is zero.
+        // SAFETY: callers pass no size of zero.
         Self::made(allocator, size, 8, |layout| unsafe { allocator.alloc_zeroed(layout) })
     }
 
-    /// Allocates a block and writes every byte, so that the whole block is resident.
+    /// Allocates a block and writes every byte, so the whole block is resident.
     pub(crate) fn written(allocator: Allocator, size: usize) -> Self {
         let block = Self::untouched(allocator, size, 8);
         block.write(0, size);
@@ -58,14 +58,14 @@ impl Block {
         self.layout.size()
     }
 
-    /// Writes `len` bytes from byte `from` on.
+    /// Writes `len` bytes, starting at byte `from`.
     pub(crate) fn write(&self, from: usize, len: usize) {
         assert!(from + len <= self.layout.size());
-        // SAFETY: within the block, which is alive and owned here; nothing refers to its contents at the same time.
+        // SAFETY: the range is within the block, which is alive and owned here. Nothing refers to its contents at the same time.
         unsafe { self.at.add(from).write_bytes(0xA5, len) };
     }
 
-    /// Returns whether every byte is zero, in a block that was zeroed or written whole.
+    /// Returns whether every byte of the block is zero. The block must have been zeroed or written whole.
     pub(crate) fn is_zero(&self) -> bool {
         // SAFETY: the block is alive, and initialised if the allocator works.
         let bytes = unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.layout.size()) };
@@ -79,7 +79,7 @@ impl Block {
 
     /// Changes the length of the block. Returns `false` if the allocator refuses.
     pub(crate) fn resize(&mut self, size: usize) -> bool {
-        // SAFETY: the block came from this allocator with this layout, and nothing uses the old one if it moves.
+        // SAFETY: the block came from this allocator with this layout, and the old one is not used if the block moves.
         let at = unsafe { self.allocator.realloc(self.at.as_ptr(), self.layout, size) };
         let Some(at) = NonNull::new(at) else { return false };
         let layout = Layout::from_size_align(size, self.layout.align()).expect("a small layout");
@@ -95,12 +95,12 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: the block came from this allocator with this layout, and nothing uses it any more.
+        // SAFETY: the block came from this allocator with this layout, and is not used afterwards.
         unsafe { self.allocator.dealloc(self.at.as_ptr(), self.layout) };
     }
 }
 
-/// Returns the growth of RSS since `before`, in bytes. While call sites are sampled, the size of the tables of samples is subtracted.
+/// Returns the growth of RSS since `before`, in bytes. While call sites are sampled, the size of the sample tables is subtracted.
 pub(crate) fn cost(before: usize) -> usize {
     let is_sampled = std::env::var_os("ZK_ALLOC_PROFILE").is_some_and(|value| value == "1");
     let tables = if is_sampled { 4 * MIB } else { 0 };

@@ -16,7 +16,7 @@ pub(crate) struct Map {
     /// The access rights, such as `rw-p`.
     pub(crate) access: String,
     resident_bytes: usize,
-    /// The flags, each of two letters, as `man 5 proc` lists them.
+    /// The flags, with two letters each, as `man 5 proc` lists them.
     flags: String,
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn count() -> usize {
     fs::read_to_string("/proc/self/maps").expect("Linux has it").lines().count()
 }
 
-/// Returns the mapping that contains an address, if there is one.
+/// Returns the mapping that contains an address, if any.
 pub(crate) fn map_of(address: usize) -> Option<Map> {
     maps().into_iter().find(|map| map.range.contains(&address))
 }
@@ -64,7 +64,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Finds the region by a block that it allocates and never frees.
+    /// Finds the region by allocating a block in it, which is never freed.
     pub(crate) fn new() -> Self {
         Self::around(ManuallyDrop::new(Block::written(&RESIDENT, MIB)).address())
     }
@@ -80,12 +80,12 @@ impl Region {
         found
     }
 
-    /// Returns the resident bytes of the region, as the kernel counts them.
+    /// Returns the resident size of the region in bytes, as counted by the kernel.
     pub(crate) fn resident_bytes(&self) -> usize {
         self.maps().iter().map(|map| map.resident_bytes).sum()
     }
 
-    /// Fails unless `stats()` and the kernel agree. Another thread may act between the two calls, so this tries again.
+    /// Fails unless `stats()` and the kernel agree. Another thread may allocate between the two calls, so this tries again.
     #[track_caller]
     pub(crate) fn check(&self, after: &str) {
         let figures = || (stats().resident_bytes, self.resident_bytes());
@@ -100,43 +100,43 @@ impl Region {
         panic!("stats() says {reported} bytes are resident, the kernel says {found}, after {after}\n{}", stats());
     }
 
-    /// Makes huge pages of the 2 MiB blocks that khugepaged would collapse. With the kernel's defaults, these are all blocks with a resident
-    /// page, except where the arena forbids huge pages.
+    /// Makes huge pages of the 2 MiB blocks that khugepaged would collapse. With the kernel's defaults, these are all blocks with a
+    /// resident page, except where the arena forbids huge pages.
     pub(crate) fn make_huge(&self) {
         for Map { range, .. } in self.maps().into_iter().filter(|map| map.resident_bytes > 0) {
             let blocks = (range.start.next_multiple_of(BLOCK_BYTES)..=range.end - BLOCK_BYTES).step_by(BLOCK_BYTES);
             for block in blocks.filter(|&block| resident_pages(block, BLOCK_BYTES) > 0) {
                 let start = std::ptr::with_exposed_provenance_mut(block);
-                // SAFETY: changes neither the contents of the memory nor its owner.
+                // SAFETY: the call changes neither the contents of the memory nor its owner.
                 unsafe { libc::madvise(start, BLOCK_BYTES, libc::MADV_COLLAPSE) };
             }
         }
     }
 }
 
-/// The size of a huge page.
+/// The size of a huge page, in bytes.
 const BLOCK_BYTES: usize = 2 << 20;
 
-/// Returns the number of resident pages of 4 KiB in a range that starts at `at`. The provenance of a pointer to it must be exposed.
+/// Returns the number of resident 4 KiB pages in a range that starts at `at`. The provenance of a pointer to the range must be exposed.
 pub(crate) fn resident_pages(at: usize, bytes: usize) -> usize {
     let mut pages = vec![0u8; bytes.div_ceil(4 << 10)];
     let start = std::ptr::with_exposed_provenance_mut(at);
-    // SAFETY: the call does not access the range. It writes a byte for each page, and `pages` is long enough for pages of 4 KiB.
+    // SAFETY: the call does not access the range. It writes one byte for each page, and `pages` is long enough for pages of 4 KiB.
     let answered = unsafe { libc::mincore(start, bytes, pages.as_mut_ptr().cast()) };
     assert_eq!(answered, 0, "{}", std::io::Error::last_os_error());
     pages.iter().filter(|&&page| page & 1 == 1).count()
 }
 
-/// Returns the largest difference that is allowed between `stats()` and the kernel.
+/// Returns the maximum difference allowed between `stats()` and the kernel.
 pub(crate) fn tolerance_bytes(resident_bytes: usize) -> usize {
     let exact = resident_bytes / 100 + (2 << 20);
-    // The kernel makes and splits huge pages without notice. A write may fault in a huge page where the page table has
-    // become empty. Since Linux 6.12, a huge page that is split loses the parts that are zero.
+    // The kernel makes and splits huge pages without notice. A write may fault in a huge page where the page table has become empty. Since
+    // Linux 6.12, a huge page that is split loses the parts that are zero.
     let is_huge = matches!(stats().huge_pages, Some(HugePagesOutcome::Auto | HugePagesOutcome::Always));
     if is_huge { exact + (4 << 20) + resident_bytes / 10 } else { exact }
 }
 
-/// Returns the addresses in the first line of a mapping's entry; `None` for the other lines.
+/// Returns the address range in the first line of a mapping's entry, or `None` for the other lines.
 fn range(line: &str) -> Option<Range<usize>> {
     let (from, to) = line.split(' ').next()?.split_once('-')?;
     Some(usize::from_str_radix(from, 16).ok()?..usize::from_str_radix(to, 16).ok()?)

@@ -1,4 +1,5 @@
-//! Shared by all test binaries: buffers with a known pattern, tests that run in a process of their own, and the kernel's figures for a process.
+//! Helpers for all test binaries: buffers with a known pattern, tests that run in a process of their own, and the kernel's counters for a
+//! process.
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test binary uses its part")]
 
 use std::cell::Cell;
@@ -15,9 +16,10 @@ pub(crate) mod process;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) mod seccomp;
 
-/// The variable that is set in a process that runs one test alone. Its value is the number of the [`child_as`] call that started the process.
+/// The variable that is set in a process that runs one test alone. Its value is the number of the [`child_as`] call that started the
+/// process.
 const ALONE: &str = "ZK_ALLOC_TEST_ALONE";
-/// After this many seconds, an alarm ends a process that hangs. No test takes as long, even on a busy machine.
+/// Number of seconds after which an alarm kills a process that hangs. No test takes this long, even on a busy machine.
 const PATIENCE_S: u32 = 120;
 
 /// Returns `len` numbers that no other seed produces. The optimiser can't remove the vector, even if no code reads it.
@@ -40,7 +42,7 @@ fn mix(seed: u64, i: u64) -> u64 {
     (i ^ seed.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ seed
 }
 
-/// Overwrites free memory, so that a test fails if its live data lies there.
+/// Overwrites free memory, so a test fails if live data is there.
 pub(crate) fn scribble() {
     for len in [64usize, 1 << 9, 1 << 10, 1 << 12, 1 << 13, 1 << 16, 1 << 18] {
         let junk: Vec<_> = (0..16).map(|_| black_box(vec![u64::MAX; len / 8])).collect();
@@ -64,7 +66,7 @@ impl Numbers {
     }
 }
 
-/// Buffers that their owner replaces one by one, and checks. No method panics, because a panic takes locks.
+/// Buffers that their owner replaces one by one and checks. No method panics, because a panic takes locks.
 pub(crate) struct Kept(Vec<(u64, Vec<u64>)>);
 
 impl Kept {
@@ -72,8 +74,8 @@ impl Kept {
         Self(Vec::new())
     }
 
-    /// Adds a buffer with one of these `lengths` in words, or replaces a random one. There are at most `most` buffers. Returns `false` if the
-    /// contents of the replaced buffer have changed.
+    /// Adds a buffer with one of these `lengths` in words, or replaces a random one, so there are never more than `most` buffers. Returns
+    /// `false` if the contents of the replaced buffer have changed.
     pub(crate) fn replace(&mut self, numbers: &mut Numbers, most: usize, lengths: &[usize]) -> bool {
         let (at, seed) = (numbers.below(most), numbers.below(1 << 20) as u64);
         let new = (seed, patterned(lengths[numbers.below(lengths.len())], seed));
@@ -85,14 +87,14 @@ impl Kept {
         is_patterned(&words, seed)
     }
 
-    /// Frees all buffers. Returns `false` if one has changed.
+    /// Frees all buffers. Returns `false` if any of them has changed.
     pub(crate) fn drain(&mut self) -> bool {
         self.0.drain(..).all(|(seed, words)| is_patterned(&words, seed))
     }
 }
 
-/// Starts `count` threads with small stacks, each of which calls `work`. Calls `meanwhile` while all threads are idle. Then each thread
-/// calls `after`. When this function returns, the destructors of the threads' locals have run.
+/// Starts `count` threads with small stacks, each of which calls `work`. Calls `meanwhile` while all of these threads are idle. Then each
+/// thread calls `after`. When this function returns, the destructors of the threads' locals have run.
 pub(crate) fn beside_idle_threads<R>(
     count: usize,
     work: impl Fn() + Sync,
@@ -122,7 +124,7 @@ pub(crate) fn is_alone() -> bool {
     std::env::var_os(ALONE).is_some()
 }
 
-/// The variable that allows tests to change settings of the machine for a moment. If it is set, tests that lack the rights to do so fail.
+/// The variable that allows tests to change settings of the machine temporarily. If it is set, tests that lack the rights to do so fail.
 const HOST: &str = "ZK_ALLOC_TEST_HOST";
 
 pub(crate) fn may_change_host() -> bool {
@@ -179,10 +181,10 @@ impl Ended {
 /// Environment variables of a process.
 pub(crate) type Settings<'a> = &'a [(&'a str, &'a str)];
 
-/// Makes the allocator treat a virtual machine like a host that does not report free memory to a hypervisor, so that it
-/// uses huge pages.
+/// The variable that makes the allocator treat a virtual machine like a host that does not report free memory to a hypervisor, so it uses
+/// huge pages.
 pub(crate) const BARE_METAL: &str = "ZK_ALLOC_TEST_BARE_METAL";
-/// A child inherits variables with this prefix. So all tests run with sampling on under `ZK_ALLOC_PROFILE=1`.
+/// A child inherits variables with this prefix, so `ZK_ALLOC_PROFILE=1` turns on sampling in all tests.
 const PROFILE: &str = "ZK_ALLOC_PROFILE";
 
 thread_local! {
@@ -191,7 +193,7 @@ thread_local! {
 }
 
 /// Runs the current thread's test again, in a child process. Its only `ZK_ALLOC_*` variables are `settings`, [`BARE_METAL`] and those that
-/// begin with [`PROFILE`]. In that process, this call runs `body`, and all calls return `None`.
+/// begin with [`PROFILE`]. In the child, this call runs `body`, and all calls return `None`.
 pub(crate) fn child(settings: Settings, body: impl FnOnce()) -> Option<Ended> {
     child_as(settings, |_| (), body)
 }
@@ -226,13 +228,13 @@ pub(crate) fn child_as(settings: Settings, prepare: impl FnOnce(&mut Command), b
 #[allow(unsafe_code, reason = "sets an alarm before exec, which keeps it")]
 fn end_after_patience(_command: &mut Command) {
     #[cfg(unix)]
-    // SAFETY: between fork and exec, one call that neither allocates nor locks.
+    // SAFETY: between fork and exec, the closure makes one call, which neither allocates nor locks.
     unsafe {
         std::os::unix::process::CommandExt::pre_exec(_command, || Ok(_ = libc::alarm(PATIENCE_S)));
     }
 }
 
-/// Runs `body` in a process of its own with these settings, and fails if the process does. Prints what it skipped.
+/// Runs `body` in a process of its own with these settings. Fails if the process does. Prints what the process skipped.
 #[track_caller]
 pub(crate) fn in_its_own_process(settings: Settings, body: impl FnOnce()) {
     let Some(ended) = child(settings, body) else { return };
@@ -248,7 +250,8 @@ pub(crate) fn without_warnings(settings: Settings, body: impl FnOnce()) {
     child(settings, body).iter().for_each(Ended::assert_passed_without_warnings);
 }
 
-/// Runs `body` in a process of its own with these settings. Fails unless the process succeeds and writes one warning, with these words.
+/// Runs `body` in a process of its own with these settings. Fails unless the process succeeds and writes exactly one warning, which
+/// contains these words.
 #[track_caller]
 pub(crate) fn with_one_warning(settings: Settings, words: &[&str], body: impl FnOnce()) {
     let Some(ended) = child(settings, body) else { return };
@@ -257,8 +260,7 @@ pub(crate) fn with_one_warning(settings: Settings, words: &[&str], body: impl Fn
     assert!(words.iter().all(|word| warning.contains(word)), "{ended:?}");
 }
 
-/// Returns whether this is a process that runs the calling test alone. If not, runs the test in a process of its own for each list of
-/// settings.
+/// Returns whether this process runs the calling test alone. If not, runs the test in a process of its own for each list of settings.
 #[track_caller]
 pub(crate) fn is_alone_with(all: &[Settings]) -> bool {
     let mut is_here = false;
@@ -266,7 +268,7 @@ pub(crate) fn is_alone_with(all: &[Settings]) -> bool {
     is_here
 }
 
-/// Runs the remaining code of the function in a process of its own, once with these settings, or once with each list of settings.
+/// Runs the rest of the function in a process of its own, once with these settings, or once with each list of settings.
 macro_rules! alone {
     () => {
         alone!(each & [&[]])
@@ -292,35 +294,35 @@ pub(crate) fn field(file: impl AsRef<std::path::Path>, name: &str) -> String {
     line.trim().to_owned()
 }
 
-/// Returns a size in a file of `/proc`, such as `self/status`, in bytes.
+/// Returns a size in bytes from a file in `/proc`, such as `self/status`.
 pub(crate) fn kernel_bytes(file: &str, name: &str) -> usize {
     let kib = field(format!("/proc/{file}"), name);
     kib.trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
 }
 
-/// Returns the size of this process's resident anonymous memory.
+/// Returns the size in bytes of this process's resident anonymous memory.
 pub(crate) fn rss_bytes() -> usize {
     kernel_bytes("self/status", "RssAnon")
 }
 
 /// Resets the peak that [`peak_rss_bytes`] returns. Returns the current resident size.
 pub(crate) fn restart_peak() -> usize {
-    // If the kernel refuses, the peak so far remains, which is small in a process that has done nothing yet.
+    // If the kernel refuses, the peak so far remains, which is small in a process that has not done anything yet.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
     kernel_bytes("self/status", "VmRSS")
 }
 
-/// Returns the largest resident size, including pages of code.
+/// Returns the peak resident size, including pages of code.
 pub(crate) fn peak_rss_bytes() -> usize {
     kernel_bytes("self/status", "VmHWM")
 }
 
-/// Returns the size of locked memory.
+/// Returns the size of locked memory, in bytes.
 pub(crate) fn locked_bytes() -> usize {
     kernel_bytes("self/status", "VmLck")
 }
 
-/// Returns the size of all mappings.
+/// Returns the total size of all mappings, in bytes.
 pub(crate) fn address_space_bytes() -> usize {
     kernel_bytes("self/status", "VmSize")
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Builds the plugin in one of the allocator's modes. The plugin is a package of its own, because cargo builds no
-/// shared object for a test. It gets the workspace's lock file, so that cargo fetches nothing.
+/// shared object for a test. It uses the workspace's lock file, so cargo fetches nothing.
 pub(crate) fn plugin(is_resident: bool) -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let zk_alloc =
@@ -31,7 +31,7 @@ pub(crate) fn plugin(is_resident: bool) -> PathBuf {
     let kept = folder.join(if is_resident { "resident" } else { "scoped" });
     fs::create_dir_all(&kept).expect("a folder for the plugin");
     let kept = kept.join("libplugin.so");
-    // A new file, because a process may have the old one mapped.
+    // Creates a new file, because a process may have the old one mapped.
     let _ = fs::remove_file(&kept);
     fs::copy(folder.join("target/debug/libplugin.so"), &kept).expect("the plugin");
     kept

@@ -10,40 +10,40 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// After this many seconds, an alarm ends a forked child that hangs. No child takes as long, even on a busy machine.
+/// Number of seconds after which an alarm kills a forked child that hangs. No child takes this long, even on a busy machine.
 const PATIENCE_S: u32 = 40;
 
-/// Starts a child that runs `work` and ends with its result. Returns the child's id.
+/// Starts a child that runs `work` and exits with its result. Returns the child's process ID.
 ///
-/// The child must not panic: the report of a panic takes locks that another thread may have held at the fork.
+/// The child must not panic, because the report of a panic takes locks that another thread may have held at the fork.
 pub(crate) fn fork(work: impl FnOnce() -> u8) -> i32 {
-    // SAFETY: the child runs `work`, and ends without destructors.
+    // SAFETY: the child runs only `work`, and exits without running destructors.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: takes any number.
+        // SAFETY: alarm(2) takes any number.
         unsafe { libc::alarm(PATIENCE_S) };
         let code = work();
-        // SAFETY: ends the child, without destructors.
+        // SAFETY: `_exit` takes any code. The child exits without running destructors.
         unsafe { libc::_exit(code.into()) };
     }
     assert!(child > 0, "no process: {}", std::io::Error::last_os_error());
     child
 }
 
-/// Waits for a child, and returns its exit code; 1,000 and more if a signal ended it.
+/// Waits for a child and returns its exit code, or 1,000 plus the signal's number if a signal killed it.
 pub(crate) fn code_of(child: i32) -> i32 {
     let mut status = 0;
-    // SAFETY: a child of this process, and a place for the answer.
+    // SAFETY: `child` is a child of this process, and `status` is a valid place for the answer.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 1_000 + libc::WTERMSIG(status) }
 }
 
-/// Runs `work` in a forked child, and returns the child's exit code, as [`code_of`] does.
+/// Runs `work` in a forked child and returns the child's exit code, as [`code_of`] does.
 pub(crate) fn in_a_fork(work: impl FnOnce() -> u8) -> i32 {
     code_of(fork(work))
 }
 
-/// Returns the number of the first check that failed, from 1 on; 0 if all hold.
+/// Returns the number of the first check that failed, counted from 1, or 0 if all hold.
 pub(crate) fn first_failure(checks: &[bool]) -> u8 {
     checks.iter().position(|&holds| !holds).map_or(0, |index| index as u8 + 1)
 }
@@ -76,17 +76,17 @@ pub(crate) fn beside<'a, R>(works: impl IntoIterator<Item = Work<'a>>, body: imp
     })
 }
 
-/// Runs `child` in 40 forked children while two threads repeat `work`. Each child must exit with this code.
+/// Runs `child` in 40 forked children, while two threads repeat `work`. Each child must exit with this code.
 pub(crate) fn fork_beside_threads(code: i32, work: impl FnMut() + Clone + Send, child: impl Fn() -> u8) {
     let works: [Work; 2] = [Box::new(work.clone()), Box::new(work)];
     beside(works, || (0..40).for_each(|_| assert_eq!(in_a_fork(&child), code)));
 }
 
-/// Returns the value of an environment variable. Allocates nothing. Must be called before other threads can change the environment.
+/// Returns the value of an environment variable without allocating. Must be called before other threads can change the environment.
 pub(crate) fn variable(name: &CStr) -> Option<&'static str> {
     // SAFETY: `name` is a C string.
     let value = unsafe { libc::getenv(name.as_ptr()) };
-    // SAFETY: the value in the environment is a C string too, and no thread changes it yet.
+    // SAFETY: the value in the environment is also a C string, and no thread changes it yet.
     let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) });
     value?.to_str().ok()
 }
@@ -97,7 +97,7 @@ pub(crate) fn handle(signal: c_int, handler: extern "C" fn(c_int), flags: c_int)
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = flags;
-    // SAFETY: a valid action. The test ensures that its handler is safe to run.
+    // SAFETY: `action` is valid, and the test ensures that its handler is safe to run.
     unsafe { libc::sigaction(signal, &raw const action, null_mut()) == 0 }
 }
 
@@ -106,7 +106,8 @@ pub(crate) type Run = extern "C" fn(*mut c_void) -> *mut c_void;
 /// Starts a thread without Rust's standard library, which might allocate.
 pub(crate) fn start_thread(run: Run, value: *mut c_void) -> Option<libc::pthread_t> {
     let mut thread = MaybeUninit::uninit();
-    // SAFETY: a place for the thread, and a function of its type. The place is written if the thread was started.
+    // SAFETY: `thread` is a valid place for the thread, and `run` is a function of its type. The place is written if the thread was
+    // started.
     unsafe {
         let is_started = libc::pthread_create(thread.as_mut_ptr(), null(), run, value) == 0;
         is_started.then(|| thread.assume_init())
@@ -115,7 +116,7 @@ pub(crate) fn start_thread(run: Run, value: *mut c_void) -> Option<libc::pthread
 
 /// Waits for a thread that [`start_thread`] started.
 pub(crate) fn join_thread(thread: libc::pthread_t) {
-    // SAFETY: a thread of this process, joined once.
+    // SAFETY: `thread` is a thread of this process, which is joined only once.
     assert_eq!(unsafe { libc::pthread_join(thread, null_mut()) }, 0);
 }
 
@@ -130,7 +131,7 @@ pub(crate) fn ours() -> Vec<PathBuf> {
     tasks().into_iter().filter(is_ours).collect()
 }
 
-/// Returns whether `holds` returns `true` within 20 seconds. It is called every few milliseconds.
+/// Returns whether `holds` returns `true` within 20 seconds, calling it every few milliseconds.
 pub(crate) fn soon(mut holds: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     while !holds() {
@@ -143,7 +144,7 @@ pub(crate) fn soon(mut holds: impl FnMut() -> bool) -> bool {
 }
 
 /// Returns whether the allocator has `count` tasks, now or soon. A new thread takes a moment to name itself, and the kernel lists a joined
-/// thread a little longer.
+/// thread for a little longer.
 pub(crate) fn are_ours(count: usize) -> bool {
     soon(|| ours().len() == count)
 }
@@ -155,7 +156,7 @@ type Resource = c_int;
 
 fn limit_of(resource: Resource) -> libc::rlimit {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a valid place for the answer.
+    // SAFETY: `limit` is a valid place for the answer.
     assert_eq!(unsafe { libc::getrlimit(resource, &raw mut limit) }, 0);
     limit
 }
@@ -165,11 +166,11 @@ pub(crate) fn lockable_bytes() -> u64 {
     limit_of(libc::RLIMIT_MEMLOCK).rlim_cur
 }
 
-/// Runs `body` with a soft limit, and restores the old one.
+/// Runs `body` with a soft limit, then restores the old one.
 pub(crate) fn limited<R>(resource: Resource, bytes: usize, body: impl FnOnce() -> R) -> R {
     let old = limit_of(resource);
     let set = |limit: libc::rlimit| {
-        // SAFETY: a valid limit.
+        // SAFETY: `limit` is a valid limit.
         assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
     };
     set(libc::rlimit { rlim_cur: bytes as u64, ..old });
@@ -185,6 +186,6 @@ pub(crate) fn without_more_memory<R>(body: impl FnOnce() -> R) -> R {
 
 /// Gives up root, to which some limits do not apply. Returns `false` if the system refuses it.
 pub(crate) fn give_up_root() -> bool {
-    // SAFETY: changes the user of this process, which has nothing else to do.
+    // SAFETY: the calls change only the user of this process, which does nothing else at the same time.
     unsafe { libc::geteuid() != 0 || libc::setresuid(65_534, 65_534, 65_534) == 0 }
 }
