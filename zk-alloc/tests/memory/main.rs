@@ -1,4 +1,4 @@
-//! Tests where memory is placed, and which memory is purged, reused, left untouched or moved.
+//! Tests of where memory is placed, and of which memory is purged, reused, left untouched or moved.
 //!
 //! Resident memory belongs to the process, so each test runs in a process of its own.
 #![cfg(target_os = "linux")]

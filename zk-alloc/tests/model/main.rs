@@ -88,7 +88,7 @@ mod settings {
     fn in_and_out_of_phases_and_resident(at_rest: Option<fn()>) {
         let ops = number(SOAK[0], 10_000_000) / 200;
         let volume = Volume { seed: number(SOAK[1], 1), ops, ops_per_life: 5_000, ops_per_settling: 1000, at_rest };
-        // Purges what earlier blocks left resident. Otherwise, memory of blocks of which little was written would count.
+        // Purges what earlier blocks left resident. Otherwise, memory of sparsely written blocks would count.
         release();
         for allocator in [ZkAllocator, ZkAllocator::resident()] {
             let heap = Heap::new(allocator, true);

@@ -30,7 +30,7 @@ pub(crate) struct Volume {
 
 const THREADS: usize = 4;
 
-/// Interval, in operations of a life, at which the check of [`Volume::at_rest`] runs.
+/// Number of a thread's operations between two runs of the check [`Volume::at_rest`].
 const OPS_PER_CHECK: u64 = 1_000;
 
 /// Live size and number of blocks at which a thread allocates no new block.

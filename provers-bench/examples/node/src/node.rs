@@ -373,7 +373,7 @@ async fn run_jobs(on_thread_start: fn()) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks and frees the parcel of an earlier thread, and allocates another.
+/// Checks and frees an earlier thread's parcel, then allocates another one.
 fn work(parcel: Option<Parcel>, seed: u64) -> anyhow::Result<Parcel> {
     ensure!(parcel.iter().flatten().all(Sealed::is_intact), "memory of an earlier thread changed");
     let mut rng = SmallRng::seed_from_u64(seed);

@@ -170,7 +170,7 @@ mod tests {
         queue
     }
 
-    /// Starts all proofs that may start, and returns their IDs.
+    /// Starts all proofs that may start and returns their IDs.
     fn started(queue: &mut Queue) -> Vec<u64> {
         let next = || {
             let Proof { id, log_rows, .. } = *queue.waiting.front()?;

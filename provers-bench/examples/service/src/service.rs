@@ -94,7 +94,7 @@ impl Service {
         Ok(made.await??)
     }
 
-    /// Starts no more proofs, and refuses the waiting ones.
+    /// Stops starting proofs and refuses the waiting ones.
     pub fn stop(&self) {
         self.queue().is_stopping = true;
         self.changed.notify_waiters();

@@ -271,7 +271,7 @@ fn workers_that_do_not_fit_below_the_limit_are_refused() {
 /// The digest of each statement's proof. The same statement always has the same proof.
 type Digests = Mutex<BTreeMap<(u32, u64), String>>;
 
-/// Sends one random request, and checks the answer. Returns whether the answer was a proof.
+/// Sends one random request and checks the answer. Returns whether the answer was a proof.
 fn act(server: &Server, digests: &Digests, rng: &mut SmallRng) -> bool {
     let (log_rows, seed) = (rng.random_range(7..=10), rng.random_range(0..4));
     let (reply, allowed) = match rng.random_range(0..100) {

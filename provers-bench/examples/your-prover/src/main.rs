@@ -1,4 +1,4 @@
-//! The driver. `cargo prove-bench --package FOLDER mine` prints the table; `check` instead of `mine` checks the
-//! figures.
+//! The driver. `cargo prove-bench --package FOLDER mine` prints the table. With `check` instead of `mine`, it compares the
+//! results with a baseline.
 
 provers_bench::driver!(your_prover::PROVERS);

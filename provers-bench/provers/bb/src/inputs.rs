@@ -16,7 +16,7 @@ use ark_ff::{BigInteger, PrimeField};
 
 use crate::FOLDER;
 
-/// The secret of our reference string. Everyone knows it, so a proof over this string convinces nobody.
+/// The secret of our reference string. It is public, so a proof over this string proves nothing.
 const SECRET: u64 = 0x5eed;
 /// The start of the ceremony's point in G2, as embedded in the `bb` binary: the real part of x, big-endian.
 const CEREMONY_POINT: [u8; 8] = [0x01, 0x18, 0xc4, 0xd5, 0xb8, 0x37, 0xbc, 0xc2];
