@@ -1,9 +1,9 @@
-//! Compares figures with stored ones: a run with an earlier run (`compare`), or this code with the committed baseline of
-//! its provers (`check`, the gate).
+//! Compares measurements with stored ones: a run with an earlier run (`compare`), or this code with the committed baseline of its provers
+//! (`check`, the gate).
 //!
-//! The gate proves small workloads under glibc and zk-alloc in lockstep. Figures that other processes cannot change
-//! (faults, system calls, escaped bytes, memory) fail it by themselves. Time fails it only if it is worse than the
-//! baseline by more than the noise of both runs and a tolerance.
+//! The gate proves small workloads under glibc and zk-alloc in lockstep. Any measurement that other processes cannot
+//! change (faults, system calls, escaped bytes, memory) can fail the gate by itself. Time fails it only if it exceeds
+//! the baseline by more than the noise of both runs and a tolerance.
 
 use crate::arms;
 use crate::machine::Machine;
@@ -26,16 +26,16 @@ use std::path::{Path, PathBuf};
 /// The arm that the gate compares with the baseline, and the arm whose time and memory are the reference.
 const GATED: &str = arms::OURS;
 const REFERENCE: &str = arms::BASELINE;
-/// The baseline of a package, next to its `Cargo.toml`.
+/// Name of a package's baseline file, next to its `Cargo.toml`.
 const FILE: &str = "baseline.toml";
-/// Threads of the pool; fixed, because the figures depend on their number.
+/// Number of threads in the pool; fixed, because the measurements depend on it.
 const THREADS: usize = 2;
-/// Seed; fixed, so that every check has the same inputs and orders.
+/// The seed; fixed, so every check has the same inputs and the same order of arms.
 const SEED: u64 = 1;
-/// Allowed increase of the gate's time ratio, on top of both intervals. The intervals cover the noise within each run.
-/// Two quiet runs may differ by this much.
+/// Allowed increase of the gate's time ratio, on top of both intervals. The intervals cover the noise within each run;
+/// even two undisturbed runs may differ by this much.
 const TOLERANCE: f64 = 0.05;
-/// The same for a baseline from another machine or build profile, where page faults cost more or less of the time.
+/// The same for a baseline from another machine or build profile, where page faults take a different share of the time.
 const TOLERANCE_ELSEWHERE: f64 = 0.15;
 
 /// Options of `compare`.
@@ -139,7 +139,7 @@ pub(crate) fn check(provers: &'static [Prover], args: &CheckArgs, folder: &Path)
 }
 
 impl CheckArgs {
-    /// The workloads that these options name.
+    /// Returns the workloads that these options select.
     fn items(&self, provers: &'static [Prover]) -> Result<Vec<Item>, UsageError> {
         let rounds = self.rounds;
         if self.bless && (rounds as usize) < MIN_ROUNDS_FOR_VERDICT {
@@ -162,7 +162,7 @@ impl CheckArgs {
         if self.workloads.is_empty() { Ok(all) } else { self.workloads.iter().map(find).collect() }
     }
 
-    /// The run that checks a workload.
+    /// Plans the run that checks a workload.
     fn plan(&self, item: &Item) -> Result<Plan, UsageError> {
         let (name, log_rows, rounds) = (item.spec.name, item.spec.check_log_rows, self.rounds);
         let options = format!(
@@ -175,14 +175,14 @@ impl CheckArgs {
     }
 
     fn rows(&self, before: Option<&Entry>, now: &Entry) -> Vec<Row> {
-        // Times of one machine and build profile can be compared closely.
+        // Times from the same machine and build profile can be compared closely.
         let is_near = before.is_none_or(|one| (&one.machine, &one.profile) == (&now.machine, &now.profile));
         let tolerance = self.tolerance.unwrap_or(if is_near { TOLERANCE } else { TOLERANCE_ELSEWHERE });
         rows(before.map(|entry| &entry.figures), &now.figures, tolerance)
     }
 }
 
-/// The figures of a run in which both arms finished, or the reason why it has none.
+/// Returns the baseline entry of a run in which both arms finished; otherwise, why there is none.
 fn entry(run: &Run) -> Result<Entry, String> {
     let result = run.workloads.first().ok_or("was not run")?;
     let finished = |name: &str| {
@@ -204,14 +204,14 @@ fn entry(run: &Run) -> Result<Entry, String> {
     })
 }
 
-/// The figures of one arm in one workload, or why there are none.
+/// The measurements of one arm in one workload, or why there are none.
 struct Comparison {
     workload: String,
     arm: String,
     rows: Result<Vec<Row>, String>,
 }
 
-/// A row for each figure. The first row of an arm names it.
+/// Formats a row for each measurement. The first row of an arm names the arm.
 fn table(compared: &[Comparison]) -> String {
     let mut lines: Vec<Vec<String>> = Vec::new();
     for Comparison { workload, arm, rows } in compared {
@@ -227,7 +227,7 @@ fn table(compared: &[Comparison]) -> String {
     report::drawn(header, lines, Style::Markdown) + "\n\n"
 }
 
-/// One line if the check passed. Otherwise the regressions, by how much each exceeds its limit, and how to accept them.
+/// Returns one line if the check passed. Otherwise lists the regressions, by how much each exceeds its limit, and how to accept them.
 fn conclusion(compared: &[Comparison], passed: bool) -> String {
     if passed {
         return "All figures are within their limits.\n".into();
@@ -244,7 +244,7 @@ fn conclusion(compared: &[Comparison], passed: bool) -> String {
 }
 
 impl CompareArgs {
-    /// The comparison of the two runs, as Markdown.
+    /// Compares the two runs, and returns the result as Markdown.
     pub(crate) fn text(&self) -> anyhow::Result<String> {
         let folder = measure::runs_folder(self.out.as_deref())?;
         let [before, after] = [&self.before, &self.after].map(|name| report::read(name, &folder));
@@ -271,7 +271,7 @@ fn compare(before: &Run, after: &Run, tolerance: f64) -> String {
         let labels: BTreeSet<_> = old.arms.iter().chain(&new.arms).map(|arm| &arm.label).collect();
         for label in labels {
             let [a, b] = [old, new].map(|workload| workload.arms.iter().find(|arm| arm.label == *label));
-            // Why an arm has no row, or has incomplete figures.
+            // Explain why an arm has no row, or has incomplete measurements.
             notes.extend([("A", a), ("B", b)].into_iter().filter_map(|(run, arm)| match arm {
                 None => Some(format!("{label}: not in {run}")),
                 Some(arm) => Some(format!("{label}, {run}: {}", report::inert(&format::outcome(&arm.outcome)?))),
@@ -302,41 +302,41 @@ fn named(run: &Run, workload: &WorkloadResult) -> String {
 /// a few hundred pages during the first proofs of a process. A buffer that is faulted in again for each proof adds
 /// thousands.
 const FAULTS: f64 = 400.0;
-/// The same for a large baseline, as a share of it.
+/// The same for a large baseline, as a share of the baseline.
 const FAULTS_SHARE: f64 = 0.25;
-/// Allowed calls of the arena above the baseline. While the arena still adapts its size, the median proof makes one call more or less. A
-/// call for each buffer would add hundreds.
+/// Allowed system calls of the arena above the baseline. While the arena still adapts its size, the median proof makes one call more or
+/// less. One call per buffer would add hundreds.
 const SYSTEM_CALLS: f64 = 4.0;
-/// Allowed escaped bytes above the baseline. The proof and a few small blocks outlive a phase. A buffer that stays alive
-/// is larger.
+/// Allowed escaped bytes above the baseline. The proof and a few small blocks outlive a phase. A buffer that stays alive is larger than
+/// this.
 const ESCAPED_BYTES: f64 = 1_048_576.0;
-/// Allowed live peak above the baseline, as a share of it. Other processes can't change it. The order of the prover's
-/// threads moves it by a thousandth.
+/// Allowed increase of the live peak, as a share of the baseline. Other processes can't change the peak. Scheduling of
+/// the prover's threads moves it by a thousandth.
 const LIVE_PEAK_SHARE: f64 = 0.01;
-/// Allowed peak ratio above the baseline. The order of threads moves the peaks of both allocators, and one huge page is
-/// a tenth of the smallest process here.
+/// Allowed increase of the peak ratio. Thread scheduling moves the peaks of both allocators, and one huge page is a
+/// tenth of the memory of the smallest process here.
 const PEAK_RSS_RATIO: f64 = 0.1;
 
-/// Figures of an arm's proofs. Lower is better.
+/// Measurements of an arm's proofs. Lower is better.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 struct Figures {
-    /// Lower quartile of a warm proof's minor faults. It hides the occasional growth of glibc's heaps, which is larger
-    /// on a busy machine. It shows a buffer that every proof faults in again.
+    /// Lower quartile of the number of minor faults in a warm proof. It hides the occasional growth of glibc's heaps,
+    /// which is larger on a busy machine, but shows a buffer that every proof faults in again.
     minor_faults: Option<u64>,
-    /// Median calls of the arena into the kernel in a warm proof.
+    /// Median number of the arena's system calls in a warm proof.
     system_calls: Option<u64>,
     /// Median growth of live page runs and slab blocks in a warm proof, in bytes: the memory that outlives its phase,
-    /// including the proof.
+    /// including the finished proof.
     escaped_bytes: Option<u64>,
     /// Peak live bytes of the arena; `None` in an older baseline.
     live_peak_bytes: Option<u64>,
     /// Highest resident memory over all proofs, as a ratio to the baseline arm's.
     peak_rss_ratio: Option<f64>,
-    /// Wall-clock time, as a ratio to the baseline arm's round by round; `None` if there are too few rounds.
+    /// Wall-clock time as a ratio to the baseline arm's, round by round; `None` if there are too few rounds.
     warm_time_ratio: Option<TimeRatio>,
 }
 
-/// A figure and its 95% interval: a ratio of times, or a figure without noise.
+/// A value and its 95% interval: a ratio of times, or an exact value.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 struct TimeRatio {
@@ -345,10 +345,10 @@ struct TimeRatio {
     high: f64,
 }
 
-/// A figure: its name, its value, its allowed increase over an earlier value, and its format.
+/// A kind of measurement: its name, its value, its allowed increase over an earlier value, and its format.
 type Figure = (&'static str, fn(&Figures) -> Option<TimeRatio>, fn(f64) -> f64, fn(f64) -> String);
 
-/// All figures. The time comes last. It has a tolerance on top of its noise.
+/// All kinds of measurement. The time comes last, and has a tolerance on top of its noise.
 const FIGURES: [Figure; 6] = [
     ("minor faults", |of| exactly(of.minor_faults), |then| FAULTS.max(then * FAULTS_SHARE), count),
     ("system calls", |of| exactly(of.system_calls), |_| SYSTEM_CALLS, count),
@@ -388,7 +388,7 @@ impl Figures {
         })
     }
 
-    /// The name of a missing figure, other than the time and the figures that older baselines lack.
+    /// Returns the name of a missing measurement, other than the time and those that older baselines lack.
     fn missing(&self) -> Option<&'static str> {
         let mut needed = FIGURES.iter().filter(|(name, ..)| ![TIME, LIVE_PEAK].contains(name));
         needed.find(|(_, of, ..)| of(self).is_none()).map(|(name, ..)| *name)
@@ -402,39 +402,39 @@ impl TimeRatio {
         Some(Self { median, low, high })
     }
 
-    /// A figure without noise.
+    /// Returns an exact value, without noise.
     fn exactly(median: f64) -> Self {
         Self { median, low: median, high: median }
     }
 
-    /// Returns how far `now` must lie above `then` to count as different. A difference of medians has its own interval, combined from the
+    /// Returns how far `now` must be above `then` to count as different. A difference of medians has its own interval, combined from the
     /// two medians' intervals (Zou and Donner, "Construction of confidence limits about effect measures", Statistics in Medicine 27, 2008).
     fn noise(then: Self, now: Self) -> f64 {
         (then.high - then.median).hypot(now.median - now.low)
     }
 }
 
-/// The median of one of our arm's counters; `None` if a warm proof does not report it, or no warm proof was made.
+/// Returns the median of a counter over our arm's warm proofs; `None` if there are none, or if one does not report it.
 fn warm_median(arm: &ArmResult, counter: &str) -> Option<u64> {
     let values: Option<Vec<_>> = view::warm(arm).map(|proof| proof.sample.counters.get(counter).copied()).collect();
     whole_median(values?.into_iter())
 }
 
-/// Rounds to the digits that a reader of the file needs.
+/// Rounds to four decimals, which are enough for a reader of the file.
 fn rounded(ratio: f64) -> f64 {
     (ratio * 1e4).round() / 1e4
 }
 
-/// One figure, with its earlier and its current value.
+/// One measurement, with its earlier and its current value.
 struct Row {
     /// Its name, both values, the allowed value, and the verdict.
     cells: [String; 5],
-    /// By how much it exceeds its limit, in a sentence; `None` if it holds or is not judged.
+    /// A sentence that states by how much it exceeds its limit; `None` if it does not, or is not judged.
     excess: Option<String>,
 }
 
-/// One row for the time, and one for each other figure that either side has. `tolerance` is the allowed increase of the
-/// time ratio, on top of the noise on either side: noise does not fail a comparison.
+/// Returns one row for the time, and one for each other measurement that either side has. `tolerance` is the allowed
+/// increase of the time ratio, on top of the noise of both sides, because noise must not fail a comparison.
 fn rows(before: Option<&Figures>, now: &Figures, tolerance: f64) -> Vec<Row> {
     let row = |&(name, of, slack, shown): &Figure| {
         let (then, here) = (before.and_then(of), of(now));
@@ -485,7 +485,7 @@ const HEADER: &str = "\
 
 ";
 
-/// The one-line error for a baseline that cannot be used.
+/// Returns the one-line error for a baseline that cannot be used.
 fn unusable(path: &Path, reason: &str) -> UsageError {
     UsageError(format!("the baseline {} {reason}", path.display()))
 }
@@ -503,7 +503,7 @@ struct Baseline {
     blessed: Vec<Blessing>,
 }
 
-/// The figures of one workload, and the conditions that they depend on.
+/// The measurements of one workload, and the conditions that they depend on.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Entry {
     log_rows: u32,
@@ -514,7 +514,7 @@ struct Entry {
     figures: Figures,
 }
 
-/// One change of the figures.
+/// One accepted change of the measurements.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Blessing {
@@ -528,7 +528,7 @@ struct Blessing {
 }
 
 impl Baseline {
-    /// Reads the file. With `or_new`, a missing one is an empty baseline.
+    /// Reads the file. With `or_new`, a missing file counts as an empty baseline.
     fn read(path: &Path, or_new: bool) -> Result<Self, UsageError> {
         let text = match fs::read_to_string(path) {
             Err(error) if error.kind() == ErrorKind::NotFound && or_new => Ok(format!("schema = {SCHEMA}")),
@@ -557,8 +557,8 @@ impl Baseline {
         }
     }
 
-    /// Checks that it has figures of these workloads at these sizes. It must have no others, unless the user restricted
-    /// the check.
+    /// Checks that the baseline has measurements of these workloads at these sizes. It must have no other workloads,
+    /// unless the user restricted the check.
     fn covers(&self, items: &[Item], is_restricted: bool) -> Result<(), String> {
         let keys = || items.iter().map(|item| item.key.as_str());
         if let Some(unknown) = self.workloads.keys().find(|key| !is_restricted && keys().all(|known| known != *key)) {
@@ -616,7 +616,8 @@ mod tests {
         }
     }
 
-    /// Each figure must fail the check by itself just above its limit, and not below it. The allowance for faults grows with the baseline.
+    /// Each measurement must fail the check by itself just above its limit, and pass below it. The allowance for faults grows with the
+    /// baseline.
     #[test]
     fn each_figure_fails_the_check_just_above_its_limit() {
         let exceeding = |faults: u64, change: &dyn Fn(&mut Figures)| -> String {
@@ -637,16 +638,16 @@ mod tests {
         assert_eq!(exceeding(80, &|now| now.warm_time_ratio = None), "", "a missing time is not judged");
     }
 
-    /// Noise must not be reported as a change, nor a change as noise, in either direction. On a busy machine the median may be
-    /// anywhere, so only an interval that is worse as a whole shows a regression.
+    /// Noise must not be reported as a change, nor a change as noise, in either direction. On a busy machine the median may be anywhere, so
+    /// only an interval that is entirely worse shows a regression.
     #[test]
     fn a_time_is_judged_beyond_the_noise_of_both_runs_and_the_tolerance() {
         for (before, now, tolerance, verdict) in [
-            // Each interval reaches 0.02 from its median, so 0.05 plus 0.028 is allowed.
+            // Each interval extends 0.02 from its median, so 0.05 plus 0.028 is allowed.
             ((0.9, 0.88), (0.978, 0.958), 0.05, "holds"),
             ((0.9, 0.88), (0.979, 0.959), 0.05, "WORSE by 0.001"),
             ((0.9, 0.88), (1.3, 0.94), 0.05, "holds"),
-            // From a CI run on a busy machine, with a lucky baseline, which must not fail.
+            // From a CI run on a busy machine with a lucky baseline; it must not fail.
             ((0.754, 0.446), (1.009, 0.959), 0.05, "holds"),
             ((0.9, 0.89), (0.91, 0.9), 0.0, "holds"),
             ((0.9, 0.89), (0.95, 0.94), 0.0, "WORSE by 0.036"),

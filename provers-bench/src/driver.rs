@@ -16,17 +16,17 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// An arm failed, or the run could not be made.
+/// Exit code if an arm failed, or if there could be no run.
 const FAILED: u8 = 1;
-/// The command line is invalid, or the baseline cannot be used.
+/// Exit code for an invalid command line or an unusable baseline.
 const USAGE: u8 = 2;
-/// Ended by Ctrl-C: 128 plus the number of SIGINT, as in shells.
+/// Exit code after Ctrl-C: 128 plus the number of SIGINT, as in shells.
 const INTERRUPTED: u8 = 130;
 
-/// The whole of the driver's binary, for these provers.
+/// Defines the driver's whole binary, for these provers.
 ///
 /// `provers` names a `static` in the package's library: a constant would compile the provers again for every binary.
-/// The driver's baseline of figures, `baseline.toml`, is next to the package's `Cargo.toml`.
+/// The driver's baseline, `baseline.toml`, is next to the package's `Cargo.toml`.
 ///
 /// ```
 /// # mod my_prover { pub static PROVERS: &[provers_bench::Prover] = &[]; }
@@ -41,16 +41,17 @@ macro_rules! driver {
     };
 }
 
-/// The `main` of a driver for `provers`, which [`driver!`](crate::driver!) writes. The arms' binaries are in the
-/// driver's folder, and call [`crate::child::main`] with the same provers. `package_folder` holds the baseline of
-/// `check`.
+/// Runs the driver for `provers`. The `main` that [`driver!`](crate::driver!) generates calls this function. The arms'
+/// binaries are in the driver's folder, and call [`crate::child::main`] with the same provers. `package_folder`
+/// contains the baseline for `check`.
 ///
 /// Exit codes:
 ///
 /// - 0: every arm proved in every round, except arms that are known to fail.
-/// - 1: another arm failed, as its row says; nothing could be run or read; or a figure is worse than its baseline.
+/// - 1: another arm failed, and its row states why; nothing could be run or read; or a measurement is worse than its
+///   baseline.
 /// - 2: wrong usage, or an unusable baseline.
-/// - 130: interrupted. The measured part is written.
+/// - 130: interrupted. What was measured until then is written.
 pub fn main(provers: &'static [Prover], package_folder: &str) -> ExitCode {
     let code = run(provers, Path::new(package_folder), env::args_os()).unwrap_or_else(|error| {
         if matches!(error.downcast_ref(), Some(Failure::Interrupted)) {
@@ -75,7 +76,7 @@ const AFTER_CHECK: &str = "Exit code 0: every figure holds, or was blessed; 1: a
 const HOW_RUNS_ARE_NAMED: &str = "A RUN is a run's folder, its result.json, the name of a folder among the runs, or `latest`.\n\n\
                                   Exit code 0: done; 1: no such run, or it can't be read; 2: wrong usage.";
 
-// The other tools. Their comments are the help.
+// The other tools. Their doc comments are the help texts.
 #[derive(Debug, Subcommand)]
 enum Tool {
     /// Writes a run's report.html and table.md again, from its result.json; or the tables of the documentation
@@ -103,7 +104,7 @@ enum Tool {
     Replay(ReplayArgs),
 }
 
-/// Does what a command line asks for, and returns the exit code.
+/// Runs a command line, and returns the exit code.
 fn run(provers: &'static [Prover], folder: &Path, arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<u8> {
     let ended = |(text, failed): (String, bool)| {
         print(&text);
@@ -176,7 +177,7 @@ fn command(provers: &'static [Prover]) -> Command {
         .disable_help_subcommand(true)
 }
 
-/// The error for a command line that names neither a prover nor a tool.
+/// Returns the error for a command line that names neither a prover nor a tool.
 fn no_prover(provers: &[Prover]) -> UsageError {
     let valid = provers.iter().map(|prover| prover.name).collect::<Vec<_>>().join(", ");
     UsageError(match provers {

@@ -56,7 +56,7 @@ fn main() -> ExitCode {
 
 /// Runs the benches one after another and returns the worst exit code.
 fn each(runs: &[Run]) -> ExitCode {
-    // The child that this process waits for also receives the signal, exits cleanly, and reports it by its exit code.
+    // The child process also receives the signal, exits cleanly, and reports the interruption in its exit code.
     if let Err(error) = ctrlc::set_handler(|| ()) {
         eprintln!("prove-bench: cannot wait for Ctrl-C: {error}");
     }
@@ -64,7 +64,7 @@ fn each(runs: &[Run]) -> ExitCode {
     for run in runs {
         let code = run.build().err().unwrap_or_else(|| code(run.driver().status()));
         worst = worst.max(code);
-        // A value that one prover refuses may be valid for the next.
+        // Other failures do not end the loop: the next prover may accept a value that this one rejects.
         if code == INTERRUPTED {
             break;
         }
@@ -72,7 +72,7 @@ fn each(runs: &[Run]) -> ExitCode {
     ExitCode::from(worst)
 }
 
-/// A package with a driver, and with arms in `src/bin`. The fields are the facts that the launcher needs before the build.
+/// A package with a driver, and with arms in `src/bin`. The fields are what the launcher needs to know before the build.
 #[derive(Clone, Debug, Default)]
 struct Package {
     /// The prover's name on the command line, which is the name of its folder. Empty for the bench itself.
@@ -88,7 +88,7 @@ struct Package {
 }
 
 impl Package {
-    /// Reads the package in a folder. The error says why it is not valid.
+    /// Reads the package in a folder. The error states why the package is invalid.
     fn read(folder: &Path) -> Result<Self, String> {
         let path = folder.join("Cargo.toml");
         let text = fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
@@ -108,13 +108,13 @@ impl Package {
         })
     }
 
-    /// The bench itself, a member of the workspace: it has the tools and no prover.
+    /// Describes the bench itself, a member of the workspace that has the tools but no prover.
     fn bench(folder: &Path) -> Self {
         Self { name: "prove-bench".into(), folder: folder.into(), chooses_allocators: true, ..Self::default() }
     }
 }
 
-/// The packages in a folder, by name.
+/// Returns the packages in a folder, sorted by name.
 fn packages(folder: &Path) -> Vec<Package> {
     let folders = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut packages: Vec<_> = folders.filter_map(|folder| Package::read(&folder).ok()).collect();
@@ -122,8 +122,8 @@ fn packages(folder: &Path) -> Vec<Package> {
     packages
 }
 
-/// Reads a command line without the program's name: the benches to build and run, one after another. The error is one line that states the
-/// valid words. If there are several provers, leaves out those that lack an option.
+/// Parses a command line, without the program's name, into the benches to build and run in order. The error is one line that lists the
+/// valid words. Skips provers that lack an option, if another one has it.
 fn read(bench: &Package, provers: &[Package], words: Vec<OsString>) -> Result<Vec<Run>, String> {
     let runs = requested(bench, provers, words)?;
     let with_mistakes = runs.into_iter().map(|run| (mistake(&run.arguments), run));
@@ -148,7 +148,7 @@ fn requested(bench: &Package, provers: &[Package], mut words: Vec<OsString>) -> 
             Ok(vec![Run::of_prover(&package, words)])
         }
         tool if TOOLS.contains(&tool) || tool == "--version" => {
-            // Options after `--` belong to the command.
+            // Options after `--` belong to the command that `exec` runs.
             let mut options = words.iter().take_while(|word| *word != "--");
             let is_profile = tool == "exec" && options.any(|word| word == "--profile");
             Ok(vec![Run::of(bench, tool == "replay", is_profile, words)])
@@ -172,8 +172,8 @@ fn listed(of: &str) -> Option<Vec<&'static str>> {
     Some(line.split(' ').collect())
 }
 
-/// Returns why the bench would refuse a command line, if the launcher can tell before the build: an unknown option or allocator. The bench
-/// checks the other values.
+/// Returns why the bench would reject a command line, if the launcher can detect it before the build: an unknown option or allocator. The
+/// bench checks the other values.
 fn mistake(arguments: &[OsString]) -> Option<String> {
     let command = word(arguments, 0);
     let is_of_prover = !TOOLS.contains(&command) && !OF_PROVERS.contains(&command);
@@ -206,7 +206,7 @@ fn mistake(arguments: &[OsString]) -> Option<String> {
     Some(format!("unknown allocator {unknown:?}: valid are {}, zk-alloc:CONSTANT=VALUE", known.join(", ")))
 }
 
-/// A word as text; empty if it is missing or is not valid text.
+/// Returns the word at an index as text; empty if there is no such word, or if it is not valid UTF-8.
 fn word(words: &[OsString], at: usize) -> &str {
     words.get(at).and_then(|word| word.to_str()).unwrap_or_default()
 }
@@ -220,13 +220,13 @@ fn named<'a>(provers: &'a [Package], word: &str) -> Result<&'a Package, String> 
     })
 }
 
-/// Reads `check [PROVER]` or `check --workloads PROVER/NAME,...`. Each prover's bench checks its own workloads.
+/// Parses `check [PROVER]` or `check --workloads PROVER/NAME,...`. Each prover's bench checks its own workloads.
 fn check(provers: &[Package], mut words: Vec<OsString>) -> Result<Vec<Run>, String> {
     if let Ok(package) = named(provers, word(&words, 1)) {
         words.remove(1);
         return Ok(vec![Run::of_prover(package, words)]);
     }
-    // The gate needs a baseline.
+    // A prover without a baseline cannot be gated.
     let mut gated: Vec<_> = provers.iter().filter(|package| package.folder.join("baseline.toml").is_file()).collect();
     if words.iter().any(|word| word == "--help" || word == "-h") {
         gated.truncate(1);
@@ -258,26 +258,26 @@ fn take_option(words: &mut Vec<OsString>, name: &str) -> Option<String> {
     }
 }
 
-/// A package's driver, to be built and run with these arguments.
+/// A package whose driver is built, and the arguments that the driver runs with.
 #[derive(Debug)]
 struct Run {
     package: Package,
-    /// The features of the bench: `jemalloc` and `peers` for these allocators, `tune` if an arm has other values of zk-alloc's
-    /// constants, and `profile` if call sites are sampled.
+    /// The bench's cargo features: `jemalloc` and `peers` add these allocators, `tune` lets an arm override zk-alloc's constants, and
+    /// `profile` samples call sites.
     features: Vec<&'static str>,
     arguments: Vec<OsString>,
 }
 
 impl Run {
-    /// A run of a prover's bench. It always includes an arm with jemalloc, except for a profile.
+    /// Describes a run of a prover's bench. Every such run has an arm with jemalloc, except a profile.
     fn of_prover(package: &Package, arguments: Vec<OsString>) -> Self {
         let is_profile = word(&arguments, 0) == "profile";
         Self::of(package, !is_profile, is_profile, arguments)
     }
 
-    /// A run with the features that it needs. A run that starts no arm needs none of the bench's allocators.
+    /// Describes a run and the features that it needs. A run without arms needs none of the bench's allocators.
     fn of(package: &Package, has_arms: bool, is_profile: bool, arguments: Vec<OsString>) -> Self {
-        // The arms that set constants of zk-alloc, and the sets of such arms.
+        // Arms that override constants of zk-alloc, and the sets of such arms.
         let is_tuned = |name: &str| ["ablation", "constants"].contains(&name) || name.starts_with("zk-alloc:");
         // The set `quick`, and every arm that works without the feature `peers`.
         let is_built_anyway = |name: &str| {
@@ -295,7 +295,7 @@ impl Run {
         Self { package: package.clone(), features, arguments }
     }
 
-    /// Builds the driver, then replaces this process with it. So Ctrl-C reaches only the bench, which exits cleanly.
+    /// Builds the driver, then replaces this process with it, so Ctrl-C reaches only the bench, which exits cleanly.
     fn build_and_become(&self) -> ExitCode {
         ExitCode::from(self.build().err().unwrap_or_else(|| code(Err(self.driver().exec()))))
     }
@@ -334,9 +334,9 @@ impl Run {
             command.args(["--no-default-features", "--features", &self.features.join(",")]);
         }
         if !package.word.is_empty() {
-            // Compiled dependencies go to the workspace's target folder, which contains this program, so the packages share
-            // them. Two packages may have binaries of the same name, so each package has its own output folder. The driver
-            // inherits both variables and builds its arms there.
+            // Compiled dependencies go to the workspace's target folder, which contains this program, so the packages share them. Two
+            // packages may have binaries of the same name, so each package has its own output folder. The driver inherits both variables
+            // and builds its arms in the same folders.
             let program = env::current_exe().unwrap_or_default();
             let is_target = |folder: &&Path| folder.join("CACHEDIR.TAG").is_file();
             let target = program.ancestors().find(is_target).unwrap_or(Path::new("target"));
@@ -347,7 +347,7 @@ impl Run {
     }
 }
 
-/// The exit code of a process; 130 if a signal ended it, as for Ctrl-C.
+/// Returns the exit code of a process; 130, as after Ctrl-C, if a signal killed it.
 fn code(status: io::Result<ExitStatus>) -> u8 {
     match status {
         Ok(status) => status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(INTERRUPTED),
@@ -358,7 +358,7 @@ fn code(status: io::Result<ExitStatus>) -> u8 {
     }
 }
 
-/// The allocators and the sets of allocators that a command line names.
+/// Returns the allocators and the sets of allocators that a command line names.
 fn allocators(arguments: &[OsString]) -> impl Iterator<Item = &str> {
     let lists = (0..arguments.len()).filter_map(|at| match word(arguments, at) {
         "--allocators" => Some(word(arguments, at + 1)),
@@ -378,7 +378,7 @@ mod tests {
         read(&Package::bench(&folder), &provers, line.split_whitespace().map(OsString::from).collect())
     }
 
-    /// A first-time user waits only for the build of the requested prover.
+    /// A first-time user must wait only for the build of the requested prover.
     #[test]
     fn only_the_requested_provers_are_built() {
         for (line, started) in [
@@ -421,7 +421,7 @@ mod tests {
         }
     }
 
-    /// The peers take minutes to compile. Tunable constants, which are atomics, and sampling would slow down the arena in every other run.
+    /// The peers take minutes to compile. Tunable constants (atomics) and sampling would slow down the arena in runs that do not need them.
     #[test]
     fn allocators_and_their_variants_are_built_only_on_request() {
         for (line, features) in [
@@ -442,7 +442,7 @@ mod tests {
         }
     }
 
-    /// A prover that the launcher does not find cannot be started. CI must run each of them.
+    /// The launcher cannot start a prover that it does not find, and CI must run every prover.
     #[test]
     fn every_prover_folder_is_found_and_has_a_ci_job() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../provers");

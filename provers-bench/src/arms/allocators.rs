@@ -1,11 +1,11 @@
-//! The allocators of the arms' binaries. Each has a module under the name that [`arm!`](crate::arm) takes. The module has the value to
-//! install, and the binary's description of it. A crate with its own prover takes both from here, and depends on this crate alone.
+//! The allocators that the arms' binaries install. Each is a module with the name that [`arm!`](crate::arm) takes. The module has the value
+//! to install, and a function that describes the allocator. A crate with its own prover gets both from here, and needs no other dependency.
 //!
-//! Some allocators take long to build. Without the features `jemalloc` and `peers` they are known by name but cannot
-//! run, because their binaries need these features.
+//! Some allocators take long to build, so they are behind the features `jemalloc` and `peers`. Without the feature the
+//! bench knows their names, but has no binaries that could run them.
 //!
-//! Functions that call into an allocator are `#[inline]`, so that they are compiled in the calling binary and never in
-//! this library. If the library itself called an allocator, every arm would link it, including its code that runs
+//! Functions that call into an allocator are `#[inline]`, so they are compiled into the calling binary and never into
+//! this library. If this library called an allocator, every arm would link that allocator, including its code that runs
 //! before `main`.
 
 use crate::sample::Counters;
@@ -21,18 +21,18 @@ pub struct Installed {
     pub version: String,
     /// Prefixes of the environment variables that configure it.
     pub setting_prefixes: &'static [&'static str],
-    /// Counters since the process started; empty if the allocator has none.
+    /// Returns counters summed since the process started; empty if the allocator has none.
     pub counters: fn() -> Counters,
-    /// Gauges, which are current levels and not sums; empty if the allocator has none.
+    /// Returns gauges (current levels, not sums); empty if the allocator has none.
     pub gauges: fn() -> Counters,
-    /// Returns the value in force of a setting, given the allocator's own name for it; `None` if the name is unknown.
+    /// Returns the effective value of a setting, given the allocator's own name for it; `None` if the name is unknown.
     pub setting: fn(&str) -> Option<String>,
-    /// Calls the given function once, in the scope in which the allocator expects provers to run. The cost of the scope is timed with the
-    /// proof.
+    /// Calls the given function once, in the scope in which the allocator expects provers to run. The proof's time includes the cost of the
+    /// scope.
     pub scope: fn(&mut dyn FnMut()),
-    /// Runs a recorded phase: does the work of `scope`, and of the allocator's adapter inside the prover.
+    /// Runs a recorded phase: does what `scope` does, and what the allocator's adapter does inside a prover.
     pub phase: fn(&mut dyn FnMut()),
-    /// Returns all free memory to the system after a replay; `None` if replays don't ask this allocator for that.
+    /// Returns all free memory to the kernel after a replay; `None` if a replay does not ask the allocator to do so.
     pub release: Option<fn()>,
 }
 
@@ -52,10 +52,10 @@ impl Installed {
         }
     }
 
-    /// The allocator's settings in this process's environment, as `NAME=value`, sorted. Settings from outside change
-    /// the figures, so the results list them.
+    /// Returns the allocator's settings in this process's environment, as `NAME=value`, sorted. They change the
+    /// measurements, so the results list them.
     pub(crate) fn settings(&self) -> Vec<String> {
-        // A preloaded library may be another allocator.
+        // A preloaded library may replace the allocator.
         let prefixes = || self.setting_prefixes.iter().chain(&["LD_PRELOAD="]);
         let all = env::vars_os().map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()));
         let mut settings: Vec<_> = all.filter(|setting| prefixes().any(|prefix| setting.starts_with(prefix))).collect();
@@ -63,8 +63,8 @@ impl Installed {
         settings
     }
 
-    /// Asks the allocator for each of `required`, given as name and value. Returns them as `name=value`, or fails on
-    /// the first setting that is not in force.
+    /// Checks each setting of `required` (name and value) with the allocator. Returns the settings as `name=value`, or
+    /// fails on the first that is not in force.
     pub(crate) fn confirm(&self, required: &[(String, String)]) -> anyhow::Result<Vec<String>> {
         let confirmed = required.iter().map(|(name, wanted)| {
             let found = (self.setting)(name)
@@ -114,8 +114,8 @@ pub mod glibc {
         const STARTS: &str = "PROVE_BENCH_STARTS";
         const MAX_STARTS: usize = 30;
 
-        /// Starts this program again if glibc should ask for huge pages and does not. glibc 2.36 reads the host's setting into a buffer
-        /// without a terminating zero, and then compares it as a string. In about half of all processes the comparison fails.
+        /// Restarts this program if glibc was told to use huge pages and does not. glibc 2.36 reads the host's setting into a buffer
+        /// without a terminating zero, and then compares it as a string. The comparison fails in about half of all processes.
         pub(super) fn start_again_without_huge_pages() {
             if !env::var("GLIBC_TUNABLES").is_ok_and(|tunables| tunables.contains("malloc.hugetlb=1")) {
                 return;
@@ -125,12 +125,12 @@ pub mod glibc {
             if is_possible && starts < MAX_STARTS && !asks_for_huge_pages() {
                 let mut again = Command::new("/proc/self/exe");
                 again.args(env::args_os().skip(1)).env(STARTS, (starts + 1).to_string());
-                // `exec` returns only if it fails. The setting is then not in force, which fails the arm with that reason.
+                // `exec` returns only if it fails. The setting is then not in force, and the arm fails for that reason.
                 let _refused = again.exec();
             }
         }
 
-        /// More than the highest value of glibc's mmap threshold, above which glibc maps each request separately.
+        /// Size of a test block: above the maximum of glibc's mmap threshold, from which on glibc maps each request separately.
         const PROBE_BYTES: usize = 256 << 20;
 
         pub(super) fn version() -> String {
@@ -140,7 +140,7 @@ pub mod glibc {
             version.to_string_lossy().into_owned()
         }
 
-        /// Tests glibc's behaviour, because glibc does not report its tunables and silently rejects bad values.
+        /// Infers a setting from glibc's behaviour, because glibc does not report its tunables and silently rejects bad values.
         pub(super) fn setting(name: &str) -> Option<String> {
             match name {
                 "retains 256 MiB" => Some(retention().into()),
@@ -149,13 +149,13 @@ pub mod glibc {
             }
         }
 
-        /// Returns whether glibc advises the kernel to use huge pages (`hg` in smaps) for any part of a large block, which is never
-        /// touched. A block on the heap may begin in older heap memory, for which glibc gave no advice.
+        /// Returns whether glibc advises the kernel to use huge pages (`hg` in smaps) for any part of a large block. The block is never
+        /// touched. A block on the heap may begin in older heap memory, which glibc did not advise.
         fn asks_for_huge_pages() -> bool {
-            // SAFETY: the block is freed once, and nobody reads it.
+            // SAFETY: the block is freed exactly once, and is never accessed.
             let at = std::hint::black_box(unsafe { libc::malloc(PROBE_BYTES) });
             let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-            // SAFETY: allocated above.
+            // SAFETY: `malloc` returned the block above, and this is the only call that frees it.
             unsafe { libc::free(at) };
             let mut is_of_block = false;
             smaps.lines().any(|line| {
@@ -168,9 +168,9 @@ pub mod glibc {
             })
         }
 
-        /// Tests whether glibc retains a large block that is freed. The block is never touched, so it costs no memory.
+        /// Tests whether glibc retains a large block after it is freed. The block is never touched, so it costs no memory.
         fn retention() -> &'static str {
-            // SAFETY: the block is freed once; mallinfo2(3) only reads.
+            // SAFETY: the block is freed exactly once, and mallinfo2(3) only reads.
             let (before, used, after) = unsafe {
                 let before = libc::mallinfo2();
                 let at = std::hint::black_box(libc::malloc(PROBE_BYTES));
@@ -208,7 +208,7 @@ pub mod jemalloc {
         Installed { setting, ..Installed::named("jemalloc", version, &["_RJEM_MALLOC_"]) }
     }
 
-    /// A setting of jemalloc, by its name in `mallctl` (jemalloc(3)).
+    /// Returns a setting of jemalloc, given its `mallctl` name (jemalloc(3)).
     #[inline]
     #[expect(unsafe_code, reason = "jemalloc is queried through its C interface")]
     fn setting(name: &str) -> Option<String> {
@@ -217,20 +217,20 @@ pub mod jemalloc {
         let key = key.as_bytes();
         match name {
             "opt.retain" | "opt.background_thread" | "opt.hpa" => {
-                // SAFETY: the key ends in a zero, and the value is a `bool` (jemalloc(3)).
+                // SAFETY: the key is NUL-terminated, and the value is a `bool` (jemalloc(3)).
                 Some(unsafe { raw::read::<bool>(key) }.ok()?.to_string())
             }
             "opt.thp" | "opt.metadata_thp" => {
-                // SAFETY: as above, and the value is a string that jemalloc never frees.
+                // SAFETY: the key is NUL-terminated, and the value is a string that jemalloc never frees.
                 let value = unsafe { raw::read_str(key) }.ok()?;
                 Some(String::from_utf8_lossy(value).trim_end_matches('\0').to_owned())
             }
             "opt.dirty_decay_ms" | "opt.muzzy_decay_ms" => {
-                // SAFETY: as above, and the value is an `ssize_t`.
+                // SAFETY: the key is NUL-terminated, and the value is an `ssize_t`.
                 Some(unsafe { raw::read::<isize>(key) }.ok()?.to_string())
             }
             "opt.narenas" => {
-                // SAFETY: as above, and the value is an `unsigned`.
+                // SAFETY: the key is NUL-terminated, and the value is an `unsigned`.
                 Some(unsafe { raw::read::<u32>(key) }.ok()?.to_string())
             }
             _ => None,
@@ -255,7 +255,7 @@ pub mod mimalloc {
         Installed { setting, ..Installed::named("mimalloc", &version(), &["MIMALLOC_"]) }
     }
 
-    /// A setting of mimalloc, by the name of its option.
+    /// Returns a setting of mimalloc, given the name of its option.
     #[inline]
     fn setting(name: &str) -> Option<String> {
         let option = match name {
@@ -264,7 +264,7 @@ pub mod mimalloc {
             "purge_delay" => 15,
             _ => return None,
         };
-        // SAFETY: only reads a number; an unknown option reads as 0.
+        // SAFETY: the function only reads a number, and returns 0 for an unknown option.
         #[expect(unsafe_code, reason = "mimalloc is queried through its C interface")]
         let value = unsafe { libmimalloc_sys::mi_option_get(option) };
         Some(value.to_string())
@@ -272,7 +272,7 @@ pub mod mimalloc {
 
     #[inline]
     fn version() -> String {
-        // SAFETY: takes no arguments and returns a number.
+        // SAFETY: the function takes no arguments and returns a number.
         #[expect(unsafe_code, reason = "the only way to ask the linked library for its version")]
         let version = unsafe { libmimalloc_sys::mi_version() };
         // mimalloc.h: the major version, then two digits each for minor and patch.
@@ -331,7 +331,7 @@ pub mod tcmalloc {
         }
     }
 
-    /// A setting of TCMalloc, by its name in `MallocExtension`.
+    /// Returns a setting of TCMalloc, given its name in `MallocExtension`.
     #[inline]
     fn setting(name: &str) -> Option<String> {
         // SAFETY: these functions only read (malloc_extension.h).
@@ -374,7 +374,7 @@ pub mod bump_reset {
     }
 }
 
-/// Our arena, over the allocator of the C library.
+/// Our arena, backed by the C library's allocator.
 pub mod zk_alloc {
     use super::Installed;
     use crate::machine::host;
@@ -389,14 +389,14 @@ pub mod zk_alloc {
     /// Describes the installed allocator.
     #[inline]
     pub fn installed() -> Installed {
-        // The arm reports this library's version: the allocator is in the same workspace, under the same version.
+        // The arm reports this library's version: the allocator is in the same workspace, with the same version.
         let prefixes = &["GLIBC_TUNABLES", "MALLOC_", "ZK_ALLOC_"];
         Installed {
             counters,
             gauges,
             phase: |play| ::zk_alloc::phase(play),
             release: Some(|| _ = ::zk_alloc::release()),
-            // The value in force of a constant, in builds that can set constants.
+            // Returns the effective value of a constant, in builds that can override constants.
             #[cfg(feature = "tune")]
             setting: |name| ::zk_alloc::tuning::in_force(name).map(|value| value.to_string()),
             ..Installed::named("zk-alloc", env!("CARGO_PKG_VERSION"), prefixes)
@@ -418,8 +418,8 @@ pub mod zk_alloc {
             ("phases", stats.phases),
             ("refusals", stats.refusals),
             ("system_calls", stats.system_calls),
-            // Live bytes rise and fall, so a sample records how much they grew while the proof was made. Like `PhaseReport::escaped_bytes`
-            // of zk_alloc, this counts all memory that outlives the phase, including the finished proof.
+            // Live bytes rise and fall, so a sample records how much they grew during the proof. Like `PhaseReport::escaped_bytes` of
+            // zk_alloc, this counts all memory that outlives the phase, including the finished proof.
             ("escaped_bytes", stats.live_bytes as u64),
         ])
     }

@@ -1,5 +1,5 @@
-//! The arms, as one table: an allocator, the binary that links it, its settings, the conditions that its proofs must meet,
-//! and the library with which `exec` starts a program.
+//! The table of arms. An arm is an allocator, the binary that links it, its settings, the conditions that its proofs must meet, and the
+//! library that `exec` preloads for it.
 //!
 //! - `mod`: the table
 //! - `allocators`: the allocator that each arm's binary installs, and its description
@@ -26,11 +26,11 @@ pub struct Arm {
     pub colour: Colour,
     /// Environment variables that configure it.
     pub environment: &'static [(&'static str, &'static str)],
-    /// Settings, as name and value in the allocator's own terms. The allocator must confirm them before the first
-    /// proof. jemalloc confirms all options of its variable as well.
+    /// Settings (name and value, in the allocator's own terms) that the allocator must confirm before the first proof.
+    /// jemalloc also confirms every option in its environment variable.
     pub confirms: &'static [(&'static str, &'static str)],
-    /// Conditions that each of its proofs must meet. If one fails, the arm did not measure what its name says. Each names a counter that
-    /// must grow during the proof, or a gauge that must be above zero after it, and the explanation for a failure.
+    /// Conditions that each proof must meet, because otherwise the arm did not measure what its name promises. A condition is a counter
+    /// that must grow during the proof, or a gauge that must be above zero after the proof, and the message for a failure.
     pub holds: &'static [(&'static str, &'static str)],
     /// Why the arm may fail without failing the run; `None` if it must not fail.
     pub known_to_fail: Option<&'static str>,
@@ -38,7 +38,7 @@ pub struct Arm {
     pub(crate) preload: Option<Preload>,
 }
 
-/// A library that is loaded before the C library, and the settings of the arm in the library's own variables.
+/// A library to preload, and the arm's settings as environment variables of that library.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Preload {
     pub(crate) library: Library,
@@ -71,29 +71,30 @@ impl Colour {
 }
 
 impl Arm {
-    /// The allocator that `binary` links, with its default settings.
+    /// Describes the allocator that `binary` links, with its default settings.
     pub const fn new(name: &'static str, binary: &'static str) -> Self {
         let (environment, confirms, holds) = (&[], &[], &[]);
         let (is_ours, colour, known_to_fail, preload) = (false, Colour::OTHER, None, None);
         Self { name, binary, is_ours, colour, environment, confirms, holds, known_to_fail, preload }
     }
 
-    /// The same arm in this colour: for a light and a dark background.
+    /// Sets the arm's colour, for a light and for a dark background.
     const fn coloured(self, light: &'static str, dark: &'static str) -> Self {
         Self { colour: Colour { light, dark }, ..self }
     }
 
-    /// The same allocator with other settings. `exec` leaves this arm out unless it [`preloads`](Self::preloads) a library.
+    /// Returns an arm with the same allocator and other settings. `exec` skips the new arm unless it [`preloads`](Self::preloads) a
+    /// library.
     const fn set(self, name: &'static str, environment: &'static [(&'static str, &'static str)]) -> Self {
         Self { name, environment, preload: None, ..self }
     }
 
-    /// The arm's environment variables, in owned form.
+    /// Returns the arm's environment variables as owned strings.
     pub(crate) fn variables(&self) -> Vec<(String, String)> {
         owned(self.environment)
     }
 
-    /// The settings that its process must confirm, as name and value: each option of jemalloc, and
+    /// Returns the settings (name and value) that the arm's process must confirm: each option of jemalloc, and
     /// [`confirms`](Self::confirms).
     pub fn requires(&self) -> Vec<(String, String)> {
         let options = self.environment.iter().filter(|(name, _)| *name == JEMALLOC_CONF);
@@ -102,7 +103,7 @@ impl Arm {
         options.chain(owned(self.confirms)).collect()
     }
 
-    /// Returns why a proof with this sample did not measure what the arm's name says; `None` if it did.
+    /// Returns why a proof with this sample did not measure what the arm's name promises; `None` if it did.
     pub(crate) fn objection(&self, sample: &Sample) -> Option<String> {
         self.holds.iter().find_map(|(figure, otherwise)| {
             match sample.counters.get(*figure).or_else(|| sample.gauges.get(*figure)) {
@@ -113,16 +114,16 @@ impl Arm {
         })
     }
 
-    /// The same arm, which `exec` starts with this library and these settings.
+    /// Sets the library and the settings with which `exec` starts this arm.
     const fn preloads(self, library: Library, environment: &'static [(&'static str, &'static str)]) -> Self {
         Self { preload: Some(Preload { library, environment }), ..self }
     }
 }
 
-/// Variables or settings: names and values.
+/// Environment variables or settings, as names and values.
 pub(crate) type Variables = [(String, String)];
 
-/// Copies of these names and values.
+/// Copies names and values into owned strings.
 pub(crate) fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
@@ -155,33 +156,33 @@ const TCMALLOC_LIBRARY: Library = Library::Packaged {
     fedora: "gperftools-libs",
 };
 
-/// Makes glibc retain all memory: it maps no request separately, never trims the heap, and keeps the heaps of threads.
+/// Makes glibc retain all memory: it maps no request separately, never trims the heap, and keeps per-thread heaps.
 /// Raising `mmap_threshold` instead does not work everywhere. mallopt(3) limits it to 32 MiB, and provers allocate
 /// larger buffers. glibc 2.36 accepts more, but older versions silently reject such a value.
 const GLIBC_RETAINS: (&str, &str) = (
     "GLIBC_TUNABLES",
     "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776:glibc.malloc.top_pad=67108864",
 );
-/// Makes glibc ask for huge pages (`MADV_HUGEPAGE`) for its heap and for large requests.
+/// Makes glibc request huge pages (`MADV_HUGEPAGE`) for its heap and for large blocks.
 const GLIBC_HUGE: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
-/// The variable with the options of the jemalloc that Rust programs link.
+/// The environment variable with the options of the jemalloc that Rust programs link.
 const JEMALLOC_CONF: &str = "_RJEM_MALLOC_CONF";
-/// Makes jemalloc purge nothing and ask for huge pages.
+/// Makes jemalloc never purge, and request huge pages.
 const JEMALLOC_RETAINS: &str = "thp:always,metadata_thp:auto,retain:true,dirty_decay_ms:-1,muzzy_decay_ms:-1";
 
 /// TCMalloc takes its settings from the program, through `MallocExtension`. The arm's binary reads these variables and
-/// applies them: the maximum size of a per-CPU cache, and the bytes between two profiled allocations. 0 disables
-/// profiling.
+/// applies them: the maximum size of a per-CPU cache, and the sampling interval of the heap profiler (0 disables it),
+/// both in bytes.
 const CACHE_BYTES: &str = "TCMALLOC_MAX_PER_CPU_CACHE_SIZE";
 const SAMPLING_BYTES: &str = "TCMALLOC_PROFILE_SAMPLING_INTERVAL";
 
 const ARENA_SERVES: (&str, &str) = ("arena_allocations", "the arena served nothing");
-/// zk-alloc asks the kernel for huge pages, and continues if it gets none.
+/// zk-alloc requests huge pages, but continues without them if the kernel provides none.
 const IN_HUGE_PAGES: (&str, &str) = ("large_folio_bytes", "its setting did not take: nothing lies in huge pages");
 #[cfg(feature = "profile")]
 const IS_SAMPLED: (&str, &str) = ("is_sampled", "its setting did not take: no call sites were sampled");
 
-/// All arms of this workspace, in the order of tables.
+/// All arms of this workspace, in table order.
 pub const ARMS: &[Arm] = &[
     GLIBC,
     Arm { confirms: &[("retains 256 MiB", "yes")], ..GLIBC.set("glibc-tuned", &[GLIBC_RETAINS]) }
@@ -196,7 +197,7 @@ pub const ARMS: &[Arm] = &[
     JEMALLOC
         .set("jemalloc-tuned", &[(JEMALLOC_CONF, JEMALLOC_RETAINS)])
         .preloads(JEMALLOC_LIBRARY, &[("MALLOC_CONF", JEMALLOC_RETAINS)]),
-    // Settings of other projects; each arm has the name of its project. The sources are in docs/data/arms.md.
+    // Settings that other projects use; each arm is named after the project. The sources are in docs/data/arms.md.
     Arm {
         confirms: &[("opt.dirty_decay_ms", "10000")],
         ..JEMALLOC.set("jemalloc-plonky3", &[(JEMALLOC_CONF, "thp:always,metadata_thp:auto,retain:true")])
@@ -213,7 +214,7 @@ pub const ARMS: &[Arm] = &[
     JEMALLOC
         .set("jemalloc-hpa", &[(JEMALLOC_CONF, "hpa:true")])
         .preloads(JEMALLOC_LIBRARY, &[("MALLOC_CONF", "hpa:true")]),
-    // The lowest memory use that jemalloc offers: it purges freed pages at once.
+    // jemalloc at its lowest memory use: it purges freed pages at once.
     JEMALLOC.set("jemalloc-decay-0", &[(JEMALLOC_CONF, "dirty_decay_ms:0,muzzy_decay_ms:0")]),
     MIMALLOC,
     Arm {
@@ -222,8 +223,8 @@ pub const ARMS: &[Arm] = &[
         confirms: &[("purge_delay", "-1"), ("allow_large_os_pages", "1")],
         ..MIMALLOC
     }
-    // mimalloc 2.1 and newer read the first two, older versions the others. Each version ignores names that it does not
-    // know.
+    // mimalloc 2.1 and newer read the first two variables, older versions the others. Every version ignores unknown
+    // names.
     .preloads(
         MIMALLOC_LIBRARY,
         &[
@@ -237,8 +238,8 @@ pub const ARMS: &[Arm] = &[
     TCMALLOC,
     Arm {
         name: "tcmalloc-tuned",
-        // glibc registers the kernel's restartable sequences for itself. TCMalloc needs them for its per-CPU caches, so
-        // its documentation says to set this.
+        // By default glibc claims the kernel's restartable sequences (rseq) for itself. TCMalloc's per-CPU caches need
+        // them, so its documentation recommends this setting.
         environment: &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0"), (CACHE_BYTES, "16777216"), (SAMPLING_BYTES, "0")],
         confirms: &[
             ("PerCpuCachesActive", "true"),
@@ -247,7 +248,7 @@ pub const ARMS: &[Arm] = &[
         ],
         ..TCMALLOC
     }
-    // Variables of gperftools, the TCMalloc that distributions package: it then releases nothing, and threads cache more.
+    // Variables of gperftools, the TCMalloc that distributions package. With them it releases nothing, and threads cache more.
     .preloads(
         TCMALLOC_LIBRARY,
         &[("TCMALLOC_RELEASE_RATE", "0"), ("TCMALLOC_MAX_TOTAL_THREAD_CACHE_BYTES", "268435456")],
@@ -259,17 +260,17 @@ pub const ARMS: &[Arm] = &[
     ZK_ALLOC.preloads(Library::Ours, &[]),
     Arm { holds: &[ARENA_SERVES, IN_HUGE_PAGES], ..ZK_ALLOC.set("zk-alloc-thp-always", &[("ZK_ALLOC_THP", "always")]) },
     ZK_ALLOC.set("zk-alloc-thp-never", &[("ZK_ALLOC_THP", "never")]),
-    // It purges all free memory at the end of each phase.
+    // Purges all free memory at the end of each phase.
     ZK_ALLOC.set("zk-alloc-retain-0", &[("ZK_ALLOC_RETAIN_BYTES", "0")]),
-    // It samples its call sites.
+    // Samples its call sites.
     #[cfg(feature = "profile")]
     Arm { holds: &[ARENA_SERVES, IS_SAMPLED], ..ZK_ALLOC.set("zk-alloc-profile", &[("ZK_ALLOC_PROFILE", "1")]) },
     ZK_ALLOC_RESIDENT,
-    // Its background thread purges memory that the last second did not need.
+    // Its background thread purges memory that was not needed during the last second.
     ZK_ALLOC_RESIDENT.set("zk-alloc-idle-1s", &[("ZK_ALLOC_RETAIN_FOR", "1"), ("ZK_ALLOC_BACKGROUND", "1")]),
 ];
 
-/// The arm with this name.
+/// Returns the arm with this name.
 pub(crate) fn named(name: &str) -> Option<&'static Arm> {
     ARMS.iter().find(|arm| arm.name == name).or_else(|| tuned::named(name))
 }
@@ -280,7 +281,7 @@ pub(crate) struct Set {
     pub(crate) contains: fn(&Arm) -> bool,
 }
 
-/// Our arm with default settings. It represents our arms in the sets `quick` and `peers`, and `check` compares it with its
+/// Our arm with default settings. It represents our arms in the sets `quick` and `peers`, and is the arm that `check` compares with a
 /// baseline.
 pub(crate) const OURS: &str = ZK_ALLOC.name;
 
@@ -294,7 +295,7 @@ pub(crate) const SETS: &[Set] = &[
 /// The set that runs without `--allocators`.
 pub(crate) const DEFAULT_SET: &str = "quick";
 
-/// The arm that the others are compared with. If it does not take part, the first arm replaces it.
+/// The arm that the others are compared with. If it does not take part, the first arm takes its place.
 pub const BASELINE: &str = "glibc";
 
 #[cfg(test)]
@@ -302,7 +303,7 @@ mod tests {
     use super::*;
     use crate::sample;
 
-    /// If a name stood for two things, one would be measured under the other's name.
+    /// If two arms or sets shared a name, one would be measured in place of the other.
     #[test]
     fn names_of_arms_and_sets_are_unique_and_the_baseline_exists() {
         let names = || ARMS.iter().map(|arm| arm.name).chain(SETS.iter().map(|set| set.name));
@@ -311,7 +312,7 @@ mod tests {
         }
     }
 
-    /// An arm with an unused arena would show glibc's figures under its own name. On a host without huge pages, asking for them has no
+    /// An arm whose arena is unused would report glibc's measurements as its own. On a host without huge pages, requesting them has no
     /// effect.
     #[test]
     fn a_zero_or_missing_figure_breaks_its_condition() {

@@ -1,23 +1,23 @@
-//! Arms of our arena with other values of its constants, in builds with the feature `tune`. An arm without a mechanism shows
-//! what the mechanism contributes.
+//! Arms of our arena with other values of its constants, in builds with the feature `tune`. An arm with one mechanism switched off shows
+//! what that mechanism contributes.
 
 use super::{Arm, Colour, ZK_ALLOC};
 use ::zk_alloc::tuning::{CONSTANTS, Constant};
 
 /// Prefix of the arms' names, `zk-alloc:NAME=VALUE`, with `+` between several constants.
 pub(crate) const PREFIX: &str = "zk-alloc:";
-/// The set of arms that each lack one mechanism.
+/// Name of the set of arms that each switch off one mechanism.
 const ABLATION: &str = "ablation";
-/// The set of arms that each have one constant at half or at twice its value.
+/// Name of the set of arms that each halve or double one constant.
 const CONSTANTS_SET: &str = "constants";
 
-/// The two sets, by their names.
+/// The names of both sets.
 pub(crate) const SETS: [&str; 2] = [ABLATION, CONSTANTS_SET];
 
-/// The constants of the headroom mechanism. It is off only if all of them switch it off.
+/// The constants of the headroom mechanism, which is off only if all of them have their `off` values.
 const OF_HEADROOM: [&str; 3] = ["headroom_part", "min_headroom_bytes", "max_headroom_bytes"];
 
-/// The arms of the set `name`; `None` if it is neither of the two sets.
+/// Returns the arms of the set `name`; `None` if `name` is neither of the two sets.
 pub(crate) fn set(name: &str) -> Option<Vec<&'static Arm>> {
     let values: Vec<String> = match name {
         ABLATION => {
@@ -32,26 +32,26 @@ pub(crate) fn set(name: &str) -> Option<Vec<&'static Arm>> {
     Some(values.iter().map(|values| arm(values).expect("a constant and a number")).collect())
 }
 
-/// The arm of this name; `None` if it names an unknown constant, or if a value is not a number.
+/// Returns the arm with this name; `None` if the name contains an unknown constant, or a value that is not a number.
 pub(crate) fn named(name: &str) -> Option<&'static Arm> {
     arm(name.strip_prefix(PREFIX)?)
 }
 
-/// The setting that switches a constant's mechanism off; `None` if the constant has no mechanism of its own.
+/// Returns the setting that switches a constant's mechanism off; `None` if the constant has no mechanism of its own.
 fn off(constant: &Constant) -> Option<String> {
     let value = constant.off?;
     let shown = if value == usize::MAX { "never".into() } else { value.to_string() };
     Some(format!("{}={shown}", constant.name))
 }
 
-/// The settings with half and with twice the constant's value; none for a switch, which is 0 or 1.
+/// Returns the settings that halve and double a constant; none for a switch, which is 0 or 1.
 fn halved_and_doubled(constant: &Constant) -> Vec<String> {
     let value = constant.value;
     let values = if constant.unit == "0 or 1" { Vec::new() } else { vec![value / 2, value.saturating_mul(2)] };
     values.into_iter().map(|value| format!("{}={value}", constant.name)).collect()
 }
 
-/// The arm for `NAME=VALUE+NAME=VALUE`. It lives as long as the process.
+/// Builds the arm for `NAME=VALUE+NAME=VALUE`. The arm lives as long as the process.
 fn arm(values: &str) -> Option<&'static Arm> {
     let mut confirms: Vec<(&str, &str)> = Vec::new();
     for part in values.split('+') {
@@ -74,7 +74,7 @@ fn arm(values: &str) -> Option<&'static Arm> {
 mod tests {
     use super::*;
 
-    /// An ablation would not measure a mechanism that no arm switches off.
+    /// A mechanism that no arm switches off would be missing from the ablation.
     #[test]
     fn the_two_sets_cover_every_constant() {
         let names = |set_name| set(set_name).unwrap().iter().map(|arm| arm.name).collect::<Vec<_>>().join(" ");

@@ -1,6 +1,6 @@
-//! The child process: it has one allocator, and proves on request.
+//! The child process, which has one allocator and proves on request.
 //!
-//! - `mod`: answers requests; fails on request, for tests
+//! - `mod`: answers requests, and injects faults for tests
 //! - `profiling`: the profile of an arm of zk-alloc
 //! - `traces`: the recorder (an allocator that records every large request, and a `main`), and the replay of a script
 
@@ -26,7 +26,7 @@ use std::process::{self, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The whole of an arm's binary: installs one of the [`allocators`](crate::arms), and proves when the driver asks.
+/// Defines the whole binary of an arm: installs one of the [`allocators`](crate::arms), and proves when the driver asks.
 ///
 /// The arm `zk-alloc` starts the binary `with-zk-alloc`, which is `src/bin/with-zk-alloc.rs`:
 ///
@@ -51,15 +51,16 @@ macro_rules! arm {
     };
 }
 
-/// Serves a driver on stdin and stdout until stdin ends: the `main` of an arm's binary, which [`arm!`](crate::arm!)
-/// writes. `installed` describes the allocator that the binary links. `provers` are the provers that its driver knows.
+/// Serves a driver on stdin and stdout until stdin ends. The `main` that [`arm!`](crate::arm!) generates calls this
+/// function. `installed` describes the allocator that the binary links. `provers` are the provers that the driver
+/// knows.
 ///
-/// The prover's own output goes to stderr, because stdout belongs to the protocol.
+/// The prover's own output goes to stderr, because stdout carries the protocol.
 pub fn main(provers: &[Prover], installed: Installed) -> ExitCode {
     code_of(serve(provers, &installed))
 }
 
-/// Returns the exit code. Prints the error, if there is one.
+/// Prints the error, if there is one, and returns the exit code.
 fn code_of(ended: anyhow::Result<ExitCode>) -> ExitCode {
     ended.unwrap_or_else(|error| {
         eprintln!("{error:#}");
@@ -112,8 +113,8 @@ fn set_up(provers: &[Prover], prover: &str, workload: &str, log_rows: u32, place
     }
     let prover = provers.iter().find(|known| known.name == prover).context("unknown prover")?;
     let spec = prover.workloads.iter().find(|known| known.name == workload).context("unknown workload")?;
-    // The pool must exist before the next call, which would otherwise build one. That call also starts the background thread if a setting
-    // asks for it. All of these threads start outside phases, so that their permanent allocations do not lie in the arena.
+    // The pool must exist before the call of `build_global`, which would otherwise build one. That call also starts the background thread
+    // if a setting enables it. All of these threads start outside phases, so their permanent allocations are not in the arena.
     place.build_pool()?;
     let _ = zk_alloc::pool::build_global();
     spec.setup(log_rows).context("setup failed")
@@ -130,7 +131,7 @@ fn identity(installed: &Installed, confirmed: Vec<String>) -> Identity {
     }
 }
 
-/// A workload that is set up.
+/// A workload that is ready to be proved.
 struct Session {
     arm: String,
     subject: Subject,
@@ -153,20 +154,20 @@ impl Session {
     }
 }
 
-/// The variable that requests a fault, as `arm:round:kind`; the round `*` means every round. Tests use it to check how the real driver and
-/// the real gate handle a failing arm.
+/// The environment variable that injects a fault, as `arm:round:kind`; the round `*` means every round. Tests use it to check how the real
+/// driver and the real gate handle a failing arm.
 const FAULT: &str = "PROVE_BENCH_TEST_FAULT";
-/// Memory that a storm of page faults touches: more pages than the gate allows.
+/// Number of bytes that a storm of page faults touches: more pages than the gate allows.
 const STORM_BYTES: usize = 48 << 20;
 
-/// Ways in which a child can fail its driver or regress.
+/// The faults that can be injected: failures of the child, and regressions.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 enum Fault {
     Die,
     Hang,
     Garbage,
     BadProof,
-    /// `slow=PERCENT`: the proof takes longer by this percentage of its time.
+    /// `slow=PERCENT`: the proof takes this percentage longer.
     #[value(skip)]
     Slow(u32),
     /// The proof touches pages that are new to the process.
@@ -174,7 +175,7 @@ enum Fault {
 }
 
 impl Fault {
-    /// The fault that a test requested for this proof.
+    /// Returns the fault that a test requested for this proof.
     fn for_proof(arm: &str, round: u32) -> anyhow::Result<Option<Self>> {
         let Ok(setting) = env::var(FAULT) else { return Ok(None) };
         let [wanted_arm, wanted_round, kind] = setting.split(':').collect::<Vec<_>>()[..] else {
@@ -190,7 +191,7 @@ impl Fault {
         fault.map(Some).map_err(|error| anyhow!("{FAULT}: {error}"))
     }
 
-    /// Runs before the proof. A process that dies or hangs does not return.
+    /// Applies the fault before the proof. `Die` and `Hang` do not return.
     fn strike(self, replies: &mut File) -> io::Result<()> {
         match self {
             Self::Die => process::abort(),
@@ -202,7 +203,7 @@ impl Fault {
         }
     }
 
-    /// Runs after a proof that took `elapsed`, while the clock still runs.
+    /// Applies the fault after a proof that took `elapsed`, while the proof is still being timed.
     fn disturb(self, elapsed: Duration) -> anyhow::Result<()> {
         match self {
             Self::Slow(percent) => {
@@ -219,9 +220,9 @@ impl Fault {
 }
 
 fn storm() -> anyhow::Result<()> {
-    // With huge pages, the whole storm would take only two dozen faults.
+    // With huge pages, the whole storm would cause only two dozen faults.
     nix::sys::prctl::set_thp_disable(true).context("cannot switch huge pages off")?;
-    // The request is outside any phase, and larger than any block that glibc retains. So the kernel supplies new pages each time.
+    // The request is outside any phase, and larger than any block that glibc retains, so the kernel supplies new pages each time.
     let mut pages = vec![0_u8; STORM_BYTES];
     pages.iter_mut().step_by(traces::PAGE_BYTES).for_each(|byte| *byte = 1);
     drop(black_box(pages));

@@ -1,5 +1,5 @@
-//! Profiles two proofs of an arm of zk-alloc: the first one, which takes the page faults, and the next one, with its stages,
-//! its call sites and the arena's memory over time.
+//! Profiles two proofs of a zk-alloc arm: the first, which takes the page faults, and the second, with its stages, its call sites and the
+//! arena's memory over time.
 
 use crate::machine::process::Sampler;
 use crate::protocol::profiles::{
@@ -25,7 +25,7 @@ use zk_alloc_tracing::Recorder;
 /// Maximum number of call sites in `profile.json`.
 const MAX_SITES: usize = 100;
 
-/// Makes a proof. With a folder, writes its profile if it is one of the first two.
+/// Makes a proof. If a folder is given and the proof is one of the first two, writes the proof's profile to the folder.
 pub(super) fn prove<R>(
     folder: Option<&Path>,
     round: u32,
@@ -56,7 +56,7 @@ fn prove_warm<R>(folder: &Path, prove: impl FnOnce() -> anyhow::Result<R>) -> an
     Ok(proved)
 }
 
-/// Installs a subscriber that records the spans at level `INFO`, or those that `RUST_LOG` names.
+/// Installs a subscriber that records the spans at level `INFO`, or those that `RUST_LOG` selects.
 fn observed(began: Instant) -> anyhow::Result<(Recorder, Stages)> {
     let (memory, stages) = (Recorder::new(), Stages::new(began));
     let wanted = env::var("RUST_LOG").ok().and_then(|value| value.parse().ok());
@@ -72,7 +72,7 @@ fn write(folder: &Path, snapshot: &Snapshot, memory: &Recorder, profile: &Profil
     Ok(fs::write(folder.join(FILE), serde_json::to_string(profile)?)?)
 }
 
-/// The call sites of the peak, with their stages and lifetimes.
+/// Describes the call sites of the memory peak, with their stages and lifetimes.
 fn described(snapshot: &Snapshot, stages: &Stages) -> Profile {
     let mut sites: Vec<&Site> = snapshot.sites.iter().filter(|site| site.peak.bytes > 0).collect();
     let peak_bytes = sites.iter().map(|site| site.peak.bytes).sum();
@@ -109,12 +109,12 @@ fn described_site(site: &Site, calls: Vec<String>, stages: &Stages) -> CallSite 
     CallSite { calls, peak_bytes: site.peak.bytes, allocations: site.peak.allocations, stage, lifetime }
 }
 
-/// Number of readings at which the sampler drops every other one, and doubles the time between two readings.
+/// Number of readings at which the sampler drops every other reading and doubles its interval.
 const MAX_READINGS: usize = 8192;
-/// Reading the parts of the memory takes at most one part in this many of the sampler's time.
+/// The sampler spends at most `1 / SHARE_OF_TIME` of its time reading how much memory each part of the arena takes.
 const SHARE_OF_TIME: u32 = 20;
 
-/// Begins to read the arena's memory, once a millisecond. Call this outside phases, so that the readings are not in the arena.
+/// Starts to sample the arena's memory once a millisecond. Call this outside phases, so the readings are not allocated in the arena.
 fn begin_levels(began: Instant) -> Sampler<Profile> {
     let readings = Profile {
         levels: Vec::with_capacity(MAX_READINGS),
@@ -171,10 +171,10 @@ fn parts_at(at: Duration) -> Parts {
     }
 }
 
-/// Maximum number of snapshots. More of them would delay a prover with that many spans.
+/// Maximum number of snapshots. More would slow down a prover with that many spans.
 const MAX_SNAPSHOTS: usize = 4000;
 
-/// A layer that records the stages of a proof. Clones share the record.
+/// A `tracing` layer that records the stages of a proof. Clones share the record.
 #[derive(Clone)]
 struct Stages(Arc<Mutex<Record>>);
 
@@ -185,7 +185,7 @@ struct Record {
     /// The spans that are open now, each with its path and its index in `stages`.
     open: Vec<(SpanPath, usize)>,
     stages: Vec<Stage>,
-    /// All paths so far: the path of the parent span, and the name of the span.
+    /// All paths so far, each as the path of the parent span and the name of the span.
     paths: Vec<(Option<SpanPath>, &'static str)>,
     sites: HashMap<Key, Seen>,
     snapshots: usize,
@@ -217,7 +217,7 @@ impl Stages {
         Self(Arc::new(Mutex::new(Record { began: Some(began), ..Record::default() })))
     }
 
-    /// The nested spans in which a site allocated the most, and the site's live bytes when the innermost of them last ended.
+    /// Returns the nested spans in which a site allocated the most, and the site's live bytes when the innermost of them last ended.
     fn of(&self, site: &Key) -> (Vec<String>, Option<u64>) {
         let record = self.lock();
         let Some(seen) = record.sites.get(site) else { return (Vec::new(), None) };
@@ -231,13 +231,13 @@ impl Stages {
     }
 
     fn lock(&self) -> MutexGuard<'_, Record> {
-        // After a panic of another thread, the record may be incomplete, but it stays usable.
+        // If another thread panicked, the record may be incomplete, but it is still usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Record {
-    /// Returns whether the spans of the calling thread count. Only those of the first thread that enters a span do.
+    /// Returns whether the calling thread's spans are recorded. Only the first thread that enters a span is recorded.
     fn is_main(&mut self) -> bool {
         let this = thread::current().id();
         *self.thread.get_or_insert(this) == this

@@ -1,10 +1,10 @@
 //! Traces of allocations, in the child: the recorder, and the replay of a script on real memory.
 //!
-//! The recorder is the system allocator, which also records every large request, in a buffer that the recorder maps
-//! itself. Nothing in it allocates or blocks: a record is one atomic addition and three stores.
+//! The recorder wraps the system allocator, and records every large request in a buffer that it maps itself. Recording
+//! neither allocates nor blocks: a record is one atomic addition and three stores.
 //!
-//! The replay runs the script's threads on real memory, under the installed allocator. The threads take turns, in the
-//! order of the script. Each block is marked, so that the replay detects memory that is handed out twice.
+//! The replay runs the script's threads on real memory, with the installed allocator. The threads take turns, in the
+//! order of the script. Each block is marked, so the replay detects memory that is handed out twice.
 #![allow(
     unsafe_code,
     reason = "implements GlobalAlloc, shares a buffer that it cannot allocate, and writes to the measured memory"
@@ -30,18 +30,18 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 
-/// Variables that the driver sets for the recorder's binary: the path of its trace, and the trace's header.
+/// Environment variables that the driver sets for the recorder's binary: the path and the header of the trace.
 pub(crate) const PATH: &str = "PROVE_BENCH_TRACE_PATH";
 pub(crate) const HEADER: &str = "PROVE_BENCH_TRACE_HEADER";
 
-/// Address space for 44 million records. Only written pages take memory.
+/// Address space for 44 million records. Only pages that are written take memory.
 const BUFFER_BYTES: usize = 1 << 30;
 
 static SESSION: OnceLock<Session> = OnceLock::new();
-/// Records begun. Records beyond the buffer's end are lost, but still counted.
+/// Number of records begun, including those that are lost because the buffer is full.
 static BEGUN: AtomicUsize = AtomicUsize::new(0);
 static THREADS: AtomicU16 = AtomicU16::new(0);
-/// Twice the number of the proof, plus one while it is being made.
+/// Twice the number of the current proof, plus one while the proof is running.
 static PHASE: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
@@ -54,11 +54,11 @@ struct Session {
     min_bytes: usize,
 }
 
-/// The allocator of the recording binary: `System`, which also records large requests.
+/// The allocator of the recording binary, which wraps `System` and records large requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Recorder;
 
-/// The whole of the binary that records for `prove-bench record`: the system allocator, which also records every large
+/// Defines the whole binary that records for `prove-bench record`: its allocator wraps `System` and records every large
 /// request.
 ///
 /// The driver starts the binary `record`, which is `src/bin/record.rs`:
@@ -96,7 +96,7 @@ fn recorded(provers: &[Prover]) -> anyhow::Result<ExitCode> {
     SESSION.get_or_init(|| Session { words, min_bytes });
     let code = super::main(provers, installed());
 
-    // Records that begin from here on are not part of the trace.
+    // Records that begin after this load are not part of the trace.
     let begun = BEGUN.load(Ordering::Acquire);
     let slots = words.chunks_exact(RECORD_WORDS).take(begun);
     let read = |slot: &[AtomicU64]| Record::from_words(std::array::from_fn(|word| slot[word].load(Ordering::Acquire)));
@@ -106,17 +106,16 @@ fn recorded(provers: &[Prover]) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Zeroed memory that the harness maps for itself, because the recorded or measured allocator must not serve it. It is
-/// never unmapped. Only written pages take memory.
+/// Maps zeroed memory for the harness itself, which the recorded or measured allocator must not serve. The memory is
+/// never unmapped. Only pages that are written take memory.
 fn zeroed(bytes: usize) -> anyhow::Result<NonNull<u8>> {
     let map = MmapOptions::new().len(bytes.max(1)).no_reserve_swap().map_anon();
     let mut map = ManuallyDrop::new(map.with_context(|| format!("cannot map {bytes} bytes for the harness"))?);
     NonNull::new(map.as_mut_ptr()).context("the kernel mapped address 0")
 }
 
-/// The description that the recorder's binary sends to the driver. The harness reads counters right before a proof and
-/// right after it. The adapters' phase is open between these reads, so each read tells the trace that the phase begins
-/// or ends.
+/// Describes the recorder to the driver. The harness reads the counters just before and just after a proof. The
+/// adapters' phase is open between the two reads, so each read marks the beginning or the end of a phase in the trace.
 fn installed() -> Installed {
     let counters = || {
         let phase = PHASE.load(Ordering::Relaxed);
@@ -128,7 +127,7 @@ fn installed() -> Installed {
 }
 
 fn record(session: &Session, op: Op, address: *mut u8, size: usize, align: usize) {
-    // `AcqRel`, with the allocator's own locks, numbers a free before the next use of its address. See `Record`.
+    // `AcqRel`, together with the allocator's own locks, gives a free a lower index than the next use of its address. See `Record`.
     let index = BEGUN.fetch_add(1, Ordering::AcqRel);
     let Some(slot) = session.words.get(index * RECORD_WORDS..(index + 1) * RECORD_WORDS) else { return };
     let phase = PHASE.load(Ordering::Relaxed);
@@ -149,7 +148,7 @@ fn record(session: &Session, op: Op, address: *mut u8, size: usize, align: usize
 }
 
 fn thread_number() -> u16 {
-    // A cell without a destructor is always accessible, so nothing here panics.
+    // A thread-local cell without a destructor is always accessible, so nothing here panics.
     if THREAD.get() == 0 {
         THREAD.set(THREADS.fetch_add(1, Ordering::Relaxed) + 1);
     }
@@ -165,7 +164,7 @@ fn record_new(op: Op, address: *mut u8, layout: Layout) {
     }
 }
 
-// SAFETY: `System` does all the work. Recording touches neither the memory nor the layout, and never unwinds.
+// SAFETY: every method forwards to `System`. Recording does not touch the memory or change the layout, and never unwinds.
 unsafe impl GlobalAlloc for Recorder {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller upholds the contract of `GlobalAlloc`, and `System` has the same contract.
@@ -182,7 +181,7 @@ unsafe impl GlobalAlloc for Recorder {
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // Recorded before the free: afterwards another thread may get the address and record it first.
+        // Record before the free, because afterwards another thread may get the address and record it first.
         record_new(Op::Free, ptr, layout);
         // SAFETY: the caller upholds the contract of `GlobalAlloc`, and `System` has the same contract.
         unsafe { System.dealloc(ptr, layout) };
@@ -202,7 +201,7 @@ unsafe impl GlobalAlloc for Recorder {
     }
 }
 
-/// The script at `path`, as a workload whose proof is a replay.
+/// Opens the script at `path` as a workload whose proof is a replay.
 pub(super) fn subject(path: &Path) -> anyhow::Result<Subject> {
     let (header, mut script) = protocol::open(path)?;
     let shape = header.shape.context("this trace was not prepared for a replay")?;
@@ -215,11 +214,10 @@ pub(super) fn subject(path: &Path) -> anyhow::Result<Subject> {
     Ok(Box::new(move |_, _, installed, _| Ok((replay(records, shape, installed)?, None))))
 }
 
-/// The alignment of every mapping.
+/// Page size in bytes, the alignment of every mapping.
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// A table of `len` values that is never unmapped. Each value comes from `next`. The whole table is resident from now
-/// on.
+/// Fills a table with `len` values from `next`. The whole table is resident, and is never unmapped.
 fn table<T>(len: usize, mut next: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<&'static mut [T]> {
     const { assert!(align_of::<T>() <= PAGE_BYTES && size_of::<T>() > 0) };
     let bytes = len.checked_mul(size_of::<T>()).with_context(|| format!("a table of {len} entries is too large"))?;
@@ -242,9 +240,9 @@ fn replay(records: &'static [Record], shape: Shape, installed: &Installed) -> an
     let play = Mutex::new(Play { records, blocks, peak_at, account, before, rss_at_live_peak_bytes: 0 });
     let play = || play.lock().unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
-        // Starts a thread of the script. Returns a function that makes the thread play the given steps, and waits until it is done. One
-        // channel takes the steps of the thread's next turn, the other returns the turn's result. Both have room for one message, so that
-        // sending allocates nothing.
+        // Starts the script's threads. For each, there is a function that makes the thread play the given steps and waits until it is done.
+        // One channel carries the steps of the thread's next turn, the other its result. Both have room for one message, so sending
+        // allocates nothing.
         let players = (1..=shape.threads).map(|number| {
             let ((turns, next), (end, ended)) = (sync_channel::<Range<usize>>(1), sync_channel(1));
             // The send fails only if the receiver is gone.
@@ -258,13 +256,13 @@ fn replay(records: &'static [Record], shape: Shape, installed: &Installed) -> an
         });
         let players = players.collect::<anyhow::Result<Vec<_>>>()?;
 
-        // An empty turn of each thread faults in its stack before the measurement starts.
+        // Give each thread an empty turn, which faults in its stack before the measurement starts.
         players.iter().try_for_each(|player| player(0..0))?;
         let before = play().account.resident()?;
         play().before = before;
         let mut at = 0;
         let meter = Meter::start(installed.counters)?;
-        // Each section lies within one phase, or between two phases.
+        // Each section is within one phase, or between two phases.
         let is_one =
             |one: &Record, next: &Record| one.in_phase == next.in_phase && (!one.in_phase || one.proof == next.proof);
         for section in records.chunk_by(is_one) {
@@ -300,7 +298,7 @@ fn replay(records: &'static [Record], shape: Shape, installed: &Installed) -> an
     })
 }
 
-/// The state of the replay. Only the thread whose turn it is uses it. The measured allocator serves none of the replay's own memory, except
+/// The state of the replay, used only by the thread whose turn it is. The measured allocator serves none of the replay's own memory, except
 /// the channels' lists of waiting threads.
 struct Play {
     records: &'static [Record],
@@ -340,14 +338,14 @@ impl Play {
         Ok(())
     }
 
-    /// Growth of anonymous memory since before the first operation.
+    /// Returns the growth of anonymous memory since before the first operation, in bytes.
     fn grown_bytes(&self) -> anyhow::Result<u64> {
         Ok(self.account.resident()?.anonymous_bytes.saturating_sub(self.before.anonymous_bytes))
     }
 }
 
-/// A block of the installed allocator. It has marks at both ends and in every page, so that it is resident like a
-/// program's block. The marks differ between blocks. Dropping a block without [`Block::free`] leaks it.
+/// A block of the installed allocator. Marks at both ends and in every page make it resident, like a block that a
+/// program uses. The marks differ between blocks. Dropping a block without [`Block::free`] leaks it.
 struct Block {
     at: NonNull<u8>,
     layout: Layout,
@@ -355,11 +353,11 @@ struct Block {
     marks: [u8; 8],
 }
 
-// SAFETY: only the block refers to its memory, and an allocator can free on any thread.
+// SAFETY: the block has sole ownership of its memory, and `GlobalAlloc` allows any thread to free it.
 unsafe impl Send for Block {}
 
 impl Block {
-    /// A block that is marked with `number`.
+    /// Allocates a block and marks it with `number`.
     fn new(layout: Layout, is_zeroed: bool, number: u64) -> anyhow::Result<Self> {
         ensure!(layout.size() > 0, "the script allocates a block of size 0");
         // SAFETY: the size is not 0.
@@ -369,7 +367,7 @@ impl Block {
         Ok(block)
     }
 
-    /// The block after a `realloc` to `size_bytes`, with new marks. Fails if the retained bytes lost their old marks.
+    /// Reallocates the block to `size_bytes` and replaces its marks. Fails if the retained bytes lost their old marks.
     fn resize(self, size_bytes: usize, number: u64) -> anyhow::Result<Self> {
         self.check(usize::MAX, self.layout.size())?;
         let layout = Layout::from_size_align(size_bytes, self.layout.align())?;
@@ -404,8 +402,8 @@ impl Block {
         Ok(Self { at, layout, marks: marks(number) })
     }
 
-    /// Marks the block; with `is_zeroed`, it must be all zeros. The first access is a write, as in a real program: a
-    /// read would cause another page fault.
+    /// Marks the block; with `is_zeroed`, fails unless the marked bytes were zero. The first access is a write, as in a
+    /// real program: a read would cause another page fault.
     fn mark(&self, is_zeroed: bool) -> anyhow::Result<()> {
         let size_bytes = self.layout.size();
         for offset in places(size_bytes) {
@@ -415,7 +413,7 @@ impl Block {
                 // SAFETY: the byte is initialised, and only this block refers to it.
                 unsafe { AtomicU8::from_ptr(at.as_ptr()) }.swap(self.marked(offset), Ordering::Relaxed)
             } else {
-                // SAFETY: only this block refers to the byte. The write is volatile, so that it is kept even if nothing reads it.
+                // SAFETY: only this block refers to the byte. The write is volatile, so the compiler keeps it even if nothing reads it.
                 unsafe { at.write_volatile(self.marked(offset)) };
                 0
             };
@@ -427,7 +425,7 @@ impl Block {
     /// Checks the marks in the first `kept_bytes` of a block that had `size_bytes` when it was marked.
     fn check(&self, kept_bytes: usize, size_bytes: usize) -> anyhow::Result<()> {
         for offset in places(size_bytes).filter(|offset| *offset < kept_bytes) {
-            // SAFETY: the offset is below the block's size, and `mark` wrote every place below it.
+            // SAFETY: the offset is inside the block, and `mark` wrote the byte at every such offset.
             let found = unsafe { self.at.add(offset).read_volatile() };
             let marked = self.marked(offset);
             ensure!(
@@ -450,8 +448,8 @@ fn marks(number: u64) -> [u8; 8] {
     (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes().map(|byte| byte | 1)
 }
 
-/// Offsets of a block's marked bytes, each once: eight at each end, and one in every 256 bytes. Each page has several, so an overlapping
-/// block probably overwrites one.
+/// Yields the offset of each marked byte of a block once: eight bytes at each end, and one in every 256 bytes. Each page has several marks,
+/// so an overlapping block probably overwrites one.
 fn places(size_bytes: usize) -> impl Iterator<Item = usize> {
     let head = 0..8.min(size_bytes);
     let tail = size_bytes.saturating_sub(8).max(head.end)..size_bytes;
