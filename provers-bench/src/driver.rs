@@ -186,8 +186,8 @@ fn no_prover(provers: &[Prover]) -> UsageError {
     })
 }
 
-/// Turns clap's error into one line that names the valid values. Clap's own errors span several lines and mostly don't
-/// name a prover's values.
+/// Turns clap's error into one line that names the valid values. Clap's own errors span several lines, and usually
+/// don't name a prover's valid values.
 fn one_line(provers: &'static [Prover], error: &clap::Error) -> UsageError {
     match (error.kind(), error.get(ContextKind::InvalidSubcommand)) {
         (ErrorKind::InvalidSubcommand, Some(given)) if !provers.is_empty() => {
@@ -253,10 +253,10 @@ mod tests {
         }
     }
 
-    /// `cargo prove-bench` refuses a mistyped option before it builds anything, so it has a list of its own.
+    /// `cargo prove-bench` rejects a mistyped option before it builds anything, so it has its own list of options.
     #[test]
     fn the_launcher_knows_the_options_and_the_allocators() {
-        // This is an arm only with the feature `profile`.
+        // This arm exists only with the feature `profile`.
         const OF_FEATURE: &str = " zk-alloc-profile";
         let driver = command(PROVERS);
         let line = |of: &Command| {
@@ -268,7 +268,8 @@ mod tests {
             format!("{name}:{}\n", of.get_arguments().filter_map(option).collect::<String>())
         };
         let tools = driver.get_subcommands().skip(PROVERS.len() - 1).map(line).collect::<String>();
-        // bb is a package of its own. It has three options, and passes on those of `exec` that it does not set itself.
+        // bb is a separate package. It has three options of its own, and forwards the options of `exec` that it does
+        // not set itself.
         let is_passed = |option: &&str| !["library=", "each=", "verify=", "same-output=", "profile"].contains(option);
         let exec = tools.lines().find_map(|line| line.strip_prefix("exec:")).unwrap();
         let passed = exec.split_whitespace().filter(is_passed).map(|option| format!(" {option}")).collect::<String>();

@@ -1,4 +1,4 @@
-//! The command `host`: the cost of memory on this machine, and the settings that follow from it.
+//! The command `host`: measures the cost of memory on this machine, and derives settings from it.
 
 use crate::machine::{Machine, host, process};
 use crate::plan::whole;
@@ -12,7 +12,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The memory that each measurement touches, or a tenth of the available memory if that is less.
+/// Number of bytes that each measurement touches, or a tenth of the available memory if that is less.
 const TOUCHED_BYTES: u64 = 256 << 20;
 const HUGE_BYTES: usize = 2 << 20;
 
@@ -59,7 +59,7 @@ fn rate_table(rates: &[(usize, f64)]) -> String {
     report::drawn("page faults at once|per second|of perfect scaling", rows, Style::Terminal)
 }
 
-/// A row for each fact: its name, what was found, what it means for a prover.
+/// Returns a row for each fact: its name, what was found, and what it means for a prover.
 fn facts(host: &Machine) -> [[String; 3]; 9] {
     let known = |text: Option<String>| text.unwrap_or_else(|| "unknown".into());
     let kind = host.kind.clone().unwrap_or_default();
@@ -86,7 +86,7 @@ fn facts(host: &Machine) -> [[String; 3]; 9] {
     .map(|(name, found, meaning)| [name.into(), found, meaning.into()])
 }
 
-/// One line on the machine.
+/// Describes the machine in one line.
 fn line(host: &Machine) -> String {
     let (cpu, kernel) = (report::known(host.cpu.as_deref()), report::known(host.kernel.as_deref()));
     let cores = format!("{} {}", host.cores, if host.cores == 1 { "core" } else { "cores" });
@@ -94,7 +94,7 @@ fn line(host: &Machine) -> String {
     format!("{cpu}, {cores}, {memory} of memory, Linux {kernel}, {}", host.kind_of_host())
 }
 
-/// The settings as shell commands, each below its reason.
+/// Formats the settings as shell commands, each below its reason.
 fn text(settings: &[(String, String)]) -> String {
     if settings.is_empty() {
         return "The defaults fit this host: nothing to set.\n".into();
@@ -103,16 +103,16 @@ fn text(settings: &[(String, String)]) -> String {
     format!("Settings for this host:\n\n{}", text.collect::<Vec<_>>().join("\n"))
 }
 
-/// Linux's default of `vm.max_map_count`. Memory that `madvise` splits into parts takes a mapping for each part.
+/// Linux's default for `vm.max_map_count`. When `madvise` splits a mapping, each part counts as a mapping.
 const USUAL_MAP_COUNT: u64 = 65_530;
 
-/// The smallest ratio of costs that justifies a setting. Page costs vary by this much from run to run.
+/// The smallest cost ratio that justifies a setting. Page costs vary by this much from run to run.
 const WORTH: f64 = 1.25;
 
 /// Free memory counts as fragmented if faults on at least this share of huge pages wait for the kernel.
 const STALLS: f64 = 1.0 / 16.0;
 
-/// The settings for a prover on this host: the reason for each, and its shell commands. Empty if the defaults fit.
+/// Returns the settings for a prover on this host, each as its reason and its shell commands. Empty if the defaults fit.
 fn settings(host: &Machine, touches: &[Touch; 2]) -> Vec<(String, String)> {
     let limit = host.limit_bytes.filter(|&limit| host.memory_bytes.is_some_and(|memory| limit < memory)).map(|limit| {
         let reason =
@@ -141,7 +141,7 @@ fn settings(host: &Machine, touches: &[Touch; 2]) -> Vec<(String, String)> {
     measured.into_iter().chain([limit, cpus, overcommit, nodes, mappings]).flatten().collect()
 }
 
-/// The setting for a host whose free memory is fragmented, so that faults wait until the kernel has assembled a huge page.
+/// Returns the setting for a host whose free memory is so fragmented that faults wait until the kernel has assembled a huge page.
 fn defrag(host: &Machine, touches: &[Touch; 2]) -> Option<(String, String)> {
     let touch = touches.iter().find(|touch| touch.stalls >= STALLS)?;
     let setting = host.kind.as_ref().and_then(|kind| kind.defrag.as_deref()).unwrap_or("unknown");
@@ -155,7 +155,7 @@ fn defrag(host: &Machine, touches: &[Touch; 2]) -> Option<(String, String)> {
     ))
 }
 
-/// The setting of huge pages that the measured costs suggest.
+/// Returns the huge page setting that the measured costs suggest.
 fn huge_pages(host: &Machine, [small, huge]: &[Touch; 2]) -> Option<(String, String)> {
     let kind = host.kind.clone().unwrap_or_default();
     if kind.huge_pages.is_none_or(|setting| setting == "never") {
@@ -163,7 +163,7 @@ fn huge_pages(host: &Machine, [small, huge]: &[Touch; 2]) -> Option<(String, Str
         return Some((reason.into(), "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled".into()));
     }
     let (warm, cold) = (small.warm.div_duration_f64(huge.warm), small.cold.div_duration_f64(huge.cold));
-    // On a host that reports free memory to a hypervisor, `auto` forbids huge pages. Elsewhere it asks for them.
+    // On a host that reports free memory to a hypervisor, `auto` forbids huge pages. Elsewhere it requests them.
     match kind.reported_bytes {
         Some(_) if cold >= WORTH => Some((
             format!(
@@ -189,24 +189,24 @@ fn huge_pages(host: &Machine, [small, huge]: &[Touch; 2]) -> Option<(String, Str
 
 /// The amount of memory that each cost refers to.
 const PAGE_BYTES: usize = 4 << 10;
-/// Number of warm touches, and of tries of each rate. The median counts.
+/// Number of warm touches, and of attempts to measure each rate. The median counts.
 const WARM: usize = 3;
 
-/// The cost of a first touch of [`PAGE_BYTES`]. A host has one such cost for small pages, and one for a process that asks for huge pages
+/// The cost of first touching [`PAGE_BYTES`]. A host has one such cost for small pages, and one for a process that requests huge pages
 /// (`MADV_HUGEPAGE`).
 #[derive(Clone, Copy, Debug)]
 struct Touch {
-    /// Right after the same amount of memory was freed.
+    /// Cost right after the same amount of memory was freed.
     warm: Duration,
-    /// After the machine has idled.
+    /// Cost after the machine has idled.
     cold: Duration,
-    /// The share of the memory that lay in huge pages of 2 MiB, from 0 to 1.
+    /// The share of the memory in huge pages of 2 MiB, from 0 to 1.
     huge_share: f64,
-    /// Faults per 2 MiB that waited while the kernel moved other pages away.
+    /// Number of faults per 2 MiB that waited while the kernel moved other pages away.
     stalls: f64,
 }
 
-/// Measures the first touch of `bytes`, which must be whole huge pages: after `idle`, and warm.
+/// Measures the first touch of `bytes`, which must be a multiple of the huge page size: after idling for `idle`, and warm.
 fn first_touch(pages: Advice, bytes: usize, idle: Duration) -> anyhow::Result<Touch> {
     thread::sleep(idle);
     let stalled_before = host::compaction_stalls();
@@ -219,7 +219,7 @@ fn first_touch(pages: Advice, bytes: usize, idle: Duration) -> anyhow::Result<To
     Ok(Touch { warm: each(warm[WARM / 2]), cold: each(cold), huge_share, stalls })
 }
 
-/// The time of one first touch, and the share of the memory in huge pages.
+/// Returns the cost of one first touch, and the share of the memory in huge pages.
 fn touched(pages: Advice, bytes: usize) -> anyhow::Result<(Duration, f64)> {
     let mut mapping = Mapping::new(bytes, pages)?;
     let huge_before = process::huge_page_bytes().unwrap_or(0);
@@ -230,7 +230,7 @@ fn touched(pages: Advice, bytes: usize) -> anyhow::Result<(Duration, f64)> {
     Ok((took, huge_bytes as f64 / bytes as f64))
 }
 
-/// Page faults a second on `threads` threads, each in a mapping of its own: the median of three tries.
+/// Returns the page faults per second on `threads` threads, each with its own mapping: the median of three attempts.
 fn faults_a_second(threads: usize, bytes: usize) -> anyhow::Result<f64> {
     let each = (bytes / threads).next_multiple_of(HUGE_BYTES);
     let rate = |_| {
@@ -267,7 +267,7 @@ impl Mapping {
         let map = MmapMut::map_anon(mapped_bytes).with_context(|| format!("cannot map {mapped_bytes} bytes"))?;
         let address = map.as_ptr().addr();
         let start = address.next_multiple_of(HUGE_BYTES) - address;
-        // A kernel without huge pages refuses both kinds of advice, and uses small pages anyway.
+        // A kernel without huge pages rejects both kinds of advice, and uses small pages anyway.
         let _ = map.advise_range(pages, start, bytes);
         Ok(Self { map, start, bytes })
     }
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn settings_follow_from_the_costs_and_from_the_limits() {
-        // Each row has the costs of a first touch of small and of huge pages, each warm and cold, and how often a fault waited.
+        // Each row has the host, the warm and the cold cost of a first touch, for small and for huge pages, and how often a fault waited.
         let usual = [[500, 1000], [120, 300]];
         let reporting = || Machine { kind: kind("madvise", Some(2 << 20)), ..host() };
         let forbidding = Machine { kind: kind("never", None), ..host() };

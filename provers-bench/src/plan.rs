@@ -1,4 +1,4 @@
-//! The plan of a run: its options, checked against the prover's workloads and the known arms. Also parses the values of options.
+//! The plan of a run: its options, checked against the prover's workloads and the known arms. Also parses option values.
 
 use crate::arms::{self, ARMS, Arm, DEFAULT_SET, SETS, tuned};
 use crate::machine::host::cores;
@@ -24,14 +24,14 @@ pub(crate) struct Plan {
     /// The quantity that varies from point to point, if any.
     pub(crate) sweep: Option<Sweep>,
     pub(crate) contestants: Vec<Contestant>,
-    /// Proofs at fixed times instead of rounds in lockstep.
+    /// The fixed times of proofs, if they replace rounds in lockstep.
     pub(crate) slots: Option<Slots>,
-    /// The options, with the rounds, the processes and the time limit that follow from the others.
+    /// The options, in which the rounds, the processes and the time limit are filled in from the others.
     pub(crate) args: RunArgs,
 }
 
 impl Plan {
-    /// The number of processes of an arm for the workload `spec`. They run one after another.
+    /// Returns the number of processes of an arm for the workload `spec`. They run one after another.
     pub(crate) fn processes(&self, spec: &WorkloadSpec) -> u32 {
         let rounds = self.args.rounds;
         let fitting = (rounds / 3).clamp(MIN_PROCESSES, MAX_PROCESSES);
@@ -40,8 +40,8 @@ impl Plan {
     }
 }
 
-/// Bounds on the number of processes without `--processes`, at about three warm proofs each. More processes help more than more rounds in
-/// each. But an allocator that retains memory may still grow in the first warm proof, and the median should come from later ones. Four
+/// Bounds on the number of processes without `--processes`, at about three warm proofs each. More processes help more than more rounds per
+/// process. But an allocator that retains memory may still grow in the first warm proof, and the median should come from later proofs. Four
 /// processes give a verdict; more than ten gain little.
 const MIN_PROCESSES: u32 = 4;
 const MAX_PROCESSES: u32 = 10;
@@ -49,7 +49,7 @@ const MAX_PROCESSES: u32 = 10;
 /// Proofs at fixed times, while one arm has the machine to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slots {
-    /// The time from one proof's start to the next one's.
+    /// The time from the start of one proof to the start of the next.
     pub(crate) every: Duration,
     /// Number of proofs in a turn. The first is cold.
     pub(crate) proofs: u32,
@@ -63,7 +63,7 @@ pub(crate) enum Size {
     /// The workload's smaller size for `check` and `--smoke`.
     Checked,
     LogRows(u32),
-    /// `Below(predicted, doublings)`: a measured size for the prediction of `predicted`, this many doublings below the largest measured
+    /// `Below(predicted, doublings)`: a size to measure for a prediction at `predicted`, this many doublings below the largest measured
     /// size.
     Below(u32, u32),
 }
@@ -82,8 +82,8 @@ pub(crate) struct SizedWorkload {
     pub(crate) log_rows: u32,
 }
 
-/// An arm that takes part. An allocator listed twice takes part twice (an A/A run), which shows the noise of the
-/// method.
+/// An arm that takes part. An allocator that is listed twice takes part twice (an A/A run), which shows the noise of
+/// the method.
 #[derive(Clone, Debug)]
 pub(crate) struct Contestant {
     pub(crate) label: String,
@@ -96,13 +96,13 @@ pub(crate) struct Contestant {
 pub(crate) struct UsageError(pub(crate) String);
 
 impl UsageError {
-    /// The error for a name that is not in `valid`.
+    /// Returns the error for a name that is not in `valid`.
     pub(crate) fn unknown<'a>(kind: &str, given: &str, valid: impl Iterator<Item = &'a str>) -> Self {
         Self(format!("unknown {kind} {given:?}: valid are {}", valid.collect::<Vec<_>>().join(", ")))
     }
 }
 
-/// The options of a command, as clap matched them.
+/// Returns the options of a command from clap's matches.
 pub(crate) fn parsed<T: FromArgMatches>(matches: &ArgMatches) -> Result<T, UsageError> {
     T::from_arg_matches(matches).map_err(|error| UsageError(first_line(&error)))
 }
@@ -111,7 +111,7 @@ pub(crate) fn first_line(error: &clap::Error) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-/// The plan for `prover` from a command line: a word that is ignored, and then options.
+/// Returns the plan for `prover` from a command line: a word that is ignored, and then options.
 pub(crate) fn of_line(prover: &'static Prover, line: &str) -> Result<Plan, UsageError> {
     let command = RunArgs::augment_args(Command::new("run"));
     let matches = command.try_get_matches_from(line.split_whitespace());
@@ -129,7 +129,7 @@ pub(crate) fn find<T>(
     found.ok_or_else(|| UsageError::unknown(kind, given, known.iter().map(name)))
 }
 
-/// The workloads of `prover` in `names` at this size; all workloads if `names` is empty.
+/// Returns the workloads of `prover` in `names` at this size; all workloads if `names` is empty.
 pub(crate) fn sized(prover: &'static Prover, names: &[String], size: Size) -> Result<Vec<SizedWorkload>, UsageError> {
     let specs: Vec<_> = match names {
         [] => prover.workloads.iter().collect(),
@@ -155,8 +155,8 @@ pub(crate) fn sized(prover: &'static Prover, names: &[String], size: Size) -> Re
     specs.into_iter().map(at_size).collect()
 }
 
-/// The largest size to measure for a prediction of the size `predicted`: the default size, or `predicted - 1` if that is smaller. It is
-/// large enough to leave room for the smaller measured sizes.
+/// Returns the largest size to measure for a prediction at the size `predicted`: the default size, or `predicted - 1` if that is smaller.
+/// It leaves room for the smaller measured sizes.
 fn measured_for(spec: &WorkloadSpec, predicted: u32) -> Result<u32, UsageError> {
     let (name, min, max) = (spec.name, spec.min_log_rows, spec.max_log_rows);
     let least = min + MEASURED_SIZES - 1;
@@ -170,8 +170,8 @@ fn measured_for(spec: &WorkloadSpec, predicted: u32) -> Result<u32, UsageError> 
     Ok(spec.default_log_rows.max(least).min(predicted - 1))
 }
 
-/// The arms that `names` stand for, in that order. A set adds only arms that `names` does not list separately. A name
-/// given twice yields two arms; the second gets the suffix `-2`.
+/// Returns the arms that `names` select, in the same order. A set adds only arms that `names` does not list separately.
+/// A name given twice yields two arms; the second gets the suffix `-2`.
 pub(crate) fn contestants(names: &[String]) -> Result<Vec<Contestant>, UsageError> {
     let mut arms: Vec<&'static Arm> = Vec::new();
     for given in names {
@@ -195,7 +195,7 @@ pub(crate) fn contestants(names: &[String]) -> Result<Vec<Contestant>, UsageErro
     Ok(labels.into_iter().zip(arms).map(|(label, arm)| Contestant { label, arm }).collect())
 }
 
-/// A label for each of these names. The second use of a name gets the suffix `-2`.
+/// Returns a label for each of these names. The second use of a name gets the suffix `-2`.
 pub(crate) fn labels<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut uses = BTreeMap::new();
     let label = |name: &'a str| {
@@ -206,7 +206,7 @@ pub(crate) fn labels<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
     names.map(label).collect()
 }
 
-/// Options that every prover takes.
+/// Options of every prover's command.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
     /// Rows of the trace as a power of two, 2^N, for every workload [default: the workload's own]
@@ -260,7 +260,7 @@ pub(crate) struct RunArgs {
     pub(crate) measured: MeasuredArgs,
 }
 
-/// Options of every measurement in rounds.
+/// Options of every command that measures in rounds.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct MeasuredArgs {
     /// Add rounds until every interval is at most this wide, in percent of the baseline's time
@@ -271,7 +271,7 @@ pub(crate) struct MeasuredArgs {
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) max_time: Option<Duration>,
     /// Seed of the order, inputs and resampling; recorded with the result [default: random]
-    // A 32-bit seed stays exact in every JSON reader.
+    // A 32-bit seed is exact in every JSON reader.
     #[arg(long, value_name = "N", default_value_t = rand::random::<u32>().into(), hide_default_value = true,
         value_parser = whole::<u64>(0..=u64::MAX))]
     pub(crate) seed: u64,
@@ -284,12 +284,12 @@ pub(crate) struct MeasuredArgs {
 }
 
 impl RunArgs {
-    /// Threads of the prover's pool, unless the points vary them.
+    /// Returns the number of threads in the prover's pool, unless it varies between points.
     pub(crate) fn threads(&self) -> usize {
         self.threads.map_or_else(cores, |threads| threads as usize)
     }
 
-    /// The plan that these options make for `prover`. Fails if they name something unknown.
+    /// Returns the plan for `prover` with these options. Fails if the options contain an unknown name.
     pub(crate) fn plan(mut self, prover: &'static Prover) -> Result<Plan, UsageError> {
         let other = |text: &str| Err(UsageError(text.into()));
         if self.every.is_none() && self.processes.is_some_and(|processes| processes > self.rounds) {
@@ -339,7 +339,7 @@ impl RunArgs {
     }
 }
 
-/// Rounds and processes of `--smoke`: the fewest that give a verdict.
+/// Numbers of rounds and processes of `--smoke`: the fewest that give a verdict.
 const SMOKE: (u32, Option<u32>) = (MIN_ROUNDS_FOR_VERDICT as u32, Some(MIN_PROCESSES_FOR_VERDICT as u32));
 
 /// The quantity that `--sweep` varies, and its values.
@@ -349,8 +349,8 @@ type SweepOver = (Sweep, Vec<u32>);
 const LOG_ROWS: RangeInclusive<u32> = 0..=63;
 const THREADS: RangeInclusive<u32> = 1..=1024;
 
-/// Parses `log-rows=12..17`, `log-rows=12,14,16` or `threads=1,2,4,8`. A range includes both ends, with `..` and `..=`
-/// alike.
+/// Parses `log-rows=12..17`, `log-rows=12,14,16` or `threads=1,2,4,8`. A range includes both ends, whether written with
+/// `..` or `..=`.
 fn sweep(given: &str) -> Result<SweepOver, String> {
     let (sweep, values, range) = match given.split_once('=') {
         Some(("log-rows", values)) => (Sweep::LogRows, values, LOG_ROWS),
@@ -400,7 +400,7 @@ pub(crate) fn bytes(given: &str) -> Result<u64, String> {
     let with_suffix = |(suffix, shift): (char, u32)| Some((lower.strip_suffix(suffix)?, shift));
     let (digits, shift) = [('k', 10), ('m', 20), ('g', 30)].into_iter().find_map(with_suffix).unwrap_or((&*lower, 0));
     let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
-    // Zero is not a valid size of a slab, zone or threshold. Sums of sizes above 2^60 overflow.
+    // Zero is not a valid size for a slab, zone or threshold. Sums of sizes above 2^60 overflow.
     let number = number.filter(|number| (1..=1 << 60).contains(number));
     number.ok_or_else(|| "valid are sizes like 512, 64k, 2m and 1g".into())
 }
@@ -425,8 +425,8 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    /// A set must not add an arm twice if the arm is also named, or belongs to another given set. In an A/A run both rows
-    /// need their own name, or one overwrites the other.
+    /// A set must not add an arm again that is also named, or belongs to another given set. In an A/A run the two rows need different
+    /// names, or one would overwrite the other.
     #[test]
     fn sets_add_each_arm_once_and_repeated_names_get_a_suffix() {
         let labels = |given: &[&str]| {
@@ -449,7 +449,7 @@ mod tests {
         of_line(&PROVERS[0], line).expect(line)
     }
 
-    /// The README promises a table with verdicts within a minute from a smoke run.
+    /// The README promises that a smoke run gives a table with verdicts within a minute.
     #[test]
     fn the_commands_of_the_readme_run_every_workload_under_every_default_arm() {
         for (line, sizes, rounds, processes) in
@@ -464,7 +464,7 @@ mod tests {
         }
     }
 
-    /// A set-up that takes minutes must run less often than one that takes milliseconds.
+    /// A workload whose set-up takes minutes must be set up less often than one whose set-up takes milliseconds.
     #[test]
     fn a_workload_with_an_expensive_set_up_has_fewer_processes() {
         let plan = plan_of("plonky3 --rounds 40");

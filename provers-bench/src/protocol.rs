@@ -1,5 +1,5 @@
 //! The messages between driver and child: one JSON value per line. Requests go to the child's stdin, and replies to its
-//! original stdout. Also the formats of the files that one of them writes and the other reads.
+//! original stdout. Also defines the formats of the files that one side writes and the other reads.
 
 pub(crate) mod profiles;
 
@@ -26,10 +26,10 @@ pub(crate) enum Request {
         log_rows: u32,
         #[serde(default)]
         concurrent: Concurrent,
-        /// Settings that must be in force, as name and value in the allocator's own terms.
+        /// Settings that must be in force (name and value, in the allocator's own terms).
         requires: Vec<(String, String)>,
-        /// The offset within a page, in bytes, where the stacks of the prover's threads begin. All arms of a round
-        /// share it.
+        /// The offset within a page, in bytes, where the stacks of the prover's threads begin. It is the same for all
+        /// arms of a round.
         stack_bytes: u16,
     },
     /// Prove and verify once. The answer is [`Reply::Proved`].
@@ -37,12 +37,12 @@ pub(crate) enum Request {
 }
 
 /// In place of a prover's name, this requests a replay: the workload is then the path of a [script](Header::shape), and a proof is one
-/// replay of it. Resident memory in the sample excludes memory that was resident before the first operation. `rss_bytes` is measured after
-/// everything was freed.
+/// replay of it. Resident memory in the sample excludes what was resident before the first operation. `rss_bytes` is measured after all
+/// blocks are freed.
 pub(crate) const REPLAY: &str = "replay";
 /// Gauge of a replay: resident memory at the peak of live bytes.
 pub(crate) const RSS_AT_LIVE_PEAK: &str = "rss_at_live_peak_bytes";
-/// Gauge of a replay: resident memory after the allocator released its free memory. Missing if the arm has no call for that.
+/// Gauge of a replay: resident memory after the allocator has released its free memory. Missing if the allocator has no call for this.
 pub(crate) const RSS_RELEASED: &str = "rss_released_bytes";
 
 /// A message from a child. The child exits when its stdin ends.
@@ -52,16 +52,16 @@ pub(crate) enum Reply {
     Ready(Identity),
     Proved {
         sample: Sample,
-        /// Why the verifier refused the proof.
+        /// Why the verifier rejected the proof, if it did.
         refusal: Option<String>,
     },
-    /// The workload could not be set up, or could not prove.
+    /// The workload could not be set up, or could not make a proof.
     Failed {
         reason: String,
     },
 }
 
-/// The description that an arm gives of itself.
+/// An arm's description of itself.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Identity {
     pub(crate) allocator: String,
@@ -76,14 +76,14 @@ pub(crate) struct Identity {
     pub(crate) build: BuildInfo,
 }
 
-/// A message as one line, including the line end.
+/// Encodes a message as one line, including the line feed.
 pub(crate) fn line<T: Serialize>(message: &T) -> serde_json::Result<String> {
     Ok(serde_json::to_string(message)? + "\n")
 }
 
 /// Version of the trace format. It increases when this code can no longer read older traces.
 pub(crate) const VERSION: u32 = 1;
-/// 64-bit words in a record. The last one is unused; older traces have a time there.
+/// Number of 64-bit words in a record. The last word is unused; in older traces it is a time.
 pub(crate) const RECORD_WORDS: usize = 4;
 
 /// The kind of event that a record describes.
@@ -94,19 +94,19 @@ pub(crate) enum Op {
     Free = 3,
     /// A `realloc` of the block at `address` to `size` bytes begins.
     ReallocFrom = 4,
-    /// The same thread's `realloc` ended. The block is now at `address`; 0 means that the request failed.
+    /// The `realloc` that this thread began has ended. The block is now at `address`; 0 means that the request failed.
     ReallocTo = 5,
 }
 
-/// One event. Its index in the trace is its sequence number: a block is freed before its address is used again.
+/// One event. Its index in the trace is its sequence number: a block's free comes before the next use of its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) op: Op,
-    /// Threads are numbered from 1, in the order of their first allocation.
+    /// The thread's number. Threads are numbered from 1, in the order of their first recorded allocation.
     pub(crate) thread: u16,
     /// Number of the latest proof that began, from 1; 0 before the first.
     pub(crate) proof: u32,
-    /// Whether that proof is still being made: it is neither verified nor dropped yet.
+    /// Whether that proof is still being made, and so has been neither verified nor dropped.
     pub(crate) in_phase: bool,
     pub(crate) size_bytes: u64,
     pub(crate) align_bytes: u64,
@@ -114,7 +114,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Encodes the record. The words are never all zero, so a record that was started and not written is detectable.
+    /// Encodes the record. The words are never all zero, so a record that was begun but never written is detectable.
     pub(crate) fn to_words(self) -> [u64; RECORD_WORDS] {
         let align_log2 = u64::from(self.align_bytes.trailing_zeros());
         let phase = u64::from(self.proof) << 1 | u64::from(self.in_phase);
@@ -143,14 +143,15 @@ impl Record {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Header {
     pub(crate) version: u32,
-    /// Workload, size, proofs and threads, for the reader.
+    /// Workload, size, number of proofs and threads, as text for the reader.
     pub(crate) title: String,
-    /// Requests below this size were not recorded.
+    /// Size in bytes below which requests were not recorded.
     pub(crate) min_bytes: u64,
-    /// Number of records that did not fit, or that their thread never finished. If it is above 0, the trace's figures
-    /// are wrong.
+    /// Number of records that did not fit, or that their thread never finished. If it is above 0, results from the
+    /// trace are wrong.
     pub(crate) lost: u64,
-    /// Only in a script, which is a trace prepared for a replay. Addresses in its records are block numbers, and it has no `ReallocFrom`.
+    /// Present only in a script, which is a trace prepared for a replay. Addresses in a script's records are block numbers, and it has no
+    /// `ReallocFrom`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) shape: Option<Shape>,
 }
@@ -159,9 +160,9 @@ pub(crate) struct Header {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Shape {
     pub(crate) records: usize,
-    /// Block numbers are below this.
+    /// Number of blocks. All block numbers are below this.
     pub(crate) blocks: usize,
-    /// Threads are numbered from 1 to this.
+    /// Number of threads, which are numbered from 1.
     pub(crate) threads: usize,
     /// Index of the record after which the most bytes are live.
     pub(crate) peak_at: usize,
@@ -183,7 +184,7 @@ pub(crate) fn write(path: &Path, header: &Header, records: impl Iterator<Item = 
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Opens a trace, to read it record by record.
+/// Opens a trace, and reads it record by record.
 pub(crate) fn open(path: &Path) -> anyhow::Result<(Header, impl Iterator<Item = anyhow::Result<Record>> + use<>)> {
     let name = path.display().to_string();
     let mut file = BufReader::new(File::open(path).with_context(|| format!("cannot open {name}"))?);

@@ -1,4 +1,4 @@
-//! The advice: the limit of the possible gain, a sentence for each allocator, the allocator to take, and how to set it up.
+//! The advice: the upper limit of the gain, a sentence for each allocator, the allocator to use, and how to set it up.
 
 use super::preload::{self, Candidate};
 use crate::arms::{BASELINE, OURS};
@@ -8,14 +8,14 @@ use crate::results::{Advice, ArmResult, Proof, Ratio, Summary, Verdict, Workload
 use crate::sample::Sample;
 use std::ffi::OsString;
 
-/// A warning before a user copies our library elsewhere.
+/// A warning for a user who copies our library to another machine.
 const BUILT_HERE: &str = "This library is built for this machine's processor and needs this machine's C library or a newer one. \
                           For other machines, build it on the oldest of them.";
-/// Smallest change of peak RSS that counts, as a share of the baseline's. Memory is read every 20 ms, so the peaks of
-/// equal runs differ by a few percent. Memory limits are set in coarser steps.
+/// Smallest change of peak RSS that counts, as a share of the baseline's. Memory is sampled every 20 ms, so the peaks
+/// of identical runs differ by a few percent. Memory limits are set in coarser steps.
 const MIN_MEMORY_CHANGE: f64 = 0.05;
 
-/// The advice on `workload`, from a run with this `seed`.
+/// Returns the advice on `workload`, from a run with this `seed`.
 pub(super) fn of(
     workload: &WorkloadResult,
     seed: u64,
@@ -46,7 +46,7 @@ pub(super) fn of(
     comparisons.sort_by(|a, b| a.peak_bytes.cmp(&b.peak_bytes).then(a.wall.median.total_cmp(&b.wall.median)));
     let (free, costly): (Vec<&Comparison<'_>>, Vec<_>) =
         comparisons.iter().filter(|comparison| comparison.gains()).partition(|comparison| !comparison.costs());
-    // Starts with the lowest peak. An allocator with a higher peak replaces it only if it saves time.
+    // Starts with the allocator with the lowest peak. One with a higher peak replaces it only if that saves time.
     let taken = free.into_iter().reduce(|leaner, other| {
         let saves = time(other.arm, leaner.arm, (seed, exact_cpu)).is_some_and(|(.., change)| change == Change::Less);
         if saves { other } else { leaner }
@@ -68,14 +68,14 @@ pub(super) fn of(
     if let Some(candidate) = candidate {
         advice.environment = Some(preload::environment(candidate, command));
         advice.dockerfile = preload::dockerfile(candidate);
-        // The package's library runs on other machines, too.
+        // A library from a package also runs on other machines.
         let is_built_here = candidate.arm == OURS && candidate.package.is_none();
         advice.verdict.extend(is_built_here.then(|| BUILT_HERE.into()));
     }
     advice
 }
 
-/// The kernel's share of the baseline's CPU time, which limits how much kernel time an allocator can save.
+/// Describes the kernel's share of the baseline's CPU time, which limits how much kernel time an allocator can save.
 fn ceiling(workload: &WorkloadResult) -> Option<String> {
     let (base, figures) = view::baseline(workload).filter(|(arm, _)| arm.arm == BASELINE)?;
     let share = 100.0 * view::kernel_share(base)?;
@@ -89,17 +89,17 @@ fn ceiling(workload: &WorkloadResult) -> Option<String> {
     ))
 }
 
-/// How a figure of one arm compares with another arm's.
+/// How a measurement of one arm compares with another arm's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Less,
     More,
-    /// No difference is shown, or it is too small.
+    /// The measurements show no difference, or one that is too small.
     None,
 }
 
 impl Change {
-    /// The change of time that `ratio` shows.
+    /// Returns the change of time that `ratio` shows.
     fn of(ratio: &Ratio) -> Self {
         match ratio.verdict() {
             Verdict::Faster if ratio.median <= 1.0 - MIN_TIME_CHANGE => Self::Less,
@@ -113,13 +113,13 @@ impl Change {
 struct Comparison<'a> {
     arm: &'a ArmResult,
     wall: Ratio,
-    /// CPU time, if wall time is too noisy for a verdict and CPU time gives one.
+    /// Ratio of CPU times, if wall time is too noisy for a verdict and CPU time gives one.
     cpu: Option<Ratio>,
     time: Change,
     peak_bytes: u64,
     peak_ratio: Option<f64>,
-    /// Peak RSS. A saving counts only if the ratios round by round show it. A cost counts if the highest peaks differ by more than the
-    /// threshold.
+    /// Change of peak RSS. A saving counts only if the ratios of the rounds show it. A cost counts if the highest peaks differ by more than
+    /// the threshold.
     memory: Change,
     /// The resident memory after the last interval, as a share of the baseline's; `None` for whole runs.
     resting_ratio: Option<f64>,
@@ -151,7 +151,7 @@ impl<'a> Comparison<'a> {
         self.time == Change::More || self.memory == Change::More || rests_higher
     }
 
-    /// The arm's time and memory, as shares of the baseline's.
+    /// Describes the arm's time and memory, as shares of the baseline's.
     fn sentence(&self) -> String {
         let wall = format::ratio(&self.wall);
         let time = match self.cpu {
@@ -171,12 +171,12 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// The ratio of an arm's wall time to another arm's, the ratio of their CPU times if that decides, and the change that they show. CPU time
-/// decides only if it is exact.
+/// Returns the ratio of an arm's wall time to another arm's, the ratio of their CPU times if that decides, and the change that the ratios
+/// show. CPU time decides only if it is exact.
 fn time(arm: &ArmResult, other: &ArmResult, (seed, exact_cpu): (u64, bool)) -> Option<(Ratio, Option<Ratio>, Change)> {
     let wall = ratio(arm, other, seed, |sample| sample.wall_ns)?;
     let interval = wall.believed()?;
-    // CPU time decides only if the noise of wall time could hide a change of that size.
+    // CPU time decides only if the noise of wall time could hide a change of this size.
     let hides = |change| match change {
         Change::Less => interval.low <= 1.0 - MIN_TIME_CHANGE,
         Change::More => interval.high >= 1.0 + MIN_TIME_CHANGE,
@@ -187,7 +187,7 @@ fn time(arm: &ArmResult, other: &ArmResult, (seed, exact_cpu): (u64, bool)) -> O
     Some((wall, cpu, Change::of(&cpu.unwrap_or(wall))))
 }
 
-/// The ratio of a figure between the warm samples of two arms, round by round.
+/// Returns the ratio of a measurement between the warm samples of two arms, round by round.
 fn ratio(arm: &ArmResult, other: &ArmResult, seed: u64, figure: fn(&Sample) -> u64) -> Option<Ratio> {
     Ratio::of_processes(&record::ratios(&arm.samples, &other.samples, Proof::is_warm, figure), seed)
 }
@@ -199,11 +199,10 @@ mod tests {
     use crate::results::record::tests::arm;
     use crate::results::{Outcome, Timed};
 
-    /// An arm of ten runs: its label, wall time as a share of 100 ms, CPU time as a share of 90 ms, peak in MB, and the scatter
-    /// of its times.
+    /// An arm of ten runs: its label, wall time as a share of 100 ms, CPU time as a share of 90 ms, peak in MB, and scatter of its times.
     type Arm = (&'static str, f64, f64, u64, f64);
 
-    /// A quiet arm whose CPU time follows its time.
+    /// An arm with little noise, whose CPU time is proportional to its wall time.
     fn quiet(label: &'static str, time: f64, peak_mb: u64) -> Arm {
         (label, time, time, peak_mb, 0.002)
     }
@@ -211,7 +210,7 @@ mod tests {
     const GLIBC: Arm = ("glibc", 1.0, 1.0, 100, 0.002);
     const BUSY: f64 = 0.1;
 
-    /// The advice on these arms; the first is the baseline.
+    /// Returns the advice on these arms, of which the first is the baseline.
     fn advice(arms: &[Arm]) -> Advice {
         let candidates: Vec<_> = arms.iter().map(|&(label, ..)| preload::tests::candidate(label)).collect();
         of(&workload(arms), 1, &candidates, &["sort".into(), "a b".into()], &[])
@@ -219,7 +218,7 @@ mod tests {
 
     fn workload(arms: &[Arm]) -> WorkloadResult {
         let results = arms.iter().zip(0_u32..).map(|(&(label, time, cpu, peak_mb, scatter), index)| {
-            // Neighbouring arms scatter in opposite rounds.
+            // Neighbouring arms scatter in opposite directions.
             let noise = |round: u32, scatter: f64| {
                 if (round + index).is_multiple_of(2) { 1.0 - scatter } else { 1.0 + scatter }
             };
@@ -237,7 +236,7 @@ mod tests {
         WorkloadResult { timed: Timed::Runs, ..workload_of(results.collect()) }
     }
 
-    /// If the rounds show no difference between allocators, the advice is the one with the lowest peak.
+    /// If the rounds show no difference in time between allocators, the advice is to take the one with the lowest peak.
     #[test]
     fn the_lowest_peak_among_the_fastest_is_advised_with_lines_to_paste() {
         let advice = advice(&[GLIBC, quiet("mimalloc", 0.8, 150), quiet("tcmalloc", 0.801, 104)]);
@@ -252,12 +251,12 @@ mod tests {
     }
 
     /// An interval below 1 alone does not justify deploying another allocator, and readers weigh time and memory differently. A memory
-    /// saving is a gain of its own if it costs no time. On a busy machine wall time hides a gain that CPU time shows. On a quiet machine
-    /// wall time shows that CPU time does not matter.
+    /// saving is a gain in its own right if it costs no time. On a busy machine, wall time hides a gain that CPU time shows. On a quiet
+    /// machine, wall time shows whether CPU time matters.
     #[test]
     fn the_verdict_weighs_gains_that_are_shown_against_costs() {
         let noisy = |cpu| [("glibc", 1.0, 1.0, 100, BUSY), ("jemalloc", 1.0, cpu, 100, BUSY)];
-        // Each row has the arms, whether there are lines to paste, the beginning of the verdict, and other parts of it.
+        // Each row has the arms, whether there are lines to paste, the beginning of the verdict, and other parts of the verdict.
         let cases: [(&[Arm], bool, &[&str]); 11] = [
             (
                 &[GLIBC, quiet("jemalloc", 0.983, 109), quiet("x", 0.99, 100)],
@@ -300,8 +299,7 @@ mod tests {
         }
     }
 
-    /// Between proofs, a service still occupies the memory that stays resident. CPU time comes in ticks of 10 ms, too coarse for short
-    /// intervals.
+    /// Between proofs, a service still occupies its resident memory. CPU time is counted in ticks of 10 ms, too coarse for short intervals.
     #[test]
     fn memory_at_rest_is_a_cost_and_the_cpu_time_of_short_intervals_decides_nothing() {
         let verdict = |resting_mb: u64, wall: f64, cpu: f64| {

@@ -1,11 +1,11 @@
 //! `prove-bench exec -- COMMAND`: runs any command under the allocators that can be preloaded, in lockstep rounds, and
 //! measures its whole process tree. docs/exec.md has the method and its limits.
 //!
-//! - `mod`: the options; from a job to its files; which runs count
-//! - `process`: one run: the command's processes, started, watched and waited for, and their output
-//! - `profile`: which functions take page faults and hold memory
+//! - `mod`: the options, the steps from a job to its files, and which runs count
+//! - `process`: one run: starts, polls and waits for the command's processes, and reads their output
+//! - `profile`: which functions cause page faults and hold memory
 //! - `preload`: the allocators' libraries on this machine, the lines that set one up, and checks of the program's file
-//! - `advice`: which figures count, and the advice
+//! - `advice`: which differences count, and the advice
 
 use crate::arms::{BASELINE, Variables};
 use crate::machine::BuildInfo;
@@ -74,7 +74,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// The same job, with one name for each arm. Fails if an allocator is unknown, or if this build lacks a feature that it needs.
+    /// Returns the job with one name for each arm. Fails if an allocator is unknown, or if this build lacks a feature that it needs.
     pub(crate) fn checked(self) -> Result<Self, UsageError> {
         if self.profile && !cfg!(feature = "profile") {
             let text = "this bench was built without its feature profile: `cargo prove-bench exec --profile -- COMMAND` enables it";
@@ -84,7 +84,7 @@ impl Job {
     }
 }
 
-/// Parses a regular expression. The error is the last line of the crate's message, which has the reason.
+/// Parses a regular expression. The error is the last line of the crate's message, which states the reason.
 fn regex(given: &str) -> Result<Regex, String> {
     Regex::new(given).map_err(|error| {
         let text = error.to_string();
@@ -92,8 +92,8 @@ fn regex(given: &str) -> Result<Regex, String> {
     })
 }
 
-/// Runs the command once without any library, to see that it works. Then runs it under all arms in rounds, each in a
-/// random order. Shows the table and the advice, and writes the run's files.
+/// Runs the command once without any library, to check that it works. Then runs it under all arms in rounds, in random
+/// order. Prints the table and the advice, and writes the run's files.
 pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     let Target { name, remark } = Target::of(&job.command)?;
     let remark = remark.map_err(|obstacle| anyhow!("{obstacle}; so there is nothing to compare"))?;
@@ -139,19 +139,19 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
 
 /// Lowest time limit of a run.
 const MIN_LIMIT: Duration = Duration::from_secs(120);
-/// Fewest matching lines that make a cold interval and a warm one.
+/// Minimum number of matching lines, which give a cold interval and a warm one.
 const MIN_LINES: usize = 3;
-/// Most memory readings that a run retains. A longer series is split into groups, and each group retains its highest
-/// reading.
+/// Maximum number of memory readings that a run retains. A longer series is split into groups, and only the highest
+/// reading of each group is retained.
 const MAX_POINTS: usize = 400;
-/// Messages of loaders and allocators that refuse a library or a setting.
+/// Messages with which loaders and allocators reject a library or a setting.
 const COMPLAINTS: &[&str] = &["ERROR: ld.so: object", "<jemalloc>: "];
 
 type Runner = ArmRunner<Candidate>;
 type Arms<'r> = Rounds<'r, Candidate>;
 
 impl Candidate {
-    /// The result of this arm before its first run.
+    /// Creates the result of this arm, before its first run.
     fn result(&self) -> ArmResult {
         let version = self.package.as_ref().map(|(package, version)| format!("({package} {version})"));
         let identity = Identity {
@@ -164,7 +164,7 @@ impl Candidate {
         };
         ArmResult {
             outcome: self.trouble.clone().unwrap_or(Outcome::Finished),
-            // An arm that never starts has no identity.
+            // An arm that is never started has no identity.
             identity: self.trouble.is_none().then_some(identity),
             ..ArmResult::new(&self.label, &self.arm)
         }
@@ -172,7 +172,7 @@ impl Candidate {
 }
 
 impl Runner {
-    /// Adds a successful run: as one sample, or as one sample for each of its first `intervals` intervals between
+    /// Adds a successful run: as a single sample, or as one sample for each of the first `intervals` intervals between
     /// marks.
     fn add(&mut self, ran: &Ran, trial: Trial, intervals: Option<usize>) {
         match intervals {
@@ -194,7 +194,7 @@ impl Runner {
         self.result.stderr.clone_from(&ran.stderr);
     }
 
-    /// Checks complaints on stderr, the library's mapping and the number of intervals. The error says why the run does not count.
+    /// Checks complaints on stderr, the library's mapping and the number of intervals. The error states why the run does not count.
     fn check(&self, ran: &Ran, intervals: Option<usize>) -> Result<(), String> {
         let complaint = ran.stderr.iter().find(|line| COMPLAINTS.iter().any(|words| line.contains(words)));
         if let Some(line) = complaint.filter(|_| !self.arm.variables().is_empty()) {
@@ -213,7 +213,7 @@ impl Runner {
         }
     }
 
-    /// Fails an arm whose processes all ended too early to see whether they mapped the library.
+    /// Fails an arm if all its processes ended before the driver could see whether they mapped the library.
     fn conclude(&mut self) {
         let is_unseen = self.result.identity.as_ref().is_some_and(|identity| identity.confirmed.is_empty());
         let last = self.result.samples.last().filter(|_| is_unseen && self.takes_part());
@@ -224,7 +224,7 @@ impl Runner {
     }
 }
 
-/// The sample of the time between two marks.
+/// Returns the sample for the interval between two marks.
 fn sample(from: &Mark, to: &Mark) -> Sample {
     let spent = to.spent.since(from.spent);
     Sample {
@@ -241,7 +241,7 @@ fn sample(from: &Mark, to: &Mark) -> Sample {
     }
 }
 
-/// The samples of the first `intervals` intervals between marks. The first interval is cold. Warm intervals are
+/// Returns the samples of the first `intervals` intervals between marks. The first interval is cold. Warm intervals are
 /// numbered across all runs.
 fn between(marks: &[Mark], trial: Trial, intervals: usize) -> impl Iterator<Item = Proof> {
     let warm_each = intervals.saturating_sub(1) as u32;
@@ -257,17 +257,18 @@ struct Session<'a> {
     name: String,
     interrupt: &'a Interrupt,
     same_output: Option<SameOutput>,
-    /// Intervals of a run, if intervals are timed.
+    /// Number of intervals in a run, if intervals are timed.
     intervals: Option<usize>,
     /// Libraries that every run preloads.
     preloaded: String,
-    /// Notes for the reader of the figures.
+    /// Notes for the reader of the results.
     remarks: Vec<String>,
 }
 
 impl Session<'_> {
     /// Runs the command once without a library, untimed. The command must succeed by itself. This run brings the
-    /// command's input into the page cache, and its output is the reference for all other runs. Returns its time.
+    /// command's input into the page cache, and its output is the reference for all other runs. Returns the run's
+    /// duration.
     fn rehearse(&mut self) -> anyhow::Result<Duration> {
         eprintln!("{}: once as it is, untimed", self.name);
         let ran = match self.once(&[], None, self.job.timeout) {
@@ -364,11 +365,11 @@ impl Session<'_> {
     }
 }
 
-/// Prefixes of the variables that allocators read.
+/// Prefixes of the environment variables that allocators read.
 const SETTINGS: &[&str] = &["GLIBC_TUNABLES", "MALLOC_", "MIMALLOC_", "TCMALLOC_", "ZK_ALLOC_"];
 
-/// The libraries that every run preloads: those of the environment's `LD_PRELOAD` that are not allocators, in the loader's syntax. Also
-/// returns notes for the reader on allocators and settings in the environment.
+/// Returns the libraries that every run preloads, in the loader's syntax: those in the environment's `LD_PRELOAD` that are not allocators.
+/// Also returns notes for the reader about allocators and settings in the environment.
 fn inherited() -> (String, Vec<String>) {
     let preloaded = env::var(PRELOAD).unwrap_or_default();
     // ld.so(8) allows both separators.

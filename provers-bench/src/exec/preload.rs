@@ -1,5 +1,5 @@
-//! The libraries that `exec` preloads: their files, packages and settings. Also the command's program: its path, and whether a library can be
-//! preloaded into it.
+//! The libraries that `exec` preloads: their files, packages and settings. Also finds the command's program, and checks whether a library
+//! can be preloaded into it.
 
 use crate::arms::{self, ARMS, Library, OURS, Preload};
 use crate::measure::binaries;
@@ -17,44 +17,44 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// The settings with which `exec` starts the arm `name`.
+/// Returns the library and settings with which `exec` starts the arm `name`.
 fn preload(name: &str) -> Option<Preload> {
     ARMS.iter().find(|arm| arm.name == name)?.preload
 }
 
-/// The variable that tells the loader which libraries to preload.
+/// The environment variable that tells the loader which libraries to preload.
 pub(super) const PRELOAD: &str = "LD_PRELOAD";
 
 /// Selects all allocators on the command line.
 const ALL: &str = "all";
 
-/// The file of our library.
+/// File name of our library.
 const OUR_FILE: &str = "libzk_alloc.so";
-/// The package that builds it.
+/// The package that builds our library.
 const OUR_PACKAGE: &str = "zk-alloc-preload";
 
-/// An arm of `exec`: an allocator, with its library on this machine.
+/// An arm of `exec`: an allocator and its library on this machine.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub(super) label: String,
-    /// The allocator's name. The label of a repeated arm adds a number.
+    /// The allocator's name. The label of a repeated arm has a number as well.
     pub(super) arm: String,
-    /// The path without symbolic links; `None` for the C library's own allocator.
+    /// The library's path, with symbolic links resolved; `None` for the C library's own allocator.
     pub(super) library: Option<PathBuf>,
-    /// Other libraries that every run preloads, after this one.
+    /// Other libraries that every run preloads after the arm's own.
     pub(super) preloaded: String,
-    /// Settings, without `LD_PRELOAD`.
+    /// Environment variables of the arm, without `LD_PRELOAD`.
     pub(super) environment: Vec<(String, String)>,
     /// Name and version of the library's package, if a package manager knows it.
     pub(super) package: Option<(String, String)>,
-    /// Why the arm cannot take part.
+    /// Why the arm cannot take part, if it cannot.
     pub(super) trouble: Option<Outcome>,
 }
 
 /// A library that was named on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
-    /// An allocator of the table, or a new one.
+    /// An allocator in the table of arms, or a new one.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
 }
@@ -72,8 +72,7 @@ pub(crate) fn named(given: &str) -> Result<Named, String> {
     Ok(Named { name: name.into(), path })
 }
 
-/// Returns one name for each arm that `given` selects; a name may occur twice. The names of `libraries` are valid as
-/// well.
+/// Returns one name for each arm that `given` selects; a name may occur twice. The names in `libraries` are valid too.
 pub(super) fn names(given: &[String], libraries: &[Named]) -> Result<Vec<String>, UsageError> {
     let mut known: Vec<_> = ARMS.iter().filter(|arm| arm.preload.is_some()).map(|arm| arm.name.to_owned()).collect();
     let added: Vec<_> = libraries.iter().map(|named| named.name.clone()).filter(|name| !known.contains(name)).collect();
@@ -86,7 +85,7 @@ pub(super) fn names(given: &[String], libraries: &[Named]) -> Result<Vec<String>
     Ok(given.iter().map(named).collect::<Result<Vec<_>, _>>()?.concat())
 }
 
-/// Finds the library and the settings for each of `names`. `preloaded` are the other libraries of every run.
+/// Finds the library and the settings for each of `names`. `preloaded` lists the other libraries of every run.
 pub(super) fn candidates(names: &[String], libraries: &[Named], preloaded: &str) -> Vec<Candidate> {
     let mut candidates: Vec<Candidate> = Vec::new();
     for (name, label) in names.iter().zip(plan::labels(names.iter().map(String::as_str))) {
@@ -98,7 +97,7 @@ pub(super) fn candidates(names: &[String], libraries: &[Named], preloaded: &str)
     candidates
 }
 
-/// The library that cargo builds, or the installed one.
+/// Returns the path of our library: the one that cargo builds, or else the installed one.
 fn ours() -> Result<PathBuf, String> {
     binaries::library(OUR_PACKAGE, OUR_FILE).or_else(|error| {
         let installed = found(&[OUR_FILE]);
@@ -106,7 +105,7 @@ fn ours() -> Result<PathBuf, String> {
     })
 }
 
-/// The arm `name`, without other libraries.
+/// Describes the arm `name`, without other preloaded libraries.
 pub(super) fn candidate(name: &str, libraries: &[Named]) -> Candidate {
     let preload = preload(name);
     let library = preload.map(|preload| preload.library);
@@ -131,7 +130,7 @@ pub(super) fn candidate(name: &str, libraries: &[Named]) -> Candidate {
     Candidate { label: name.into(), arm: name.into(), library, preloaded: String::new(), environment, package, trouble }
 }
 
-/// The first of `files` that exists in one of the loader's folders.
+/// Returns the first of `files` that exists in one of the loader's folders.
 pub(super) fn found(files: &[&str]) -> Option<PathBuf> {
     let folders = ["/usr/local/lib", "/usr/lib", "/lib", "/usr/lib64", "/lib64"].map(PathBuf::from);
     // Debian and its derivatives have a folder for each architecture.
@@ -140,7 +139,7 @@ pub(super) fn found(files: &[&str]) -> Option<PathBuf> {
     files.iter().find_map(|file| folders.iter().map(|folder| folder.join(file)).find(|path| path.is_file()))
 }
 
-/// Name and version of the package that a file came from.
+/// Returns the name and version of the package that installed a file.
 fn package_of(file: &Path) -> Option<(String, String)> {
     let output_of = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).output().ok()?;
@@ -158,7 +157,7 @@ fn package_of(file: &Path) -> Option<(String, String)> {
 }
 
 impl Candidate {
-    /// The variables that the command gets in addition to the driver's own environment.
+    /// Returns the environment variables that the command gets in addition to the driver's own.
     pub(super) fn variables(&self) -> Vec<(String, String)> {
         let preload = self.library.as_ref().map(|library| {
             let library = library.display().to_string();
@@ -168,7 +167,7 @@ impl Candidate {
         preload.into_iter().chain(self.environment.clone()).collect()
     }
 
-    /// The library's file name. For a packaged library it is the name that programs load, which may be a link to the file.
+    /// Returns the library's file name. For a packaged library, this is the name that programs load, which may be a link to the file.
     pub(super) fn file(&self) -> Option<String> {
         let path = self.library.as_ref()?;
         if let Some(Library::Packaged { files, .. }) = preload(&self.arm).map(|preload| preload.library) {
@@ -181,14 +180,14 @@ impl Candidate {
     }
 }
 
-/// The command under an allocator, quoted for a shell.
+/// Returns the command line that runs the command under an allocator, quoted for a shell.
 pub(super) fn environment(candidate: &Candidate, command: &[OsString]) -> String {
     let variables = candidate.variables();
     let assigned = variables.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
     assigned.chain([command_line(command)]).collect::<Vec<_>>().join(" ")
 }
 
-/// Dockerfile lines that install an allocator. They belong after all commands that need the C library's own allocator.
+/// Returns Dockerfile lines that install an allocator. They must come after all commands that need the C library's own allocator.
 pub(super) fn dockerfile(candidate: &Candidate) -> Vec<String> {
     let mut lines = Vec::new();
     let variables = candidate.environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
@@ -213,12 +212,12 @@ pub(super) fn dockerfile(candidate: &Candidate) -> Vec<String> {
     lines
 }
 
-/// A command, quoted for a shell.
+/// Quotes a command for a shell.
 pub(super) fn command_line(command: &[OsString]) -> String {
     command.iter().map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
-/// A word, quoted for a shell.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,+@%".contains(letter);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -227,13 +226,13 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Maximum number of interpreters to follow from a script. The kernel has a similar limit.
+/// Maximum number of nested interpreters to follow from a script. The kernel has a similar limit.
 const MAX_INTERPRETERS: usize = 4;
 
 /// Names of allocation functions that are linked into programs. Rust's mimalloc calls only `mi_malloc_aligned`.
 const ALLOCATORS: &[&str] =
     &["malloc", "_rjem_malloc", "je_malloc", "mi_malloc", "mi_malloc_aligned", "tc_malloc", "rpmalloc"];
-/// Part of function names in Rust programs that link our allocator.
+/// Substring of function names in Rust programs that link our allocator.
 const OURS_IN_RUST: &str = "zk_alloc";
 
 /// A program on this machine.
@@ -241,13 +240,13 @@ const OURS_IN_RUST: &str = "zk_alloc";
 pub(super) struct Target {
     /// The program's file name.
     pub(super) name: String,
-    /// A warning: the program links an allocator of its own, whose requests never reach a preloaded library. The error says why no
+    /// A warning if the program links its own allocator, because its requests never reach a preloaded library. The error states why no
     /// library can be preloaded into the program.
     pub(super) remark: Result<Option<String>, String>,
 }
 
 impl Target {
-    /// The program that the first word of a command names.
+    /// Finds and inspects the program that the first word of a command names.
     pub(super) fn of(command: &[OsString]) -> anyhow::Result<Self> {
         let word = command.first().map_or(OsStr::new(""), |word| word.as_os_str());
         let path = located(word).with_context(|| {
@@ -279,7 +278,7 @@ fn located(word: &OsStr) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(word)).find(is_program)
 }
 
-/// The interpreter that a script names.
+/// Returns the interpreter that a script names.
 fn interpreter(bytes: &[u8]) -> Option<PathBuf> {
     let line = bytes.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let line = String::from_utf8_lossy(line);
@@ -292,7 +291,7 @@ fn interpreter(bytes: &[u8]) -> Option<PathBuf> {
     Some(interpreter.into())
 }
 
-/// Privileges that make the loader ignore `LD_PRELOAD` (ld.so(8), secure-execution mode).
+/// Returns the privileges that make the loader ignore `LD_PRELOAD` (ld.so(8), secure-execution mode).
 fn privileges(program: &Path) -> Option<String> {
     let file = fs::metadata(program).ok()?;
     let gains_user = file.mode() & 0o4000 != 0 && file.uid() != Uid::current().as_raw();
@@ -307,7 +306,7 @@ pub(super) fn is_static(program: &Path) -> Option<bool> {
     Some(loader(&ReadCache::new(fs::File::open(program).ok()?)).ok()?.is_none())
 }
 
-/// The loader that a 64-bit ELF program requests.
+/// Returns the loader that a 64-bit ELF program requests.
 fn loader<'data>(program: impl ReadRef<'data>) -> object::Result<Option<&'data [u8]>> {
     let header = FileHeader64::<Endianness>::parse(program)?;
     let endian = header.endian()?;
@@ -322,7 +321,7 @@ pub(super) fn is_allocator(library: &Path) -> bool {
     elf.dynamic_symbols().any(|symbol| symbol.is_definition() && symbol.name() == Ok("malloc"))
 }
 
-/// A note on how a program was linked, as far as its file shows. The error says why no library can be preloaded.
+/// Returns a note on how a program was linked, as far as its file shows. The error states why no library can be preloaded.
 fn linked(program: &Path, bytes: &[u8]) -> Result<Option<String>, String> {
     let name = program.display();
     if matches!(FileKind::parse(bytes), Ok(FileKind::Elf32)) {
@@ -341,7 +340,7 @@ fn linked(program: &Path, bytes: &[u8]) -> Result<Option<String>, String> {
     }
 }
 
-/// An allocation function that the program defines itself, as far as its symbols show.
+/// Returns an allocation function that the program itself defines, as far as its symbols show.
 fn own_allocator<'data>(elf: &ElfFile64<'data, Endianness>) -> Option<&'data str> {
     let symbols = elf.dynamic_symbols().chain(elf.symbols());
     let mut defined = symbols.filter(|symbol| symbol.is_definition()).filter_map(|symbol| symbol.name().ok());
@@ -372,7 +371,7 @@ pub(crate) mod tests {
         assert!(unknown.contains("malloc") && unknown.contains("all, glibc, "), "{unknown}");
     }
 
-    /// A path given for an allocator must also serve its tuned arm, or the two would measure different libraries.
+    /// A path given for an allocator must also apply to its tuned arm, or the two arms would measure different libraries.
     #[test]
     fn a_named_library_serves_the_plain_and_the_tuned_arm() {
         let named = Named { name: "jemalloc".into(), path: "/opt/je.so".into() };
@@ -382,7 +381,7 @@ pub(crate) mod tests {
         assert_eq!(candidates[0].variables()[1].0, "MALLOC_CONF");
     }
 
-    /// An arm named `label`, with a library of that name.
+    /// Returns an arm named `label`, with a library of that name.
     pub(crate) fn candidate(label: &str) -> Candidate {
         let of_package = label == "jemalloc-tuned";
         Candidate {
@@ -396,7 +395,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// `apt-get install` does not find our package, because no archive has it. So its file is copied.
+    /// No archive has our package for `apt-get install`, so the library's file is copied.
     #[test]
     fn lines_to_paste_are_quoted_and_copy_our_library() {
         let words = ["a b", "it's", "", "plain-1:2,x", "$HOME"].map(OsString::from);

@@ -1,9 +1,9 @@
-//! One run of the command: starts it, and waits for it and for all processes that it started. Meanwhile it polls their
-//! memory, their CPU time, and whether they map the library. It scans the output as it arrives, for lines that end an
+//! One run of the command: starts the command, and waits for it and for all processes that it started. Meanwhile polls
+//! their memory, their CPU time, and whether they map the library. Scans the output as it arrives for lines that end an
 //! interval, and compares the output after the run.
 //!
 //! The driver is the subreaper of its descendants (PR_SET_CHILD_SUBREAPER), so it becomes the parent of a process whose
-//! parent has ended. The command is therefore everything that descends from the driver.
+//! parent has ended. The processes of the command are therefore all descendants of the driver.
 
 use super::preload::{self, PRELOAD};
 use crate::arms::Variables;
@@ -31,13 +31,13 @@ use std::time::{Duration, Instant};
 
 /// Time between two polls of the processes.
 pub(super) const EVERY: Duration = Duration::from_millis(20);
-/// Time between two polls while the command has just started, until the mappings of its processes are known.
+/// Time between two polls just after the command has started, until the mappings of its processes are known.
 const EARLY: Duration = Duration::from_micros(500);
-/// Longest period of such frequent polls.
+/// Maximum duration of such frequent polling.
 const STARTING: Duration = Duration::from_millis(50);
 /// After a poll, the watcher pauses for at least this many times the poll's duration, except early. This limits its CPU time.
 const PAUSE_FACTOR: u32 = 50;
-/// Time that processes get to end by themselves after the command left them behind.
+/// Time that processes have to end by themselves after the command has left them behind.
 const GRACE: Duration = Duration::from_secs(1);
 /// Longest wait for all processes to end, including those that were killed.
 const KILLED: Duration = Duration::from_secs(10);
@@ -47,13 +47,13 @@ const KILLED: Duration = Duration::from_secs(10);
 pub(super) struct Task<'a> {
     pub(super) command: &'a [OsString],
     pub(super) environment: &'a Variables,
-    /// Libraries that every run preloads. `environment` takes precedence if it names libraries too.
+    /// Libraries that every run preloads. If `environment` names libraries too, it takes precedence.
     pub(super) preloaded: &'a str,
     /// The library that must be mapped: a path without symbolic links.
     pub(super) library: Option<&'a Path>,
-    /// Lines of the output that end an interval.
+    /// Matches the output lines that end an interval.
     pub(super) each: Option<&'a Regex>,
-    /// Whether to hash the standard output, to compare it with that of other runs.
+    /// Whether to hash the standard output, for a comparison with other runs.
     pub(super) hashes_stdout: bool,
     /// Longest time that the run may take.
     pub(super) limit: Option<Duration>,
@@ -61,23 +61,23 @@ pub(super) struct Task<'a> {
 
 /// The result of a run.
 pub(super) struct Ran {
-    /// Its end: its time, the CPU time and faults of all its processes that were waited for, and its peak.
+    /// The end of the run: its time, the CPU time and faults of all processes that were waited for, and its memory peak.
     pub(super) end: Mark,
     /// Milliseconds since the start, and resident bytes at that time.
     pub(super) rss_over_time: Vec<(u32, u64)>,
     pub(super) marks: Vec<Mark>,
     pub(super) mapped: Mapped,
-    /// Files of allocators that were seen mapped.
+    /// Allocator libraries that a process had mapped.
     pub(super) allocators: Vec<String>,
     pub(super) programs: usize,
-    /// Processes that it left behind and that had to be killed.
+    /// Number of processes that the command left behind and that had to be killed.
     pub(super) left_behind: usize,
-    /// Hash of its standard output; empty if the task does not ask for it.
+    /// SHA-256 of the standard output; empty if the task does not request it.
     pub(super) stdout_sha256: String,
     pub(super) stderr: Vec<String>,
 }
 
-/// A line of the output that matched, or the end of a run.
+/// A matching line of the output, or the end of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mark {
     /// Time since the start.
@@ -85,7 +85,7 @@ pub(super) struct Mark {
     pub(super) spent: Spent,
     /// Resident memory at the last poll that found a process.
     pub(super) rss_bytes: u64,
-    /// Peak since the previous mark, or of the whole run.
+    /// Peak of resident memory since the previous mark, or of the whole run.
     pub(super) peak_rss_bytes: u64,
 }
 
@@ -96,7 +96,7 @@ enum Event {
 
 /// Runs the command once.
 pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure> {
-    // Processes that ended since the last run do not belong to this one.
+    // Processes that ended since the previous run do not belong to this one.
     Exited::default().reap();
     let (sender, events) = mpsc::channel();
     let mut command = Command::new(&task.command[0]);
@@ -116,7 +116,7 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
     };
     let stdout = process::read_lines(child.stdout.take(), scanner(task.hashes_stdout), Scanner::see);
     let stderr = process::read_lines(child.stderr.take(), scanner(false), Scanner::see);
-    // Waits without reaping: the process ID stays reserved, and the figures of the process stay readable.
+    // Waits without reaping: the process ID stays reserved, and the measurements of the process stay readable.
     thread::spawn(move || {
         let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
         // Fails only if nothing receives any more.
@@ -133,7 +133,7 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
         Some(status) => return Err(Failure::Failed(process::how_it_died(status, "", stderr))),
         None => return Err(Failure::Failed("ended without a status".into())),
     }
-    // The kernel's maximum includes the memory before `execve`, when the process was a copy of this driver.
+    // The kernel's maximum includes memory from before `execve`, when the process was a copy of this driver.
     let alone = watch.exited.max_rss_bytes.filter(|bytes| *bytes > of_driver).unwrap_or(0);
     let peak_rss_bytes = watch.seen.iter().map(|(_, bytes)| *bytes).fold(alone, u64::max);
     let spent = watch.exited.spent;
@@ -150,9 +150,9 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
     })
 }
 
-/// Scans the output while it arrives.
+/// Scans the output as it arrives.
 struct Scanner {
-    /// The lines that end an interval, and the channel to report them on.
+    /// The expression that matches lines that end an interval, and the channel to report them on.
     each: Option<(Regex, Sender<Event>)>,
     /// Hash of the whole output, if it is compared with another run's.
     hash: Option<Sha256>,
@@ -171,16 +171,16 @@ impl Scanner {
     }
 }
 
-/// Prefixes of the file names of allocators.
+/// Prefixes of the file names of allocator libraries.
 const ALLOCATORS: &[&str] =
     &["libjemalloc", "libmimalloc", "libtcmalloc", "libsnmalloc", "librpmalloc", "libhoard", "libscudo", "libzk_alloc"];
 
 /// Where the library was mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mapped {
-    /// In `programs` of the `of` inspected programs, including every program with much of the memory or CPU time.
+    /// In `programs` of the `of` inspected programs, including every program that used much of the memory or CPU time.
     In { programs: usize, of: usize },
-    /// Missing in this program, which had at least half the memory of the largest one, or at least half of the CPU
+    /// Missing in this program, which had at least half the memory of the largest program, or at least half of the CPU
     /// time.
     NotIn(PathBuf),
     /// Every process ended before it could be inspected.
@@ -192,10 +192,10 @@ type Program = (u32, PathBuf);
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// `None` until its loader has progressed far enough to tell.
+    /// Whether the library is mapped; `None` until the loader has progressed far enough to tell.
     has_library: Option<bool>,
     most_bytes: u64,
-    /// Its own CPU time at the last poll. It is read only if the program is known to lack the library.
+    /// Its own CPU time at the last poll. Read only if the program is known to lack the library.
     cpu_ns: u64,
 }
 
@@ -227,7 +227,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Polls the processes until the command's own process has ended. Returns the time from its start to its end.
+    /// Polls the processes until the command's own process has ended. Returns how long that process ran.
     fn until_ended(
         &mut self,
         events: &Receiver<Event>,
@@ -257,7 +257,7 @@ impl<'a> Watch<'a> {
                     }
                     return Ok(at - self.started);
                 }
-                // Time for the next poll. The channel stays connected until the end was sent.
+                // Time for the next poll. The channel stays connected until `Ended` has been sent.
                 Err(_) => {}
             }
         }
@@ -269,7 +269,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Polls every process, and records their total resident memory. Anonymous memory is summed over all processes. File pages are counted
-    /// only for the process that has the most, because the others share them.
+    /// only for the process with the most of them, because the others share them.
     fn look(&mut self) {
         let (mut anonymous, mut most_of_files) = (0, 0);
         for pid in descendants() {
@@ -288,7 +288,7 @@ impl<'a> Watch<'a> {
                 let files = maps.lines().filter_map(|line| line.rsplit_once('/')).map(|(_, file)| file);
                 let allocators = files.filter(|file| ALLOCATORS.iter().any(|name| file.starts_with(name)));
                 self.allocators.extend(allocators.map(str::to_owned));
-                // During `execve` a dynamic program has no loader either, so its file decides.
+                // During `execve` a dynamic program has no loader mapped either, so its file decides.
                 let is_static = || preload::is_static(format!("/proc/{pid}/exe").as_ref()) == Some(true);
                 seen.has_library = told_by(&maps, self.library).or_else(|| is_static().then_some(false));
             }
@@ -305,14 +305,14 @@ impl<'a> Watch<'a> {
         let since = self.marks.last().map_or(0, |mark| mark.at.as_millis() as u32);
         let recent = self.seen.iter().rev().take_while(|(at, _)| *at >= since).map(|(_, bytes)| *bytes);
         let peak_rss_bytes = recent.max().unwrap_or(0);
-        // The last poll may find no process, because a program may end right after its last line.
+        // The last poll may find no process, because a program may end right after printing its last line.
         let rss_bytes = self.last_rss_bytes();
         let spent = descendants().into_iter().filter_map(Spent::by).fold(self.exited.spent, Spent::plus);
         self.marks.push(Mark { at, spent, rss_bytes, peak_rss_bytes });
     }
 
-    /// Waits for every process, and returns how many had to be killed. If the command ended by itself, the others have
-    /// [`GRACE`] to end.
+    /// Waits for every process, and returns how many had to be killed. If the command ended by itself, the remaining
+    /// processes have [`GRACE`] to end.
     fn end_all(&mut self, group: Pid, by_itself: bool) -> usize {
         let mut killed = 0;
         let patience = if by_itself { GRACE } else { Duration::ZERO };
@@ -335,12 +335,12 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Returns whether programs were seen, and each is known to have the library or to lack it.
+    /// Returns whether any program was seen, and it is known for each program whether it maps the library.
     fn is_settled(&self) -> bool {
         !self.programs.is_empty() && self.programs.values().all(|seen| seen.has_library.is_some())
     }
 
-    /// Where the library was mapped, among processes that spent `spent` in total.
+    /// Returns where the library was mapped, among processes that spent `spent` in total.
     fn mapped(&self, spent: Spent) -> Mapped {
         let told = || self.programs.iter().filter(|(_, seen)| seen.has_library.is_some());
         let Some(most) = told().map(|(_, seen)| seen.most_bytes).max() else { return Mapped::Unseen };
@@ -368,7 +368,7 @@ fn told_by(maps: &str, library: Option<&Path>) -> Option<bool> {
     names.any(|name| name.starts_with("libc.so") || name.starts_with("libc-")).then_some(false)
 }
 
-/// Makes this process the parent of processes that the command leaves behind. Called once per process.
+/// Makes this process the parent of processes that the command leaves behind. Call this once per process.
 pub(super) fn adopt_orphans() -> anyhow::Result<()> {
     prctl::set_child_subreaper(true).context("cannot become the parent of processes that the command leaves behind")
 }
@@ -383,11 +383,12 @@ struct Exited {
 }
 
 impl Exited {
-    /// Waits for every child that has ended. Its figures include those of all children that it waited for itself.
+    /// Waits for every child that has ended, and adds its measurements. They include those of all children that the child itself waited
+    /// for.
     fn reap(&mut self) {
         loop {
             let mut status = 0;
-            // SAFETY: a `rusage` consists of numbers, and zero is a valid value of each.
+            // SAFETY: all fields of `rusage` are integers, for which zero is a valid value.
             #[expect(unsafe_code, reason = "the C library's structure has no constructor")]
             let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
             // SAFETY: both pointers are valid for writes during the call (wait4(2)).
@@ -397,25 +398,25 @@ impl Exited {
                 return;
             }
             self.spent = self.spent.plus((&usage).into());
-            // In KiB (getrusage(2)).
+            // `ru_maxrss` is in KiB (getrusage(2)).
             self.max_rss_bytes = self.max_rss_bytes.max(Some(usage.ru_maxrss.unsigned_abs() * 1024));
             self.statuses.entry(Pid::from_raw(pid)).or_insert(ExitStatus::from_raw(status));
         }
     }
 }
 
-/// Names standard output where a file is expected.
+/// The file name that means standard output.
 const STDOUT: &str = "-";
 
 /// The file that `--same-output` compares.
 #[derive(Debug)]
 pub(super) struct SameOutput {
     file: PathBuf,
-    /// SHA-256 from the first run.
+    /// SHA-256 of the first run's output.
     expected: Option<String>,
 }
 
-/// The metadata that changes when a file is written; `None` if there is no file.
+/// File metadata that changes when the file is written; `None` if there is no file.
 type State = Option<(u64, i64, i64)>;
 
 impl SameOutput {
@@ -427,19 +428,19 @@ impl SameOutput {
         self.file == Path::new(STDOUT)
     }
 
-    /// The state of the file now.
+    /// Returns the current state of the file.
     pub(super) fn state(&self) -> State {
         let file = fs::metadata(&self.file).ok()?;
         Some((file.ino(), file.ctime(), file.ctime_nsec()))
     }
 
-    /// Compares the output of a run with that of the first run. `before` is the state of the file before the run. The error says why
-    /// the run does not count.
+    /// Compares the output of a run with that of the first run. `before` is the state of the file before the run. The error states why the
+    /// run does not count.
     pub(super) fn check(&mut self, before: State, stdout_sha256: &str) -> Result<(), String> {
         let name = self.file.display();
         let (what, found) = match self.is_stdout() {
             true => ("its output".into(), stdout_sha256.to_owned()),
-            // Otherwise a file from an earlier run could pass for this run's.
+            // Without this check, a file from an earlier run could pass for this run's.
             false if self.state() == before => return Err(format!("it did not write {name}")),
             false => {
                 let found = machine::sha256_of(&self.file).ok_or_else(|| format!("{name} cannot be read"))?;
@@ -469,7 +470,7 @@ mod tests {
             (early.to_owned(), Some(library), None),
             (format!("{early} {library}"), Some(library), Some(true)),
             (format!("{early} {c_library}"), Some(library), Some(false)),
-            // It may be in the middle of execve, or it has ended.
+            // The process may be in the middle of `execve`, or may have ended.
             ("/usr/bin/sort [heap]".into(), Some(library), None),
             (String::new(), Some(library), None),
             (format!("{early} {c_library}"), None, Some(false)),

@@ -1,6 +1,6 @@
-//! `exec --profile`: which functions of a command take its page faults, and which hold its memory under our library. The page faults come
-//! from a run of the command as it is, with any allocator. They are samples of the kernel's software event (perf_event_open(2)), with their
-//! call chains.
+//! `exec --profile`: which functions of a command cause its page faults, and which hold its memory under our library. The page faults come
+//! from a run of the unmodified command, with any allocator. They are sampled with the kernel's software event (perf_event_open(2)),
+//! together with their call chains.
 
 use super::preload::{self, Candidate, Target};
 use super::process::{self, Ran, Task};
@@ -24,7 +24,7 @@ use zk_alloc_profile::{Profile, Value};
 /// The files of a profile, in its folder.
 const PAGE: &str = "profile.html";
 const FAULTS: &str = "page-faults.raw";
-/// The folder in which our library leaves the profile of each process.
+/// The folder into which our library writes the profile of each process.
 const OURS_FOLDER: &str = "under-zk-alloc";
 /// Maximum number of rows in the table.
 const MAX_FUNCTIONS: usize = 10;
@@ -77,7 +77,7 @@ pub(crate) fn profile(job: &Job, interrupt: &Interrupt) -> anyhow::Result<String
     Ok(format!("{}\n\n{}\n\n{}\n", facts.join("\n"), functions.text(), path.display()))
 }
 
-/// Our library, as an arm.
+/// Returns the arm with our library.
 fn ours(job: &Job, preloaded: &str) -> Result<Candidate, String> {
     let candidate = Candidate { preloaded: preloaded.into(), ..preload::candidate(OURS, &job.library) };
     match &candidate.trouble {
@@ -86,7 +86,7 @@ fn ours(job: &Job, preloaded: &str) -> Result<Candidate, String> {
     }
 }
 
-/// The profile with the highest peak in a folder, because one process usually does most of a command's work.
+/// Returns the profile with the highest peak in a folder, because one process usually does most of a command's work.
 fn largest(folder: &Path) -> Option<Profile> {
     let paths = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
     let raw = paths.filter(|path| path.extension().is_some_and(|extension| extension == "raw"));
@@ -99,7 +99,7 @@ fn flame_graph(profile: &Profile, value: Value) -> anyhow::Result<Option<String>
     Ok(profile.flame_graph(value)?.map(|svg| String::from_utf8_lossy(&svg).into_owned()))
 }
 
-/// The results of the two runs, as lines of text.
+/// Formats the results of the two runs as lines of text.
 fn facts(name: &str, own: &Ran, ours: Option<&Ran>, share: f64, lost: u64) -> Vec<String> {
     let fact = |how: String, ran: &Ran| {
         let [faults, wall] = [format::count(ran.end.spent.minflt), format::time(ran.end.at.as_nanos() as u64)];
@@ -116,10 +116,10 @@ fn facts(name: &str, own: &Ran, ours: Option<&Ran>, share: f64, lost: u64) -> Ve
     facts
 }
 
-/// The program's functions with the most faulted or held bytes: their page faults, and the bytes that they hold at the peak under our
+/// Returns the program's functions with the most faulted or live bytes: their page faults, and their live bytes at the peak under our
 /// library.
 fn functions(before: &Profile, peak: Option<&Profile>, page_bytes: u64) -> FunctionTable<'static> {
-    // The faulted and the held bytes, by the program's innermost function.
+    // The faulted and the live bytes, by the program's innermost function.
     let mut functions = BTreeMap::<String, [u64; 2]>::new();
     let mut add = |profile: &Profile, value, place: usize| {
         for line in profile.folded(value).lines() {
@@ -138,19 +138,19 @@ fn functions(before: &Profile, peak: Option<&Profile>, page_bytes: u64) -> Funct
     FunctionTable { header: "function|page faults|at the peak, under zk-alloc", rows: rows.collect() }
 }
 
-/// Number of page faults that one sample stands for.
+/// Number of page faults per sample.
 const PERIOD: u64 = 16;
-/// Time between two readings of the buffers. A buffer has room for the faults of 50 ms or more. The system lets each user lock a buffer of
-/// this size for each processor.
+/// Time between two readings of the buffers. A buffer has room for the faults of at least 50 ms. The kernel lets each user lock a buffer of
+/// this size per processor.
 const EVERY: Duration = Duration::from_millis(5);
 const BUFFER_BYTES: usize = 512 << 10;
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
 
-/// The page faults of the processes of a command.
+/// The page faults of a command's processes.
 #[derive(Default)]
 struct Sampled {
     processes: HashMap<u32, Process>,
-    /// Samples for which the buffers had no room.
+    /// Number of samples for which the buffers had no room.
     lost: u64,
 }
 
@@ -159,11 +159,11 @@ struct Sampled {
 struct Process {
     /// Executable mappings of files, as lines of `/proc/PID/maps`.
     mappings: Vec<String>,
-    /// Samples by call chain, the innermost address first.
+    /// Number of samples by call chain, innermost address first.
     chains: HashMap<Vec<u64>, u64>,
 }
 
-/// Begins to sample the page faults of all processes that this thread starts.
+/// Starts to sample the page faults of all processes that this thread starts.
 fn sample_faults() -> anyhow::Result<Sampler<Sampled>> {
     let cpus = thread::available_parallelism().map_or(1, usize::from).max(online_cpus());
     let rings = (0..cpus).map(ring).collect::<io::Result<Vec<_>>>();
@@ -193,7 +193,7 @@ fn ring(cpu: usize) -> io::Result<perf_event::Sampler> {
     event.build()?.sampled(BUFFER_BYTES)
 }
 
-/// One more than the highest number of a processor that is online, from the kernel's list, such as `0-3,8`.
+/// Returns one more than the highest number of an online processor, from the kernel's list, such as `0-3,8`.
 fn online_cpus() -> usize {
     let list = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let last = list.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
@@ -221,7 +221,7 @@ impl Sampled {
 
     /// Adds a page fault of the instruction `at`, with its call chain, innermost first.
     fn fault(&mut self, process: u32, at: u64, chain: &[u64]) {
-        // The chain begins with the instruction itself. The other addresses are return addresses, which lie behind the call. Readers of a
+        // The chain begins with the instruction itself. The other addresses are return addresses, which point after the call. Readers of a
         // profile expect such addresses, so the first one becomes `at + 1`.
         let addresses = chain.iter().copied().filter(|address| (FIRST_ADDRESS..FIRST_MARK).contains(address));
         let outer = addresses.skip_while(|&address| address == at);
@@ -229,13 +229,14 @@ impl Sampled {
         *self.processes.entry(process).or_default().chains.entry(chain).or_default() += 1;
     }
 
-    /// The profile of the process with the most page faults, and its share of all of them, from 0 to 1. The profile is a raw
-    /// one for `zk-alloc-profile`: the bytes of the faulted pages, by call chain, as fresh bytes. `None` without samples.
+    /// Returns the profile of the process with the most page faults, and its share of all faults, from 0 to 1. It is a raw profile for
+    /// `zk-alloc-profile`, with the bytes of the faulted pages by call chain, as fresh bytes. `None` if there are no samples.
     fn largest(&self, page_bytes: u64) -> Option<(String, f64)> {
         let all: u64 = self.processes.values().map(Process::samples).sum();
         let (id, largest) = self.processes.iter().max_by_key(|(id, process)| (process.samples(), **id))?;
         let samples = largest.samples();
-        // A forked child has its parent's mappings, which the kernel does not report again. A process without any gets those of all others.
+        // A forked child has its parent's mappings, which the kernel does not report again. A process without mappings gets those of all
+        // others.
         let inherited = self.processes.iter().filter(|(other, _)| largest.mappings.is_empty() && *other != id);
         let mappings = largest.mappings.iter().chain(inherited.flat_map(|(_, process)| &process.mappings));
         let mut text = "zk-alloc-profile 1\nmean_bytes 1\nmissed 0\n".to_owned();
@@ -255,16 +256,16 @@ impl Process {
     }
 }
 
-/// No code is mapped below this address. A stack walk through code without frame pointers may end at such a value.
+/// No code is mapped below this address. A stack walk through code without frame pointers may end at such an address.
 const FIRST_ADDRESS: u64 = 0x1000;
-/// From this value on, entries of a call chain are not addresses. They mark the mode of the calls that follow, kernel or user.
+/// Entries of a call chain from this value on are not addresses. They mark the following calls as kernel or user code.
 const FIRST_MARK: u64 = -4095_i64 as u64;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The text must have the format that `zk-alloc-profile` reads. The kernel's marks in a call chain must not become addresses.
+    /// The text must have the format that `zk-alloc-profile` reads, and must not treat the kernel's marks in a call chain as addresses.
     #[test]
     fn the_profile_is_of_the_process_with_most_faults_and_has_its_mappings() {
         let mut sampled = Sampled::default();
@@ -280,7 +281,7 @@ mod tests {
         assert!(Sampled::default().largest(4096).is_none());
     }
 
-    /// A real command, under the kernel that the test runs on.
+    /// Samples a real command, under the kernel that the test runs on.
     #[test]
     fn the_faults_of_a_command_are_sampled() {
         let faults = match sample_faults() {

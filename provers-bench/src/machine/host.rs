@@ -13,11 +13,11 @@ const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Kind {
     pub(crate) is_virtual: bool,
-    /// The smallest block of free memory that is reported to a hypervisor, in bytes; `None` if none is reported.
+    /// The smallest block of free memory that the kernel reports to a hypervisor, in bytes; `None` if it reports none.
     pub(crate) reported_bytes: Option<u64>,
-    /// Setting of transparent huge pages: `always`, `madvise` or `never`.
+    /// Setting for transparent huge pages: `always`, `madvise` or `never`.
     pub(crate) huge_pages: Option<String>,
-    /// The behaviour of a page fault if no huge page is free: `always`, `defer`, `defer+madvise`, `madvise` or `never`.
+    /// What a page fault does if no huge page is free: `always`, `defer`, `defer+madvise`, `madvise` or `never`.
     pub(crate) defrag: Option<String>,
     /// Multi-size huge pages: each size below 2 MiB in KiB, with its setting.
     pub(crate) folios: Vec<(u64, String)>,
@@ -36,7 +36,7 @@ impl Kind {
         }
     }
 
-    /// The multi-size huge pages that are enabled.
+    /// Lists the multi-size huge pages that are enabled.
     pub(crate) fn folios_on(&self) -> String {
         let on = self.folios.iter().filter(|(_, setting)| setting != "never");
         on.map(|(kib, _)| format!("{kib} KiB")).collect::<Vec<_>>().join(", ")
@@ -56,12 +56,12 @@ impl Display for Kind {
     }
 }
 
-/// Cores that this process may use.
+/// Returns the number of cores that this process may use.
 pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// The text of a file, without the white space around it.
+/// Returns the text of a file, without surrounding white space.
 pub(super) fn line_of(path: impl AsRef<Path>) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
@@ -70,27 +70,28 @@ pub(super) fn number(path: impl AsRef<Path>) -> Option<u64> {
     line_of(path)?.parse().ok()
 }
 
-/// The active choice of a setting of transparent huge pages. For `enabled` it is `always`, `madvise` or `never`. The kernel lists every
-/// choice, with the active one in brackets.
+/// Returns the active value of a setting for transparent huge pages. For `enabled` it is `always`, `madvise` or `never`. The kernel lists
+/// every value, with the active one in brackets.
 pub(crate) fn chosen(name: &str) -> Option<String> {
     Some(line_of(format!("{HUGE_PAGES}/{name}"))?.split_once('[')?.1.split_once(']')?.0.to_owned())
 }
 
-/// The smallest reported block, in bytes, from the text of `page_reporting_order`. The order is -1 if no free memory is reported; some kernels
-/// print it as an unsigned number.
+/// Returns the smallest reported block, in bytes, from the text of `page_reporting_order`. The order is -1 if no free memory is reported;
+/// some kernels print -1 as an unsigned number.
 fn reported_bytes(order: &str) -> Option<u64> {
     let order = order.parse::<u32>().ok().filter(|&order| order < 32)?;
     Some((4 << 10) << order)
 }
 
-/// The number of NUMA nodes.
+/// Returns the number of NUMA nodes.
 pub(super) fn nodes() -> usize {
     let names = fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten().map(|entry| entry.file_name());
     let is_node = |name: &str| name.strip_prefix("node").is_some_and(|number| number.parse::<u32>().is_ok());
     names.filter(|name| name.to_str().is_some_and(is_node)).count().max(1)
 }
 
-/// The lowest CPU limit, in CPUs. `cpu.max` has the microseconds of CPU time in each period, and the length of the period.
+/// Returns the lowest CPU limit of this process's control groups, in CPUs. `cpu.max` contains the CPU time allowed per period, and the
+/// length of the period, both in microseconds.
 pub(super) fn cpu_limit() -> Option<f64> {
     let limits = groups().into_iter().filter_map(|group| {
         let text = line_of(group.join("cpu.max"))?;
@@ -100,15 +101,16 @@ pub(super) fn cpu_limit() -> Option<f64> {
     limits.min_by(f64::total_cmp)
 }
 
-/// Returns how often a request on this machine waited while the kernel moved pages to make a larger one; 0 if the kernel does not say.
+/// Returns how often a request on this machine waited while the kernel moved pages to make a larger one; 0 if the kernel does not report
+/// it.
 pub(crate) fn compaction_stalls() -> u64 {
     let counters = fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let stalls = counters.lines().find_map(|line| line.strip_prefix("compact_stall ")?.parse().ok());
     stalls.unwrap_or(0)
 }
 
-/// Memory of this process in huge pages. If it has none, this counts the machine's anonymous folios of several pages.
-/// Some kernels make only those, and report them only for the whole machine.
+/// Returns this process's memory in huge pages. If there is none, counts the anonymous multi-page folios of the whole
+/// machine: some kernels create only those, and do not report them per process.
 pub(crate) fn large_folio_bytes() -> Option<u64> {
     let of_size = |kib: u64| Some(number(format!("{HUGE_PAGES}/hugepages-{kib}kB/stats/nr_anon"))? * (kib << 10));
     match huge_page_bytes()? {
@@ -118,8 +120,8 @@ pub(crate) fn large_folio_bytes() -> Option<u64> {
     }
 }
 
-/// Memory that new processes can use without swapping: the machine's `MemAvailable`, or the room below the cgroup's
-/// limit if that is less. `None` if the kernel does not say.
+/// Returns the memory that new processes can use without swapping: the machine's `MemAvailable`, or what remains below
+/// the cgroup's limit if that is less. `None` if the kernel does not report it.
 pub(crate) fn available_bytes() -> Option<u64> {
     let machine = field_bytes("/proc/meminfo", "MemAvailable:")?;
     // "max", which is not a number, means no limit.
@@ -128,22 +130,22 @@ pub(crate) fn available_bytes() -> Option<u64> {
     Some(groups().iter().filter_map(room_in).fold(machine, u64::min))
 }
 
-/// The lowest memory limit of this process's control groups (v2, else v1); `None` if there is none.
+/// Returns the lowest memory limit of this process's control groups (v2, else v1); `None` if there is none.
 pub(super) fn limit_bytes() -> Option<u64> {
     let of_version_1 = || folders("/sys/fs/cgroup/memory", |line| Some(line.split_once(":memory:/")?.1));
     let lowest = |groups: Vec<PathBuf>, name| groups.iter().filter_map(|group| number(group.join(name))).min();
-    // Version 1 shows a number of some exabytes if there is no limit.
+    // Version 1 shows a limit of several exabytes if there is none.
     lowest(groups(), "memory.max")
         .or_else(|| lowest(of_version_1(), "memory.limit_in_bytes").filter(|&limit| limit < 1 << 60))
 }
 
-/// The folders of this process's control group (v2) and of those above it.
+/// Returns the folders of this process's control group (v2) and of the groups above it.
 fn groups() -> Vec<PathBuf> {
     folders("/sys/fs/cgroup", |line| line.strip_prefix("0::/"))
 }
 
-/// The folders below `root` of this process's control group and of those above it. `path_of` returns the group's path if a
-/// line of `/proc/self/cgroup` has it.
+/// Returns the folders below `root` of this process's control group and of the groups above it. `path_of` returns the group's path if a
+/// line of `/proc/self/cgroup` contains it.
 fn folders(root: &str, path_of: impl Fn(&str) -> Option<&str>) -> Vec<PathBuf> {
     let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let Some(path) = membership.lines().find_map(path_of) else { return Vec::new() };

@@ -1,6 +1,6 @@
-//! The properties of the machine and of the code that can change a run's figures.
+//! The properties of the machine and of the build that can change a run's measurements.
 //!
-//! - `mod`: the record of both in a result
+//! - `mod`: the record of the machine and the build in a result
 //! - `host`: the kind of host, and the memory that it has
 //! - `process`: memory and time of a process
 
@@ -15,15 +15,15 @@ use std::path::Path;
 use std::process::Command;
 use std::{env, fs};
 
-/// Fields are `None` if the machine does not report them.
+/// A machine, as a result records it. Fields are `None` if the machine does not report them.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: Option<String>,
-    /// Cores that this process may use.
+    /// Number of cores that this process may use.
     pub(crate) cores: usize,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) kernel: Option<String>,
-    /// Setting of transparent huge pages, for results without a [kind](Self::kind).
+    /// Setting for transparent huge pages, for results without a [kind](Self::kind).
     pub(crate) transparent_huge_pages: Option<String>,
     /// `None` in results that are older than this field.
     pub(crate) kind: Option<Kind>,
@@ -35,7 +35,7 @@ pub(crate) struct Machine {
     pub(crate) max_map_count: Option<u64>,
     /// `vm.overcommit_memory`.
     pub(crate) overcommit_memory: Option<String>,
-    /// Load averages when the run started; high values mean that other programs were busy.
+    /// Load averages at the start of the run; high values mean that other programs were busy.
     pub(crate) load_average: Option<String>,
     pub(crate) started_at: jiff::Timestamp,
     pub(crate) build: BuildInfo,
@@ -76,7 +76,7 @@ impl Machine {
         }
     }
 
-    /// The kind of host in words. Older results have only the setting of transparent huge pages.
+    /// Describes the kind of host in words. Older results have only the setting for transparent huge pages.
     pub(crate) fn kind_of_host(&self) -> String {
         let huge_pages = self.transparent_huge_pages.as_deref().unwrap_or("unknown");
         self.kind.as_ref().map_or_else(|| format!("THP {huge_pages}"), Kind::to_string)
@@ -92,17 +92,17 @@ pub(crate) struct BuildInfo {
     pub(crate) target: String,
     /// Flags from `RUSTFLAGS` or `.cargo/config.toml`, which include `target-cpu`.
     pub(crate) rustflags: String,
-    /// Vector instructions that the compiler may use. Provers choose their field arithmetic by them.
+    /// Vector instructions that the compiler may use. Provers choose their field arithmetic accordingly.
     pub(crate) vector_features: Vec<String>,
     /// `release` or `debug`; cargo assigns custom profiles to one of them.
     pub(crate) profile: String,
     pub(crate) opt_level: String,
-    /// Hash over the sources of harness and allocator.
+    /// Hash of the sources of harness and allocator.
     pub(crate) sources: String,
 }
 
 impl BuildInfo {
-    /// The build of the running binary.
+    /// Describes the build of the running binary.
     pub(crate) fn current() -> Self {
         let features = [
             ("avx2", cfg!(target_feature = "avx2")),
@@ -127,12 +127,12 @@ fn git(arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| text.trim().to_owned())
 }
 
-/// SHA-256 of a file; `None` if it cannot be read.
+/// Returns the SHA-256 of a file; `None` if the file cannot be read.
 pub(crate) fn sha256_of(path: &Path) -> Option<String> {
     Some(in_hex(&Sha256::digest(fs::read(path).ok()?)))
 }
 
-/// A digest as `sha256sum` writes it.
+/// Formats a digest as `sha256sum` does.
 pub(crate) fn in_hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

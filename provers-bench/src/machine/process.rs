@@ -1,4 +1,4 @@
-//! A process as Linux accounts for it: its memory, its time, its children. All of `/proc/PID` is read here.
+//! What Linux reports about a process: its memory, its time, its children. This module does all reading of `/proc/PID`.
 
 use anyhow::{Context, anyhow};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -11,23 +11,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Resident memory of this process.
+/// Returns the resident memory of this process.
 pub(crate) fn rss_bytes() -> anyhow::Result<u64> {
     status_bytes("VmRSS:")
 }
 
-/// Highest resident memory of this process since it started, or since [`reset_peak`].
+/// Returns the highest resident memory of this process since it started, or since [`reset_peak`].
 pub(crate) fn peak_rss_bytes() -> anyhow::Result<u64> {
     status_bytes("VmHWM:")
 }
 
-/// Resets [`peak_rss_bytes`]; false if the kernel does not offer that.
+/// Resets [`peak_rss_bytes`]; returns false if the kernel does not support this.
 pub(crate) fn reset_peak() -> bool {
-    // proc_pid_clear_refs(5): 5 resets the high water mark and touches no page table.
+    // proc_pid_clear_refs(5): writing 5 resets the high-water mark and touches no page table.
     fs::write("/proc/self/clear_refs", "5").is_ok()
 }
 
-/// Memory of this process in huge pages; `None` if the kernel does not say. Takes milliseconds.
+/// Returns this process's memory in huge pages; `None` if the kernel does not report it. Takes milliseconds.
 pub(crate) fn huge_page_bytes() -> Option<u64> {
     field_bytes("/proc/self/smaps_rollup", "AnonHugePages:")
 }
@@ -36,7 +36,7 @@ fn status_bytes(name: &str) -> anyhow::Result<u64> {
     field_bytes("/proc/self/status", name).with_context(|| format!("/proc/self/status (Linux) has no {name}"))
 }
 
-/// The value of a line such as `VmRSS:   1956 kB` in a file.
+/// Returns the value of a line such as `VmRSS:   1956 kB` in a file, in bytes.
 pub(super) fn field_bytes(file: &str, name: &str) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     let kibibytes =
@@ -47,14 +47,14 @@ pub(super) fn field_bytes(file: &str, name: &str) -> Option<u64> {
 /// Resident memory of a process, in parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resident {
-    /// Memory that the process wrote: heaps, arenas, stacks.
+    /// Memory that the process has written: heaps, arenas, stacks.
     pub(crate) anonymous_bytes: u64,
     /// Pages of files, including its own code.
     pub(crate) file_bytes: u64,
 }
 
 impl Resident {
-    /// The memory of the process `pid`; `None` if it has ended. This is cheaper than reading its `status`.
+    /// Reads the memory of the process `pid`; `None` if it has ended. This is cheaper than reading its `status`.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/statm")).ok()?)
     }
@@ -63,7 +63,7 @@ impl Resident {
         let mut fields = statm.split(' ').skip(1).map_while(|pages| pages.parse::<u64>().ok());
         let (pages, of_files) = (fields.next()?, fields.next()?);
         let page_bytes = page_bytes();
-        // A process that has ended and was not waited for has no pages.
+        // A process that has ended but has not been waited for has no pages.
         (pages > 0).then(|| Self {
             anonymous_bytes: pages.saturating_sub(of_files) * page_bytes,
             file_bytes: of_files.min(pages) * page_bytes,
@@ -75,13 +75,13 @@ impl Resident {
     }
 }
 
-/// The size of a page of this machine.
+/// Returns this machine's page size.
 pub(crate) fn page_bytes() -> u64 {
     sysconf(SysconfVar::PAGE_SIZE).ok().flatten().map_or(4096, i64::unsigned_abs)
 }
 
-/// The `statm` file of this process, kept open. Reading it allocates nothing, so it does not disturb a measurement of
-/// allocations.
+/// The `statm` file of this process, kept open. Reading it allocates nothing, so the reading does not disturb a
+/// measurement of allocations.
 #[derive(Debug)]
 pub(crate) struct Account(File);
 
@@ -108,18 +108,18 @@ pub(crate) struct Spent {
 }
 
 impl Spent {
-    /// The time and faults of this process so far, on all of its threads.
+    /// Returns the time and faults of this process so far, over all of its threads.
     pub(crate) fn by_this_process() -> anyhow::Result<Self> {
         Ok(getrusage(UsageWho::RUSAGE_SELF).context("getrusage failed")?.as_ref().into())
     }
 
-    /// The time and faults of the process `pid` since it started, and of the ended children that it waited for. Times have the
-    /// resolution of the kernel's clock ticks, 10 ms. `None` if it has ended.
+    /// Returns the time and faults of the process `pid` since it started, including ended children that it waited for. Times have the
+    /// resolution of the kernel's clock ticks, 10 ms. `None` if the process has ended.
     pub(crate) fn by(pid: u32) -> Option<Self> {
         Self::of_family(&stat_of(pid)?, tick_ns())
     }
 
-    /// Reads `fields`, which are those of `/proc/PID/stat` from the third on (proc_pid_stat(5)).
+    /// Reads `fields`, the fields of `/proc/PID/stat` from the third on (proc_pid_stat(5)).
     fn of_family(fields: &[u64], tick_ns: u64) -> Option<Self> {
         let &[minflt, of_children, majflt, of_children_too, user, sys, user_too, sys_too] =
             fields.get(7..15)?.first_chunk()?;
@@ -139,7 +139,7 @@ impl Spent {
         self.with(other, u64::wrapping_add)
     }
 
-    /// The difference since `earlier`.
+    /// Returns the difference since `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Self {
         self.with(earlier, u64::saturating_sub)
     }
@@ -166,17 +166,17 @@ impl From<&libc::rusage> for Spent {
     }
 }
 
-/// CPU time of one process, without its children; `None` if it has ended.
+/// Returns the CPU time of one process, without its children; `None` if it has ended.
 pub(crate) fn cpu_ns_of(pid: u32) -> Option<u64> {
     Some(stat_of(pid)?.get(11..13)?.iter().sum::<u64>() * tick_ns())
 }
 
-/// The numbers of `/proc/PID/stat` after the program's name.
+/// Returns the fields of `/proc/PID/stat` after the program's name.
 fn stat_of(pid: u32) -> Option<Vec<u64>> {
     Some(fields_of(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?))
 }
 
-/// The length of a clock tick.
+/// Returns the length of a clock tick.
 fn tick_ns() -> u64 {
     1_000_000_000 / sysconf(SysconfVar::CLK_TCK).ok().flatten().map_or(100, i64::unsigned_abs)
 }
@@ -187,7 +187,7 @@ fn fields_of(stat: &str) -> Vec<u64> {
     behind.split_ascii_whitespace().map(|field| field.parse().unwrap_or(0)).collect()
 }
 
-/// The processes that descend from this one.
+/// Returns the processes that descend from this one.
 pub(crate) fn descendants() -> Vec<u32> {
     let mut found = children_of(std::process::id());
     let mut next = 0;
@@ -207,25 +207,25 @@ fn children_of(pid: u32) -> Vec<u32> {
     found
 }
 
-/// The program that a process runs; `None` if it has ended.
+/// Returns the program that a process runs; `None` if the process has ended.
 pub(crate) fn program_of(pid: u32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-/// The mappings of a process, as lines; empty if it has ended.
+/// Returns the mappings of a process, as lines; empty if the process has ended.
 pub(crate) fn maps_of(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default()
 }
 
-/// A thread that takes readings again and again until it is ended.
+/// A thread that takes readings repeatedly until it is stopped.
 pub(crate) struct Sampler<T> {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<T>,
 }
 
 impl<T: Send + 'static> Sampler<T> {
-    /// Starts the thread. It calls `read` with the readings so far, and with whether this is the last call, after [`end`](Self::end). `read`
-    /// returns the pause before the next call, or `None` to stop.
+    /// Starts the thread. It calls `read` with the readings so far, and with whether this is the last call, which follows
+    /// [`end`](Self::end). `read` returns the pause before the next call, or `None` to stop.
     pub(crate) fn begin(
         mut readings: T,
         mut read: impl FnMut(&mut T, bool) -> Option<Duration> + Send + 'static,
@@ -244,7 +244,7 @@ impl<T: Send + 'static> Sampler<T> {
         Self { is_over, thread }
     }
 
-    /// Ends the thread, and returns the readings.
+    /// Stops the thread, and returns the readings.
     pub(crate) fn end(self) -> anyhow::Result<T> {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
@@ -258,7 +258,7 @@ const EVERY: Duration = Duration::from_millis(20);
 /// Milliseconds since the start, and resident bytes at that time.
 pub(crate) type Curve = Vec<(u32, u64)>;
 
-/// Samples the resident memory of the process `pid` until it ends or the sampler is ended.
+/// Samples the resident memory of the process `pid` until it ends or the sampler is stopped.
 pub(crate) fn watch_rss(pid: u32) -> Sampler<Curve> {
     let since = Instant::now();
     Sampler::begin(Vec::new(), move |seen: &mut Curve, _| {
@@ -268,7 +268,7 @@ pub(crate) fn watch_rss(pid: u32) -> Sampler<Curve> {
     })
 }
 
-/// The area under the curve of resident memory up to `time`, in byte seconds; `None` without samples.
+/// Returns the area under the curve of resident memory up to `time`, in byte-seconds; `None` if there are no samples.
 pub(crate) fn byte_seconds(seen: &[(u32, u64)], time: Duration) -> Option<u64> {
     let end = time.as_secs_f64();
     let (mut sum, mut at, mut bytes) = (0.0, 0.0, seen.first()?.1 as f64);
@@ -280,7 +280,7 @@ pub(crate) fn byte_seconds(seen: &[(u32, u64)], time: Duration) -> Option<u64> {
     Some((sum + (end - at) * bytes).round() as u64)
 }
 
-/// At most `most` of the samples: the highest of each group of neighbours, so that no peak is lost.
+/// Returns at most `most` of the samples: the highest of each group of neighbours, so no peak is lost.
 pub(crate) fn highest(seen: &[(u32, u64)], most: usize) -> impl Iterator<Item = (u32, u64)> {
     let group = seen.len().div_ceil(most).max(1);
     seen.chunks(group).filter_map(|group| group.iter().copied().max_by_key(|(_, bytes)| *bytes))
@@ -291,13 +291,13 @@ pub(crate) mod tests {
     use super::*;
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
-    /// Tests run in threads of one process and share its memory accounts, so tests that read them take turns.
+    /// Tests run in threads of one process and share its memory counters, so tests that read them take turns.
     pub(crate) fn alone() -> MutexGuard<'static, ()> {
         static TURN: Mutex<()> = Mutex::new(());
         TURN.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A program's name may contain any character. Only the fields after it count.
+    /// A program's name may contain any character, including parentheses.
     #[test]
     fn fields_are_counted_after_the_programs_name() {
         let stat = "12 (a) b) (c) S 1 12 12 0 -1 4194560 100 20 3 4 50 60 7 8 20 0 1 0 123";
@@ -306,7 +306,7 @@ pub(crate) mod tests {
         assert_eq!(Spent::of_family(&fields_of("12 (a) S 1"), 10), None);
     }
 
-    /// A proof of two seconds holds 1 GB, then rises to 3 GB. Memory seen during its verification does not count.
+    /// A proof of two seconds uses 1 kB, then rises to 3 kB. Memory seen during its verification does not count.
     #[test]
     fn memory_is_summed_over_the_time_of_the_proof() {
         let seen = [(0, 1_000), (1_000, 1_000), (2_000, 3_000), (9_000, 9_000)];

@@ -1,5 +1,5 @@
-//! Finds the arms' binaries next to the driver. `cargo run` builds only the binary that it runs, so a driver that cargo
-//! started builds the arms first.
+//! Finds the arms' binaries next to the driver. `cargo run` builds only the binary that it runs, so a driver that was
+//! started by cargo builds the arms first.
 
 use super::process::{Failure, Interrupt};
 use crate::machine::BuildInfo;
@@ -60,14 +60,14 @@ pub(crate) fn library(package: &str, file: &str) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// The paths of this driver and of its folder.
+/// Returns the paths of this driver and of its folder.
 fn here() -> anyhow::Result<(PathBuf, PathBuf)> {
     let driver = env::current_exe().context("cannot find the path of this driver")?;
     let folder = driver.parent().context("the path of this driver has no folder")?.to_owned();
     Ok((driver, folder))
 }
 
-/// Fails if the binary of a contestant is missing. The error says how to build it.
+/// Fails if the binary of a contestant is missing. The error states how to build it.
 fn check_all(contestants: &[Contestant], place: &str, is_there: impl Fn(&str) -> bool) -> anyhow::Result<()> {
     let (present, missing): (Vec<_>, Vec<_>) = contestants.iter().partition(|item| is_there(item.arm.binary));
     let Some(first) = missing.first().map(|item| item.arm) else { return Ok(()) };
@@ -88,14 +88,14 @@ fn check_all(contestants: &[Contestant], place: &str, is_there: impl Fn(&str) ->
     )
 }
 
-/// Returns cargo's target directory if `folder`, the output folder of a profile, lies in one.
+/// Returns cargo's target directory if `folder`, the output folder of a profile, is in one.
 fn target_folder(folder: &Path) -> Option<&Path> {
-    // Cargo marks its target directory; a `--target` build lies one level deeper.
+    // Cargo marks its target directory; a `--target` build is one level deeper.
     folder.ancestors().skip(1).take(2).find(|folder| is_target(folder))
 }
 
-/// Returns the folder `prove-bench` for all measurements, in cargo's target directory. A prover's package has its target
-/// directory inside the workspace's. The outermost one is used, so that the measurements of all provers lie together.
+/// Returns the folder `prove-bench` for all measurements, in cargo's target directory. A prover's package has its target directory inside
+/// the workspace's. The outermost one is used, so the measurements of all provers are in one place.
 pub(crate) fn measured_folder() -> anyhow::Result<PathBuf> {
     let (_, folder) = here()?;
     let outermost = folder.ancestors().skip(1).filter(|folder| is_target(folder)).last();
@@ -107,12 +107,12 @@ fn is_target(folder: &Path) -> bool {
 }
 
 /// Features of this package, and whether this driver was built with them. The arms are built with the same features. A
-/// prover's package forwards the features that it has.
+/// prover's package forwards those that it declares.
 const FEATURES: [(&str, bool); 2] = [("jemalloc", cfg!(feature = "jemalloc")), ("peers", cfg!(feature = "peers"))];
 /// Features that a package may lack. If a driver has one, its package has it too.
 const OPTIONAL: [(&str, bool); 2] = [("tune", cfg!(feature = "tune")), ("profile", cfg!(feature = "profile"))];
 
-/// The cargo that runs this process, and the package it runs.
+/// The cargo that runs this process, and the package that it runs.
 struct Cargo {
     program: OsString,
     manifest_folder: PathBuf,
@@ -120,7 +120,7 @@ struct Cargo {
 }
 
 impl Cargo {
-    /// Finds the cargo that runs this process. `cargo run` sets all three variables; `cargo-make` and a shell don't.
+    /// Finds the cargo that runs this process. `cargo run` sets all three environment variables; `cargo-make` and a shell do not.
     fn that_runs_us() -> Option<Self> {
         Some(Self {
             program: env::var_os("CARGO")?,
@@ -152,8 +152,8 @@ impl Cargo {
         Ok(())
     }
 
-    /// The arguments that build `binaries` of `package` as the driver in `folder` was built: same profile, same target, same place. Empty
-    /// `binaries` build the whole package. `features` lists the features that the package has.
+    /// Returns the arguments that build `binaries` of `package` the way the driver in `folder` was built: with the same profile, target and
+    /// output folder. If `binaries` is empty, they build the whole package. `features` lists the features that the package has.
     fn arguments(
         &self,
         package: &str,
@@ -171,7 +171,7 @@ impl Cargo {
             arguments.extend(["--no-default-features".into(), "--features".into(), features.join(",").into()]);
         }
         let profile = folder.file_name().unwrap_or_default();
-        // The profile `dev` builds into the folder `debug`.
+        // The output folder of the profile `dev` is `debug`.
         let profile = if profile == "debug" { "dev".into() } else { profile.to_owned() };
         arguments.extend(["--profile".into(), profile]);
         if let Some(target) = target_folder(folder) {
@@ -184,7 +184,7 @@ impl Cargo {
     }
 }
 
-/// The binaries of `package` in the output of `cargo metadata`.
+/// Returns the binaries of `package` from the output of `cargo metadata`.
 fn binaries_of(metadata: &Value, package: &str) -> BTreeSet<String> {
     let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
     let targets = described(metadata, package).flat_map(|package| list(package, "targets"));
@@ -192,7 +192,7 @@ fn binaries_of(metadata: &Value, package: &str) -> BTreeSet<String> {
     binaries.filter_map(|target| Some(target["name"].as_str()?.to_owned())).collect()
 }
 
-/// The features of `package` in the output of `cargo metadata`.
+/// Returns the features of `package` from the output of `cargo metadata`.
 fn features_of(metadata: &Value, package: &str) -> BTreeSet<String> {
     let features = described(metadata, package).filter_map(|package| package["features"].as_object());
     features.flat_map(|features| features.keys().cloned()).collect()
@@ -202,11 +202,11 @@ fn described<'a>(metadata: &'a Value, package: &str) -> impl Iterator<Item = &'a
     metadata["packages"].as_array().into_iter().flatten().filter(move |found| found["name"] == package)
 }
 
-/// Returns a source of `binary` that changed after the build. Returns `None` if no source changed, or if cargo's list
-/// is not next to the binary. In the second case someone moved the binary on purpose.
+/// Returns a source of `binary` that changed after the build; `None` if no source changed, or if cargo's list of
+/// sources is not next to the binary. In the second case someone moved the binary on purpose.
 ///
 /// The hash in [`BuildInfo`] covers the harness and the allocator, but not a user's own prover. This check covers the
-/// prover too, so that driver and arms are not compared across two states of its sources.
+/// prover too, so arms built from different states of its sources are never compared.
 fn newer_source(binary: &Path) -> Option<PathBuf> {
     let modified = |path: &Path| fs::metadata(path).ok()?.modified().ok();
     let list = fs::read_to_string(binary.with_extension("d")).ok()?;
@@ -214,7 +214,7 @@ fn newer_source(binary: &Path) -> Option<PathBuf> {
     sources(&list).into_iter().find(|source| modified(source).is_some_and(|changed| changed > built))
 }
 
-/// The prerequisites in a makefile of one rule, `target: source source`. A backslash escapes a space in a path.
+/// Returns the prerequisites in a makefile with one rule, `target: source source`. A backslash escapes a space in a path.
 fn sources(list: &str) -> Vec<PathBuf> {
     let Some((_, sources)) = list.split_once(": ") else { return Vec::new() };
     let joined = sources.trim_end().replace("\\ ", "\0");
@@ -234,7 +234,7 @@ mod tests {
         arguments.join(" ".as_ref()).into_string().unwrap()
     }
 
-    /// Arms built under another profile would land in another folder, or would be compared across profiles.
+    /// Arms built with another profile would end up in another folder, or would be compared across profiles.
     #[test]
     fn arms_are_built_under_the_drivers_profile() {
         let common = "build --package bench --manifest-path /w/bench/Cargo.toml --bin with-glibc --bin with-zk-alloc";
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(arguments("/nowhere/debug"), format!("{common} --profile dev"));
     }
 
-    /// A user's own bench may have only some of the arms. The message must say how to add the arm and how to run
+    /// A user's own bench may have only some of the arms. The message must explain how to add the arm, and how to run
     /// without it.
     #[test]
     fn a_missing_arm_is_named_with_how_to_add_it_or_run_without_it() {
@@ -264,7 +264,7 @@ mod tests {
         assert!(all.contains("with-glibc, with-jemalloc, with-zk-alloc") && !all.contains("--allocators"), "{all}");
     }
 
-    /// An arm from before a change of the prover must not be compared with an arm from after it.
+    /// An arm built before a change of the prover must not be compared with an arm built after it.
     #[test]
     fn a_source_changed_after_the_build_is_found() {
         let folder = std::env::temp_dir().join(format!("prove-bench stale {}", std::process::id()));

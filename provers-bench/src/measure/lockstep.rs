@@ -1,8 +1,8 @@
 //! Runs one workload under all arms in lockstep: rounds in random order, one proof at a time. Every few rounds all arms
-//! restart, so that no arm's figures depend on the luck of one process.
+//! restart, so no arm's results depend on the luck of one process.
 //!
-//! An arm makes its proofs of two warm rounds one after the other, like a program that proves back to back. With one proof a turn, every
-//! arm would idle for longer than it proves.
+//! An arm makes its proofs of two warm rounds one after the other, like a program that proves back to back. With one proof per turn, every
+//! arm would spend more time idle than proving.
 
 use crate::machine::host;
 use crate::machine::process::{Resident, byte_seconds, highest, watch_rss};
@@ -19,35 +19,35 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for an answer before the first proof, at a workload's default size or below.
 const FIRST_WAIT: Duration = Duration::from_secs(120);
-/// Warm rounds whose proofs an arm makes one after the other.
+/// Number of warm rounds whose proofs an arm makes back to back.
 const BACK_TO_BACK: u32 = 2;
-/// Pause before a proof that runs alone. By then a host that reclaims free memory has done so, and the proof runs under the
-/// conditions of a command that is started occasionally.
+/// Pause before a proof that runs alone. In that time a host that reclaims free memory has done so, and the proof runs under the conditions
+/// of a command that is started occasionally.
 const ALONE_PAUSE: Duration = Duration::from_secs(12);
-/// Delay after its tick at which a proof counts as late, because the previous one took longer than its slot.
+/// Delay after its tick from which on a proof counts as late, because the previous proof took longer than its slot.
 const LATE: Duration = Duration::from_millis(100);
 /// Maximum number of points in the curve of a turn with proofs at fixed times.
 const CURVE_POINTS: usize = 600;
 
-/// An arm of the bench, with its child while one runs.
+/// An arm of the bench, and its child process while one runs.
 struct Proving<'a> {
     contestant: &'a Contestant,
     child: Option<ChildProcess>,
-    /// Proofs made by the current child.
+    /// Number of proofs made by the current child.
     made: u32,
 }
 
 type Runner<'a> = ArmRunner<Proving<'a>>;
 type Arms<'r, 'a> = Rounds<'r, Proving<'a>>;
 
-/// The rounds of `spec` under `plan`. No round starts after `deadline`.
+/// Returns the schedule of `spec` under `plan`. No round starts after `deadline`.
 pub(super) fn schedule(plan: &Plan, spec: &WorkloadSpec, deadline: Option<Instant>) -> Schedule {
     let (rounds, precision) = (plan.args.rounds, plan.args.measured.until_precise);
     Schedule { rounds, processes: plan.processes(spec), is_cold_first: true, precision, deadline }
 }
 
-/// Runs one point until its rounds end, `deadline` passes, or the user interrupts it. `folder` has the arms' binaries.
-/// Fails only if samples cannot be written.
+/// Runs one point until its rounds end, `deadline` passes, or the user interrupts it. `folder` contains the arms'
+/// binaries. Fails only if samples cannot be written.
 pub(super) fn run(
     plan: &Plan,
     folder: &Path,
@@ -94,18 +94,18 @@ struct Lockstep<'a> {
     /// Folder of the arms' binaries.
     folder: &'a Path,
     point: Point,
-    /// Offset in a page at which the stacks of the arms' processes begin. It is drawn once for each set of processes,
-    /// so that it favours no arm.
+    /// Offset within a page, in bytes, at which the stacks of the arms' processes begin. It is drawn once for each set
+    /// of processes, so it favours no arm.
     stack_bytes: u16,
     /// Highest peak of a cold proof so far.
     peak_rss_bytes: u64,
-    /// Warm rounds so far.
+    /// Number of warm rounds so far.
     warm_rounds: u32,
 }
 
 impl<'a> Lockstep<'a> {
-    /// Runs all rounds of the arms' processes with this number: starts the processes, runs cold and warm rounds, ends
-    /// the processes. Returns the reason if the run ends here.
+    /// Runs all rounds of the arms' processes with this number: starts the processes, runs cold and warm rounds, and
+    /// ends the processes. If the run ends with these rounds, returns the reason.
     fn all_rounds_of(&mut self, arms: &mut Arms<'_, 'a>, process: u32) -> anyhow::Result<Option<Ended>> {
         let mut ended = None;
         let warm_rounds = arms.schedule.warm_rounds(process);
@@ -126,7 +126,7 @@ impl<'a> Lockstep<'a> {
         for index in 0..arms.runners.len() {
             let runner = &mut arms.runners[index];
             if arms.interrupt.is_raised() {
-                // Its process may be in the middle of a proof, so it is killed.
+                // The arm's process may be in the middle of a proof, so it is killed.
                 runner.arm.child = None;
             } else if let Err(outcome) = runner.end_child(last) {
                 arms.leave(index, outcome);
@@ -135,14 +135,14 @@ impl<'a> Lockstep<'a> {
         Ok(ended)
     }
 
-    /// Makes one proof of every arm for each of these rounds. Round 0 starts the arms' processes.
+    /// Makes one proof under every arm for each of these rounds. Round 0 starts the arms' processes.
     fn rounds(&mut self, arms: &mut Arms<'_, 'a>, process: u32, rounds: Range<u32>) -> anyhow::Result<()> {
         let (size, schedule) = (self.size(), arms.schedule);
         let name = |round| name_of(&size, schedule, process, round);
         arms.trials(process, rounds, name, |arms, index, trial| self.trial(arms, index, trial))
     }
 
-    /// Runs the trial of one arm. The error says why the arm drops out.
+    /// Runs one trial of an arm. The error states why the arm drops out.
     fn trial(&mut self, arms: &mut Arms<'_, 'a>, index: usize, trial: Trial) -> Result<Duration, Outcome> {
         let baseline_waits = index != arms.baseline && arms.runners[arms.baseline].result.samples.is_empty();
         // Only the first process is checked; later processes run the same arms again.
@@ -167,8 +167,8 @@ impl<'a> Lockstep<'a> {
         Ok(time)
     }
 
-    /// Runs one turn of every arm, with proofs at fixed times, as a node or a service makes them. Each arm is alone on the machine, makes
-    /// one proof at each tick, and idles in between. Returns the reason if the run ends here.
+    /// Runs one turn of every arm, with proofs at fixed times, as in a node or a service. Each arm is alone on the machine, makes one proof
+    /// at each tick, and idles in between. If the run ends with these turns, returns the reason.
     fn all_slots_of(&mut self, arms: &mut Arms<'_, 'a>, process: u32, slots: Slots) -> anyhow::Result<Option<Ended>> {
         // All arms prove the same inputs.
         let inputs: Vec<u64> = (0..slots.proofs).map(|_| arms.randomness.random()).collect();
@@ -186,7 +186,7 @@ impl<'a> Lockstep<'a> {
         Ok(ended)
     }
 
-    /// Runs the turn of one arm, after a pause and in a process of its own. The error says why the arm drops out.
+    /// Runs the turn of one arm, after a pause and in its own process. The error states why the arm drops out.
     fn slots_of(
         &self,
         arms: &mut Arms<'_, 'a>,
@@ -214,7 +214,7 @@ impl<'a> Lockstep<'a> {
             starts.push(start);
             let round = if number == 0 { 0 } else { self.warm_rounds + number };
             let trial = Trial { round, input, ..first };
-            // `turn_ended` adds the memory when the turn is over.
+            // `turn_ended` adds the memory over time when the turn is over.
             let proved = runner.ask(trial, limit)?;
             runner.add(trial, proved, None)?;
             arms.slowest = arms.slowest.max(begun.elapsed() - start);
@@ -233,7 +233,7 @@ impl<'a> Lockstep<'a> {
         runner.end_child(first)
     }
 
-    /// Runs one pass over all arms. Each arm makes one first proof, after a pause and alone on the machine.
+    /// Runs one pass over all arms. Each arm makes the first proof of a new process, after a pause and alone on the machine.
     fn alone(&mut self, arms: &mut Arms<'_, 'a>, pass: u32) -> anyhow::Result<()> {
         self.stack_bytes = arms.randomness.random();
         let what = format!("{}, alone (pass {} of {})", self.size(), pass + 1, self.plan.args.alone);
@@ -245,7 +245,7 @@ impl<'a> Lockstep<'a> {
             let runner = &mut arms.runners[index];
             let proved = started.and_then(|()| runner.prove_alone(trial, limit, arms.interrupt));
             match proved.inspect_err(|_| runner.arm.child = None) {
-                // The samples of its rounds are complete, so the arm keeps its outcome.
+                // The samples of the arm's rounds are complete, so it keeps its outcome.
                 Err(Outcome::Interrupted) => Ok(Duration::ZERO),
                 proved => proved,
             }
@@ -288,7 +288,7 @@ impl<'a> Lockstep<'a> {
     }
 }
 
-/// The name of a round in the messages.
+/// Returns the name of a round for messages.
 fn name_of(size: &str, schedule: Schedule, process: u32, round: u32) -> String {
     let planned = process < schedule.processes;
     let of = |number: u32, all: u32| if planned { format!("{number} of {all}") } else { number.to_string() };
@@ -297,19 +297,19 @@ fn name_of(size: &str, schedule: Schedule, process: u32, round: u32) -> String {
     format!("{size}, {round} (process {process})")
 }
 
-/// Longest wait for an answer before the first proof. Work grows with the rows, so the wait does too.
+/// Returns the longest wait for an answer before the first proof. It grows with the number of rows, as the work does.
 fn first_wait(workload: SizedWorkload) -> Duration {
     let doublings = workload.log_rows.saturating_sub(workload.spec.default_log_rows).min(12);
     FIRST_WAIT * (1 << doublings)
 }
 
 impl Runner<'_> {
-    /// The id of the child; 0 if none runs.
+    /// Returns the process ID of the child; 0 if none runs.
     fn pid(&self) -> u32 {
         self.arm.child.as_ref().map_or(0, ChildProcess::id)
     }
 
-    /// Proves once, watches the memory, and adds the proof.
+    /// Makes one proof, samples the memory meanwhile, and adds the proof.
     fn prove(&mut self, trial: Trial, limit: Duration) -> Result<(), Outcome> {
         let watch = watch_rss(self.pid());
         let proved = self.ask(trial, limit);
@@ -323,7 +323,7 @@ impl Runner<'_> {
         self.add(trial, proved, byte_seconds)
     }
 
-    /// Has the child prove. Returns the sample, and why the proof does not count.
+    /// Asks the child for a proof. Returns the sample and, if the proof does not count, the reason.
     fn ask(&mut self, trial: Trial, limit: Duration) -> Result<Proved, Outcome> {
         let child = self.arm.child.as_mut().ok_or_else(|| trial.failed("its process has ended".into()))?;
         let answer = child.prove(trial.round, trial.input, limit);
@@ -353,8 +353,8 @@ impl Runner<'_> {
         }
     }
 
-    /// Makes one proof in a process that was started for it, reads its resident memory after 1 and 10 idle seconds, and
-    /// ends the process.
+    /// Makes one proof in a process started for this proof, reads the process's resident memory after 1 and 10 idle
+    /// seconds, and ends the process.
     fn prove_alone(&mut self, trial: Trial, limit: Duration, interrupt: &Interrupt) -> Result<Duration, Outcome> {
         let (sample, reason) = self.ask(trial, limit)?;
         if let Some(reason) = reason {
@@ -383,7 +383,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Lets the child exit by itself. A failing exit fails the arm.
+    /// Lets the child exit by itself. The arm fails if the child exits with a failure.
     fn end_child(&mut self, last: Trial) -> Result<(), Outcome> {
         let Some(child) = self.arm.child.take() else { return Ok(()) };
         self.result.stderr = child.finish().map_err(|failure| last.ended_by(&failure))?;
@@ -391,9 +391,9 @@ impl Runner<'_> {
     }
 }
 
-/// Returns why one more arm does not fit in the `available` memory; `None` if it fits, or if the kernel does not report it. The children of
-/// all arms stay alive at the same time. The arm is assumed to need as much as the largest one so far, `peak_rss_bytes`. While the baseline
-/// still waits, the arm must leave room for it, because ratios need the baseline.
+/// Returns why one more arm does not fit in the `available` memory; `None` if it fits, or if the available memory is unknown. The children
+/// of all arms are alive at the same time. The arm is assumed to need as much as the largest arm so far, `peak_rss_bytes`. If the baseline
+/// has not started yet, the arm must leave room for it, because ratios need the baseline.
 fn shortage(available: Option<u64>, peak_rss_bytes: u64, baseline_waits: bool) -> Option<String> {
     let (available, needed) = (available?, peak_rss_bytes * (1 + u64::from(baseline_waits)));
     if needed <= available {
@@ -416,7 +416,7 @@ mod tests {
         assert_eq!(at(spec.default_log_rows + 2), FIRST_WAIT * 4);
     }
 
-    /// Too many children would trigger the OOM killer. A run that leaves out the baseline shows no ratio.
+    /// Too many children would trigger the OOM killer. A run without the baseline has no ratios.
     #[test]
     fn an_arm_is_admitted_while_its_peak_and_a_waiting_baselines_fit() {
         let admits = |available, peak, baseline_waits| shortage(available, peak, baseline_waits).is_none();

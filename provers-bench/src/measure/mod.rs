@@ -1,9 +1,9 @@
-//! Measures a plan point by point, and shows and writes the results.
+//! Measures a plan point by point, and prints and writes the results.
 //!
 //! - `mod`: a run and its folder
 //! - `rounds`: rounds in random order, for proofs and for commands
 //! - `lockstep`: the proofs of all arms in a round, alone, or at fixed times
-//! - `process`: requests to one child and its answers, and the handling of Ctrl-C
+//! - `process`: the requests to a child and its answers, and the handling of Ctrl-C
 //! - `binaries`: builds the arms' programs
 
 use crate::plan::{MeasuredArgs, Plan, Point};
@@ -23,7 +23,7 @@ pub(crate) mod rounds;
 pub(crate) use process::{ChildProcess, Failure, Interrupt};
 pub(crate) use rounds::{ArmRunner, Progress, Rounds, Schedule, Trial};
 
-/// Runs a plan with the arms' binaries in `folder`, shows its tables and writes its files.
+/// Runs a plan with the arms' binaries in `folder`, prints the tables and writes the files.
 pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::Result<Run> {
     let (args, measured) = (&plan.args, &plan.args.measured);
     let rounds = |point: &Point| lockstep::schedule(plan, point.workload.spec, None).trials() + u64::from(args.alone);
@@ -49,7 +49,7 @@ pub(crate) fn run(plan: &Plan, folder: &Path, interrupt: &Interrupt) -> anyhow::
             let section = report::section(&recording.run, &result, Style::Terminal);
             recording.progress.aside(|| print(&format!("{section}\n")));
         }
-        // Written after each workload, so that a run that is cut short retains the earlier ones.
+        // Written after each workload, so a run that is cut short retains the earlier ones.
         recording.run.workloads.push(result);
         recording.write(interrupt)?;
     }
@@ -68,8 +68,8 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Creates the folder of a run of `prover`, which may be a command. `rounds` are those of a workload, and `all_rounds` those of the
-    /// whole run.
+    /// Creates the folder of a run of `prover`, which may be a command. `rounds` is the number of rounds of a workload, `all_rounds` that
+    /// of the whole run.
     pub(crate) fn begin(prover: &str, measured: &MeasuredArgs, rounds: u32, all_rounds: u64) -> anyhow::Result<Self> {
         let (folder, name) = new_folder(measured.out.as_deref(), prover)?;
         let samples = SampleLog::create(&folder, name.clone())?;
@@ -98,8 +98,8 @@ impl Recording {
     }
 }
 
-/// Creates the folder of a new run of this prover or command, and returns it with its name. The name has the start
-/// time in UTC and the prover, and a number if two runs start in one second.
+/// Creates the folder of a new run of this prover or command, and returns its path and its name. The name consists of
+/// the start time in UTC and the prover, and a number if two runs start in the same second.
 pub(crate) fn new_folder(out: Option<&Path>, prover: &str) -> anyhow::Result<(PathBuf, String)> {
     let parent = runs_folder(out)?;
     let start = jiff::Timestamp::now().strftime("%Y-%m-%dT%H-%M-%SZ").to_string();
@@ -117,7 +117,7 @@ pub(crate) fn new_folder(out: Option<&Path>, prover: &str) -> anyhow::Result<(Pa
     unreachable!("the numbers do not run out");
 }
 
-/// The folder of all runs: `out`, or a place in cargo's target directory.
+/// Returns the folder of all runs: `out`, or a folder in cargo's target directory.
 pub(crate) fn runs_folder(out: Option<&Path>) -> anyhow::Result<PathBuf> {
     out.map_or_else(binaries::measured_folder, |out| Ok(out.to_owned()))
 }

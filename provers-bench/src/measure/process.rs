@@ -1,5 +1,5 @@
-//! The driver's side of one child: starts it, sends requests, applies time limits, ends it. While it waits, the driver checks for Ctrl-C,
-//! SIGTERM and SIGHUP. After one of them it ends the children and writes the samples measured so far.
+//! The driver's side of one child: starts it, sends requests, enforces time limits, ends it. While it waits, the driver checks for Ctrl-C,
+//! SIGTERM and SIGHUP. After any of them it ends the children and writes the samples measured so far.
 
 use crate::arms::{Arm, Variables};
 use crate::machine::BuildInfo;
@@ -23,9 +23,9 @@ use std::time::{Duration, Instant};
 const EXIT_PATIENCE: Duration = Duration::from_secs(20);
 /// Number of lines retained from the end of a child's output.
 const LAST_LINES: usize = 20;
-/// A longer line is read in parts, so that output without line feeds takes little memory.
+/// A longer line is read in parts, so output without line feeds takes little memory.
 const MAX_LINE_BYTES: u64 = 1 << 20;
-/// Longest text that a failure's reason quotes.
+/// Maximum number of characters that a failure's reason quotes.
 const QUOTED_CHARS: usize = 200;
 
 /// Why a process gave no usable answer.
@@ -40,7 +40,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// The failure of a process that was killed after `limit`.
+    /// Describes the failure of a process that was killed after `limit`.
     pub(crate) fn hung(limit: Duration) -> Self {
         Self::Failed(format!("hung: no answer within {} s, killed", limit.as_secs()))
     }
@@ -49,7 +49,7 @@ impl Failure {
 /// A running child. Dropping it kills the process.
 pub(crate) struct ChildProcess {
     child: Child,
-    /// The lines of its stdout. The channel disconnects when the child closes its stdout.
+    /// The lines of the child's stdout. The channel disconnects when the child closes its stdout.
     answers: Receiver<String>,
     stderr: Option<Reader<()>>,
     interrupt: Interrupt,
@@ -60,19 +60,19 @@ impl ChildProcess {
     pub(crate) fn start(binary: &Path, environment: &Variables, interrupt: &Interrupt) -> Result<Self, Failure> {
         let mut child = spawn(Command::new(binary).stdin(Stdio::piped()), environment)?;
         let (sender, answers) = mpsc::channel();
-        // A line that is not valid text counts as garbage, so it must be forwarded too. The send fails only if the receiver is gone.
+        // A line that is not valid UTF-8 counts as garbage, so it must be forwarded too. The send fails only if the receiver is gone.
         read_lines(child.stdout.take(), sender, |sender, line| _ = sender.send(text_of(line)));
         let stderr = read_lines(child.stderr.take(), (), |(), _| ());
         Ok(Self { child, answers, stderr: Some(stderr), interrupt: interrupt.clone() })
     }
 
-    /// The process id.
+    /// Returns the process ID.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// Sets the workload up in the child and returns the arm's identity. Fails if the child was built from other sources or with other
-    /// flags than the driver, because the report would attribute its figures to the wrong build.
+    /// flags than the driver, because the report would attribute its measurements to the wrong build.
     pub(crate) fn set_up(&mut self, request: &Request, limit: Duration) -> Result<Identity, Failure> {
         match self.ask(request, limit)? {
             Reply::Ready(identity) if identity.build == BuildInfo::current() => Ok(identity),
@@ -83,7 +83,7 @@ impl ChildProcess {
         }
     }
 
-    /// Makes and verifies one proof. Returns its sample and, if the proof was refused, the reason.
+    /// Makes and verifies one proof. Returns the proof's sample and, if the verifier rejected the proof, the reason.
     pub(crate) fn prove(&mut self, round: u32, seed: u64, limit: Duration) -> Result<Proved, Failure> {
         match self.ask(&Request::Prove { round, seed }, limit)? {
             Reply::Proved { sample, refusal } => Ok((sample, refusal)),
@@ -91,7 +91,7 @@ impl ChildProcess {
         }
     }
 
-    /// Lets the child exit by itself and returns the last lines of its stderr. A failing exit fails the arm.
+    /// Lets the child exit by itself and returns the last lines of its stderr. The arm fails if the child exits with a failure.
     pub(crate) fn finish(mut self) -> Result<Vec<String>, Failure> {
         drop(self.child.stdin.take());
         self.exited(" while exiting")
@@ -130,13 +130,13 @@ impl ChildProcess {
         Failure::Failed(format!("answered garbage: {quoted:?}, killed"))
     }
 
-    /// The failure of a child whose pipe closed.
+    /// Returns the failure of a child whose pipe closed.
     fn gone(&mut self) -> Failure {
         self.exited("").err().unwrap_or_else(|| Failure::Failed("exited without an answer".into()))
     }
 
-    /// Waits until the child exits by itself, and returns the last lines of its stderr. A failing exit is an error, in which `when` says
-    /// what the child was doing.
+    /// Waits until the child exits by itself, and returns the last lines of its stderr. A failing exit is an error, whose message uses
+    /// `when` to state what the child was doing.
     fn exited(&mut self, when: &str) -> Result<Vec<String>, Failure> {
         let since = Instant::now();
         while since.elapsed() < EXIT_PATIENCE {
@@ -167,11 +167,11 @@ impl Drop for ChildProcess {
     }
 }
 
-/// Longest wait for a proof or a replay outside of a run, where no earlier times exist to derive a limit from.
+/// Longest wait for a proof or a replay outside a run, where there are no earlier times to derive a limit from.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// Makes `proofs` proofs outside of a run, in a new child process of `arm`, whose binary lies in `folder`. The child gets the arm's
-/// environment variables and those in `more`. Prints a line for each proof. The workload is given by its prover, name and size.
+/// Makes `proofs` proofs outside a run, in a new child process of `arm`, whose binary is in `folder`. The child gets the arm's environment
+/// variables and those in `more`. Prints a line for each proof. The workload is given by its prover, name and size.
 pub(crate) fn prove(
     (folder, arm): (&Path, &Arm),
     more: &Variables,
@@ -222,16 +222,16 @@ pub(crate) fn how_it_died(status: ExitStatus, when: &str, stderr: Vec<String>) -
 /// Starts a command whose output is read, with `environment` added to the driver's own.
 pub(crate) fn spawn(command: &mut Command, environment: &Variables) -> Result<Child, Failure> {
     command.envs(environment.iter().map(|(name, value)| (name, value))).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // A terminal sends Ctrl-C to the driver's whole process group. A command in its own group does not receive it, so the driver does not
-    // mistake the interrupt for a failure.
+    // A terminal sends Ctrl-C to the driver's whole process group. A command in its own group does not receive Ctrl-C, so the driver does
+    // not mistake the interrupt for a failure.
     let child = command.process_group(0).spawn();
     child.map_err(|error| Failure::Failed(format!("cannot start {}: {error}", command.get_program().display())))
 }
 
-/// A thread that reads the output of a process to its end. It returns the last lines, and the state of the reader.
+/// A thread that reads a process's output to the end. It returns the last lines, and the reader's state.
 pub(crate) type Reader<T> = JoinHandle<(Vec<String>, T)>;
 
-/// Starts to read `pipe`. `see` gets each line, with its line feed if it is complete.
+/// Starts to read `pipe`. Passes each line to `see`, with the line feed if the line is complete.
 pub(crate) fn read_lines<T: Send + 'static>(
     pipe: Option<impl Read + Send + 'static>,
     mut state: T,
@@ -252,7 +252,7 @@ pub(crate) fn read_lines<T: Send + 'static>(
     })
 }
 
-/// A line as text, without its line feed.
+/// Returns a line as text, without its line feed.
 fn text_of(line: &[u8]) -> String {
     String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line)).into_owned()
 }
@@ -260,12 +260,12 @@ fn text_of(line: &[u8]) -> String {
 /// Time between two checks for an interrupt while the driver waits.
 pub(crate) const POLL: Duration = Duration::from_millis(100);
 
-/// Whether the user asked to stop. Clones share one flag.
+/// A flag that is set when the user asks to stop. Clones share the flag.
 #[derive(Clone, Default)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Returns an interrupt that the process's signals raise. Call it once per process.
+    /// Returns an interrupt that is raised by signals to this process. Call this once per process.
     pub(crate) fn on_signals() -> anyhow::Result<Self> {
         let interrupt = Self::default();
         let raised = interrupt.clone();

@@ -1,5 +1,5 @@
 //! Runs rounds of proofs, or of runs of a command, with the arms in random order. Decides which arm is next, when the run ends and when a
-//! trial counts as hung, and shows the progress.
+//! trial counts as hung, and shows progress.
 
 use crate::arms::BASELINE;
 use crate::measure::{Failure, Interrupt, Recording};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// A trial that takes this many times as long as the slowest so far counts as hung.
 const HANG_FACTOR: u32 = 20;
 
-/// One proof, or one run of a command: its place in the whole run, and its input.
+/// One proof, or one run of a command: its position in the whole run, and its input.
 #[derive(Clone, Copy)]
 pub(crate) struct Trial {
     /// Number of the arm's process, from 0, as in the samples.
@@ -27,17 +27,17 @@ pub(crate) struct Trial {
 }
 
 impl Trial {
-    /// The record of this trial: its place, and what was measured.
+    /// Returns the record of this trial: its position, and what was measured.
     pub(crate) fn proof(self, byte_seconds: Option<u64>, sample: Sample) -> Proof {
         Proof { process: self.process, round: self.round, order: self.order, byte_seconds, sample }
     }
 
-    /// The outcome of an arm whose trial failed for this reason.
+    /// Returns the outcome of an arm whose trial failed for this reason.
     pub(crate) fn failed(self, reason: String) -> Outcome {
         Outcome::Failed { round: self.round, reason }
     }
 
-    /// The outcome of an arm whose trial ended with `failure`.
+    /// Returns the outcome of an arm whose trial ended with `failure`.
     pub(crate) fn ended_by(self, failure: &Failure) -> Outcome {
         match failure {
             Failure::Interrupted => Outcome::Interrupted,
@@ -58,7 +58,7 @@ pub(crate) struct ArmRunner<A> {
 }
 
 impl<A> ArmRunner<A> {
-    /// Returns whether the arm still takes part. If it does, its next process may not have started yet.
+    /// Returns whether the arm still takes part. Its next process may not have started yet.
     pub(crate) fn takes_part(&self) -> bool {
         self.result.outcome == Outcome::Finished
     }
@@ -79,7 +79,7 @@ pub(crate) struct Rounds<'a, A> {
     seed: u64,
     /// Time limit of a trial. `None` derives it from the trials so far.
     timeout: Option<Duration>,
-    /// Where the progress stands when the rounds end.
+    /// Position of the progress bar when the rounds end.
     end: u64,
 }
 
@@ -113,7 +113,7 @@ impl<'a, A> Rounds<'a, A> {
     }
 
     /// Runs one process of every arm, then the next process of every arm, until the rounds end. `trials` runs the processes with the given
-    /// number, and returns a reason if the rounds must end there. Fails only if samples cannot be written.
+    /// number, and returns a reason if the rounds must end after them. Fails only if samples cannot be written.
     pub(crate) fn run(
         &mut self,
         mut trials: impl FnMut(&mut Self, u32) -> anyhow::Result<Option<Ended>>,
@@ -141,7 +141,7 @@ impl<'a, A> Rounds<'a, A> {
         Ok(ended)
     }
 
-    /// Returns why the rounds end after `done` processes; `None` if they go on.
+    /// Returns why the rounds end after `done` processes; `None` if they continue.
     fn ends_after(&self, done: u32) -> Option<Ended> {
         let Schedule { processes, precision, .. } = self.schedule;
         let widest = || {
@@ -161,13 +161,13 @@ impl<'a, A> Rounds<'a, A> {
         self.runners.iter().any(ArmRunner::takes_part)
     }
 
-    /// Timeout of the next trial: at least `least`, unless the user sets one.
+    /// Returns the time limit of the next trial: at least `least`, unless the user sets a limit.
     pub(crate) fn limit(&self, least: Duration) -> Duration {
         self.timeout.unwrap_or_else(|| limit_after(self.slowest, least))
     }
 
-    /// Lets every arm take a turn of this many rounds, in random order. `turn` gets the arm's index and its place in the order, and adds
-    /// samples. It returns the outcome of an arm that drops out. An interrupt ends the turns.
+    /// Lets every arm take a turn of this many rounds, in random order. `turn` gets the arm's index and its position in the order, and adds
+    /// samples. It returns an outcome if the arm drops out. An interrupt ends the turns.
     pub(crate) fn turns(
         &mut self,
         rounds: u32,
@@ -194,8 +194,8 @@ impl<'a, A> Rounds<'a, A> {
     }
 
     /// Runs one trial of every arm for each of `rounds`. An arm runs all its trials in one [turn](Self::turns), and all arms get the same
-    /// inputs. `make` runs one trial of one arm, and returns its time, or the outcome if the arm drops out. `name` names a round in the
-    /// progress.
+    /// inputs. `make` runs one trial of one arm, and returns its duration, or the outcome if the arm drops out. `name` returns a round's
+    /// name for the progress display.
     pub(crate) fn trials(
         &mut self,
         process: u32,
@@ -233,7 +233,7 @@ impl<'a, A> Rounds<'a, A> {
         result.outcome = outcome;
     }
 
-    /// The arms' results, with their figures.
+    /// Returns the arms' results, with their summaries.
     pub(crate) fn result(self) -> WorkloadResult {
         WorkloadResult::of(self.runners.into_iter().map(|runner| runner.result).collect(), self.baseline, self.seed)
     }
@@ -243,12 +243,12 @@ fn limit_after(slowest: Duration, least: Duration) -> Duration {
     least.max(slowest * HANG_FACTOR)
 }
 
-/// How many rounds there are, and when they end. Only the deadline check reads the clock.
+/// The number of rounds, and when they end. Only the deadline check reads the clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
-    /// Requested warm rounds.
+    /// Number of requested warm rounds.
     pub(crate) rounds: u32,
-    /// Processes that share the rounds. If `precision` is set, more processes may follow.
+    /// Number of processes that share the rounds. If `precision` is set, more processes may follow.
     pub(crate) processes: u32,
     /// Whether each process begins with a cold round, which does not count in `rounds`.
     pub(crate) is_cold_first: bool,
@@ -258,7 +258,7 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// Warm rounds of the process with this number. The processes share the rounds as evenly as possible.
+    /// Returns the number of warm rounds of the process with this number. The processes share the rounds as evenly as possible.
     pub(crate) fn warm_rounds(&self, process: u32) -> u32 {
         let (rounds, processes) = (self.rounds, self.processes);
         if process < processes {
@@ -272,7 +272,7 @@ impl Schedule {
         u64::from(self.is_cold_first) + u64::from(self.warm_rounds(process))
     }
 
-    /// Number of trials of an arm that does not fail.
+    /// Returns the number of trials of an arm that does not fail.
     pub(crate) fn trials(&self) -> u64 {
         u64::from(self.rounds) + u64::from(self.is_cold_first) * u64::from(self.processes)
     }
@@ -283,12 +283,12 @@ impl Schedule {
     }
 }
 
-/// Progress over a whole run, counted in rounds: a bar on a terminal, one line per round elsewhere.
-/// The driver draws nothing while a proof runs, so as not to disturb it.
+/// Progress over a whole run, counted in rounds: a bar on a terminal, one line per round elsewhere. The driver draws
+/// nothing while a proof runs, to avoid disturbing it.
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// The progress of a run with this many rounds.
+    /// Creates the progress display of a run with this many rounds.
     pub(crate) fn new(rounds: u64) -> Self {
         let is_shown = stderr().is_terminal();
         let target = if is_shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -297,12 +297,12 @@ impl Progress {
         Self(ProgressBar::with_draw_target(Some(rounds), target).with_style(style))
     }
 
-    /// Shows the trial that begins.
+    /// Shows the name of the trial that begins.
     pub(crate) fn begins(&self, what: &str, arm: &str) {
         self.0.set_message(format!("{what}: {arm}{}", self.left()));
     }
 
-    /// Prints the times of a round that ended, unless a bar is shown.
+    /// Prints the times of a finished round, unless a bar is shown.
     pub(crate) fn round_done(&self, what: &str, times: &str) {
         if self.0.is_hidden() {
             eprintln!("{what}: {times}{}", self.left());
@@ -324,7 +324,7 @@ impl Progress {
         self.0.finish_and_clear();
     }
 
-    /// The time left; empty before the first round ends and after the last.
+    /// Returns the time left as text; empty before the first round ends and after the last.
     fn left(&self) -> String {
         match self.0.eta() {
             Duration::ZERO => String::new(),

@@ -1,4 +1,4 @@
-//! The command `profile`: where a prover's memory goes, by stage and by call site, on one page.
+//! The command `profile`: shows where a prover's memory goes, by stage and by call site, on one page.
 //!
 //! The arm `zk-alloc-profile` makes two proofs. The process writes its files ([`child`](crate::child)), and the driver
 //! draws the page from them.
@@ -51,7 +51,7 @@ const ARM: &str = "zk-alloc-profile";
 /// The page and its timeline, in the profile's folder.
 const PAGE: &str = "profile.html";
 const PICTURE: &str = "timeline.svg";
-/// A cold proof and a warm one. The warm one finds the prover's caches filled, as every later proof of a service does.
+/// A cold proof and a warm one. The warm proof finds the prover's caches filled, like every later proof of a service.
 const PROOFS: u32 = 2;
 
 /// Profiles two proofs, and returns the text for stdout.

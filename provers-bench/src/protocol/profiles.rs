@@ -1,5 +1,5 @@
-//! `profile.json`: where a proof's memory goes, by stage and by call site. The profiled process writes it, and the driver draws its page
-//! from it.
+//! `profile.json`: where a proof's memory goes, by stage and by call site. The profiled process writes the file, and the driver draws the
+//! page from it.
 
 use regex::{Captures, Regex};
 use serde::{Deserialize, Serialize};
@@ -8,9 +8,9 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// The environment variable with the folder of a profile. The driver sets it for the process that it profiles.
+/// The environment variable with a profile's folder. The driver sets it for the process that it profiles.
 pub(crate) const FOLDER: &str = "PROVE_BENCH_PROFILE_FOLDER";
-/// The folders inside it, one for each of the two proofs.
+/// The folders inside the profile's folder, one for each of the two proofs.
 pub(crate) const FIRST: &str = "first-proof";
 pub(crate) const WARM: &str = "warm-proof";
 /// Files of the warm proof: the profile, and the tree of its stages.
@@ -20,7 +20,7 @@ pub(crate) const TREE: &str = "stages.txt";
 /// The profile of a warm proof.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Profile {
-    /// The prover, the workload and its size. The driver adds it.
+    /// The prover, the workload and its size, which the driver adds.
     #[serde(default)]
     pub(crate) of: String,
     /// Live bytes at their peak, over all call sites.
@@ -29,9 +29,9 @@ pub(crate) struct Profile {
     pub(crate) backing_bytes: u64,
     /// The mean distance between samples, in bytes.
     pub(crate) mean_bytes: u64,
-    /// Samples that could not be recorded. The figures lack them.
+    /// Number of samples that could not be recorded, and so are missing from the profile.
     pub(crate) missed: u64,
-    /// In the order in which they began.
+    /// The stages, in the order in which they began.
     pub(crate) stages: Vec<Stage>,
     /// Ordered by time.
     pub(crate) levels: Vec<Level>,
@@ -46,7 +46,7 @@ pub(crate) struct Profile {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Stage {
     pub(crate) name: String,
-    /// The number of spans around it.
+    /// The number of enclosing spans.
     pub(crate) depth: u32,
     /// Since the proof began.
     pub(crate) begin_ns: u64,
@@ -88,7 +88,7 @@ impl Parts {
     }
 }
 
-/// A place in the program that allocates.
+/// A place in the program that allocates memory.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct CallSite {
     /// Its call chain, from the outermost function to the innermost.
@@ -96,7 +96,7 @@ pub(crate) struct CallSite {
     /// Its live bytes at the peak.
     pub(crate) peak_bytes: u64,
     pub(crate) allocations: u64,
-    /// The names of the spans in which it allocated most, from the outermost to the innermost; empty without spans.
+    /// The names of the spans in which it allocated most, from the outermost to the innermost; empty if there are none.
     pub(crate) stage: Vec<String>,
     pub(crate) lifetime: Lifetime,
 }
@@ -109,12 +109,12 @@ pub(crate) enum Lifetime {
     Stage,
     /// After its stage, and before the proof was dropped.
     Proof,
-    /// It is still live after the proof was dropped.
+    /// Never; the memory is still live after the proof was dropped.
     Survives,
 }
 
 impl Lifetime {
-    /// The lifetime in words.
+    /// Returns the lifetime in words.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Stage => "dies in its stage",
@@ -125,16 +125,16 @@ impl Lifetime {
 }
 
 impl CallSite {
-    /// The short name of the function that identifies it best.
+    /// Returns the short name of the function that best identifies the call site.
     pub(crate) fn function(&self) -> String {
         short(function_of(&self.calls))
     }
 }
 
-/// Call sites of one function that share a stage and a lifetime.
+/// Call sites in one function that share a stage and a lifetime.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Group<'a> {
-    /// The largest of them.
+    /// The largest call site of the group.
     pub(crate) site: &'a CallSite,
     pub(crate) sites: usize,
     pub(crate) peak_bytes: u64,
@@ -142,12 +142,12 @@ pub(crate) struct Group<'a> {
 }
 
 impl Profile {
-    /// A note if the earlier profile is of another prover, workload or size.
+    /// Returns a note if the earlier profile is of another prover, workload or size.
     pub(crate) fn other_than(&self, earlier: &Self) -> Option<String> {
         (earlier.of != self.of).then(|| format!("The earlier profile is of {}.", earlier.of))
     }
 
-    /// The call sites of the peak in groups, the largest first.
+    /// Groups the call sites of the peak, the largest group first.
     pub(crate) fn groups(&self) -> Vec<Group<'_>> {
         let mut groups = HashMap::new();
         for site in &self.sites {
@@ -171,8 +171,8 @@ pub(crate) struct Move<'a> {
     pub(crate) after_bytes: u64,
 }
 
-/// The call sites whose bytes at the peak differ between two profiles, the largest change first. Sites are the same if
-/// they have the same call chain.
+/// Returns the call sites whose bytes at the peak differ between two profiles, the largest change first. Call sites are
+/// matched by their call chain.
 pub(crate) fn moves<'a>(before: &'a Profile, after: &'a Profile) -> Vec<Move<'a>> {
     let peak_bytes = |profile: &Profile, site: &CallSite| {
         let found = profile.sites.iter().find(|known| known.calls == site.calls);
@@ -187,7 +187,7 @@ pub(crate) fn moves<'a>(before: &'a Profile, after: &'a Profile) -> Vec<Move<'a>
     moved
 }
 
-/// The functions in a line of folded stacks, and its figure: `outermost;...;innermost FIGURE`.
+/// Splits a line of folded stacks, `outermost;...;innermost VALUE`, into its functions and its value.
 #[cfg(any(test, feature = "profile"))]
 pub(crate) fn folded_line(line: &str) -> (Vec<String>, u64) {
     let (functions, figure) = line.rsplit_once(' ').unwrap_or((line, ""));
@@ -199,7 +199,7 @@ const LIBRARIES: [&str; 9] =
     ["alloc", "core", "std", "rayon", "rayon_core", "hashbrown", "tracing", "tracing_core", "provers_bench"];
 const RUNTIME: [&str; 5] = ["0x", "_start", "__libc_start", "clone3", "start_thread"];
 
-/// The innermost of the program's own functions in this chain, or the innermost of all if there is none.
+/// Returns the innermost of the program's own functions in this chain, or the innermost function if none is the program's own.
 pub(crate) fn function_of(calls: &[String]) -> &str {
     let is_own = |call: &&String| {
         let path = call.trim_start_matches('<').split_once("::");
@@ -210,7 +210,7 @@ pub(crate) fn function_of(calls: &[String]) -> &str {
     found.map_or("[no call site]", String::as_str)
 }
 
-/// A function's name without generic arguments. `<T as Trait>` becomes `T`, and an `impl` block becomes its type.
+/// Returns a function's name without generic arguments. `<T as Trait>` becomes `T`, and an `impl` block becomes its type.
 pub(crate) fn short(name: &str) -> String {
     // Matches the innermost angle brackets, and the text before them. The `>` of an arrow does not close a bracket.
     static BRACKETS: LazyLock<Regex> =
@@ -243,7 +243,7 @@ pub(crate) mod tests {
         CallSite { calls, peak_bytes, allocations: 1, stage: vec!["commit".into()], lifetime: Lifetime::Proof }
     }
 
-    /// Most memory comes from functions such as `Vec::with_capacity`, whose names say nothing about the prover. A name keeps
+    /// Most memory is allocated by functions such as `Vec::with_capacity`, whose names reveal nothing about the prover. A short name keeps
     /// the type and drops the generic arguments.
     #[test]
     fn a_call_site_is_named_after_the_provers_own_function() {

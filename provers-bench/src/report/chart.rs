@@ -1,25 +1,25 @@
-//! The charts of a run: time against memory, the ratios of each round, and memory over time. They show the arms that ran.
-//! Every picture of a report is drawn by [`Chart`]: arms as lines, dots or areas over two axes.
+//! The charts of a run: time against memory, the ratios of each round, and memory over time. They show the arms that ran. [`Chart`] draws
+//! every picture of a report: arms as lines, dots or areas over two axes.
 
 use crate::arms::{self, ARMS, Arm, Colour};
 use crate::results::{ArmResult, Interval, Ratio, RssPoint, Timed, WorkloadResult, format, view, warm_wall_ratios};
 use maud::{Markup, PreEscaped, html};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Width and height of a chart that stands next to others.
+/// Width and height of a chart that is shown next to others.
 const SIZE: (f64, f64) = (360.0, 220.0);
 /// Height of an arm's row.
 const ROW: f64 = 26.0;
 /// Smallest range of an axis of memory ratios.
 const MIN_MEMORY: [f64; 2] = [0.8, 1.25];
 
-/// Time and memory as ratios to the baseline's, with a dot for each arm of each named workload. `None` if no arm has
-/// ratios.
+/// Draws time and memory as ratios to the baseline's, with a dot for each arm of each named workload. `None` if no arm
+/// has ratios.
 pub(super) fn time_and_memory(workloads: &[(String, &WorkloadResult)]) -> Option<Chart> {
     let palette = Palette::of(workloads.iter().map(|(_, workload)| *workload));
     let (_, first) = workloads.first()?;
     let (baseline, is_of_slots) = (&first.baseline, first.timed == Timed::Slots);
-    // If proofs are made at fixed times, their memory cost is the sum over time.
+    // For proofs at fixed times, the cost of memory is its sum over time.
     let figure = if is_of_slots { "memory over time" } else { "peak RSS" };
     let dots = workloads.iter().flat_map(|(name, workload)| {
         let dot = |arm: &ArmResult| {
@@ -59,7 +59,7 @@ pub(super) fn time_and_memory(workloads: &[(String, &WorkloadResult)]) -> Option
     })
 }
 
-/// A chart with a row for each arm: the ratio of each round, earlier rounds higher, and the median with its interval.
+/// Draws a row for each arm: the ratio of each round, with earlier rounds higher, and the median with its interval.
 pub(super) fn rounds(workload: &WorkloadResult, palette: &Palette) -> Option<Chart> {
     let (base, _) = view::baseline(workload)?;
     let arms: Vec<(&ArmResult, Ratio)> =
@@ -105,9 +105,9 @@ pub(super) fn rounds(workload: &WorkloadResult, palette: &Palette) -> Option<Cha
     })
 }
 
-/// Memory over the time of the cold proof and of the first warm one, if the driver sampled it.
+/// Draws memory over time during the cold proof and the first warm one, if the driver sampled it.
 pub(super) fn memory(workload: &WorkloadResult, palette: &Palette) -> Vec<Chart> {
-    // All charts have the same vertical scale, so that they can be compared.
+    // All charts have the same vertical scale, so they can be compared.
     let points = || workload.arms.iter().flat_map(|arm| &arm.rss_over_time);
     let live = workload.live_peak_bytes.map(|bytes| (bytes as f64, format!("live peak {}", format::bytes(bytes))));
     let heights = points().map(|point| point.rss_bytes as f64).chain(live.iter().map(|(bytes, _)| *bytes));
@@ -142,34 +142,34 @@ pub(super) fn memory(workload: &WorkloadResult, palette: &Palette) -> Vec<Chart>
     rounds.into_iter().map(chart).collect()
 }
 
-/// Puts our arms last, so that they are drawn over the others.
+/// Puts our arms last, so they are drawn over the others.
 fn ours_last(series: impl Iterator<Item = Series>) -> Vec<Series> {
     let mut series: Vec<_> = series.collect();
     series.sort_by_key(|series| series.look.ours);
     series
 }
 
-/// The space above and right of the curves, and below them for the tick labels.
+/// The space above and to the right of the curves, and below them for the tick labels.
 const TOP: f64 = 24.0;
 const RIGHT: f64 = 12.0;
 const FOOT: f64 = 22.0;
-/// Height of a line of text and of a span, width of a name in the legend, and of a letter.
+/// Height of a line of text or of a span, width of a name in the legend, and width of a letter.
 const LINE: f64 = 18.0;
 const NAME: f64 = 136.0;
 const LETTER: f64 = 6.2;
-/// Smallest extent of an axis of ratios to each side of 1, so that noise does not fill a chart.
+/// Smallest extent of an axis of ratios on each side of 1, so noise does not fill a chart.
 const MIN_SPAN: f64 = 0.05;
-/// Padding at the ends of a range.
+/// Padding at the ends of a range, as a share of the range.
 const PADDING: f64 = 0.04;
 
-/// CSS of a picture that stands on its own, on a light or a dark page.
+/// CSS of a standalone picture, on a light or a dark page.
 const PICTURE: &str = ":root{--ink:#1f2328;--soft:#57606a;--rule:#d0d7de;--card:none}\
     @media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--rule:#30363d}}\
     text{font:12px system-ui,sans-serif;fill:var(--ink)}";
-/// The style of charts, on a page and on their own.
+/// The style of charts, on a page or standalone.
 pub(super) const STYLE: &str = include_str!("chart.css");
 
-/// A chart, which computes all positions itself.
+/// A chart, which computes the positions of all its elements.
 #[derive(Default)]
 pub(super) struct Chart {
     pub(super) title: String,
@@ -178,14 +178,14 @@ pub(super) struct Chart {
     pub(super) size: (f64, f64),
     pub(super) x: Axis,
     pub(super) y: Axis,
-    /// Whether a legend below names the arms.
+    /// Whether a legend below the curves names the arms.
     pub(super) legend: bool,
     pub(super) series: Vec<Series>,
     /// Bars below the curves.
     pub(super) spans: Vec<Span>,
 }
 
-/// A scale with its ticks, and the values that a dashed line marks.
+/// A scale with its ticks, and the values that dashed lines mark.
 #[derive(Clone, Default)]
 pub(super) struct Axis {
     pub(super) scale: Scale,
@@ -216,9 +216,9 @@ pub(super) struct Point {
     pub(super) x: f64,
     pub(super) y: f64,
     pub(super) radius: f64,
-    /// The interval of its horizontal value.
+    /// The interval of the horizontal value.
     pub(super) interval: Option<Interval>,
-    /// Its name, if it is shown, and its tooltip.
+    /// The point's name, if it is shown, and its tooltip.
     pub(super) name: Option<String>,
     pub(super) meaning: String,
 }
@@ -233,13 +233,13 @@ pub(super) struct Span {
 }
 
 impl Axis {
-    /// An axis with round ticks, labelled by `name`.
+    /// Creates an axis with ticks at round values, labelled by `name`.
     pub(super) fn round(scale: Scale, name: fn(f64) -> String) -> Self {
         let ticks = scale.ticks().into_iter().map(|tick| (tick, name(tick))).collect();
         Self { ticks, scale, ..Self::default() }
     }
 
-    /// The axis with a line at a value.
+    /// Adds a dashed line at a value to the axis.
     pub(super) fn marked(mut self, marker: Option<(f64, String)>) -> Self {
         self.markers.extend(marker);
         self
@@ -247,7 +247,7 @@ impl Axis {
 }
 
 impl Chart {
-    /// The chart on a page.
+    /// Draws the chart on a page.
     pub(super) fn figure(&self) -> Markup {
         let is_wide = self.size.0 > 400.0;
         // Below this width the figure scrolls, because its labels would be too small to read.
@@ -260,7 +260,7 @@ impl Chart {
         }
     }
 
-    /// The chart as a file. Equal charts give equal bytes.
+    /// Returns the chart as a file. Equal charts give equal bytes.
     pub(super) fn picture(&self) -> String {
         self.svg(Some(&[PICTURE, STYLE, &css()].concat())).into_string() + "\n"
     }
@@ -298,7 +298,7 @@ impl Chart {
                 }
                 @for (value, name) in &self.y.markers {
                     (line("marker", (left, y.at(*value)), (right, y.at(*value))))
-                    // The name stands above the curves, because they may cross its line anywhere.
+                    // The name is above the curves, because they may cross the dashed line anywhere.
                     @if !name.is_empty() { (text("marker-name", "end", (right, TOP - 12.0), &format!("dashed: {name}"))) }
                 }
                 @for (at, anchor, name) in self.placed_names(&x, &y, self.size.0) {
@@ -314,14 +314,14 @@ impl Chart {
         }
     }
 
-    /// The arms that are drawn, once each.
+    /// Returns the arms that are drawn, once each.
     fn names(&self) -> Vec<(&str, &Look)> {
         let mut seen = BTreeSet::new();
         let drawn = self.series.iter().filter(|series| !series.points.is_empty() && seen.insert(&series.label));
         drawn.map(|series| (series.label.as_str(), &series.look)).collect()
     }
 
-    /// Positions of the points' names: right of their dots, each in the nearest row that is free, or else left of them.
+    /// Returns the positions of the points' names: to the right of the dot in the nearest free row, or else to its left.
     fn placed_names(&self, x: &Scale, y: &Scale, right: f64) -> Vec<((f64, f64), &'static str, &str)> {
         const ROWS: [f64; 7] = [0.0, -13.0, 13.0, -26.0, 26.0, -39.0, 39.0];
         let points = || self.series.iter().flat_map(|series| &series.points);
@@ -343,7 +343,7 @@ impl Chart {
                     || self.y.markers.iter().any(|(at, _)| (y.at(*at) - middle).abs() < 8.0)
             };
             let free: Vec<_> = places.filter(is_free).collect();
-            // Accepts a place on a dashed line if no other is free.
+            // Accept a place on a dashed line if no other is free.
             let Some(&((anchor, at, start), middle)) = free.iter().find(|place| !crosses(place)).or(free.first())
             else {
                 continue;
@@ -403,7 +403,7 @@ impl Span {
     }
 }
 
-/// A coordinate, to a tenth of a pixel.
+/// Formats a coordinate to a tenth of a pixel.
 fn place(at: f64) -> String {
     format!("{at:.1}")
 }
@@ -412,7 +412,7 @@ fn line(class: &str, from: (f64, f64), to: (f64, f64)) -> Markup {
     html! { line class=(class) x1=(place(from.0)) y1=(place(from.1)) x2=(place(to.0)) y2=(place(to.1)) {} }
 }
 
-/// Text whose start, middle or end lies at `at`, according to `anchor`.
+/// Draws text whose start, middle or end is at `at`, according to `anchor`.
 fn text(class: &str, anchor: &str, at: (f64, f64), text: &str) -> Markup {
     html! { @if !text.is_empty() { text class=(class) text-anchor=(anchor) x=(place(at.0)) y=(place(at.1)) { (text) } } }
 }
@@ -432,8 +432,8 @@ impl Look {
     }
 }
 
-/// The appearance of each arm, by label: one colour per allocator, the same in every chart. Variants of an allocator differ by
-/// the dashes of their lines.
+/// The appearance of each arm, by label: one colour per allocator, the same in every chart. Variants of an allocator differ by the dash
+/// patterns of their lines.
 pub(super) struct Palette(BTreeMap<String, Look>);
 
 impl Palette {
@@ -451,7 +451,7 @@ impl Palette {
         Self(looks)
     }
 
-    /// The style of the arm called `label`.
+    /// Returns the appearance of the arm called `label`.
     pub(super) fn look(&self, label: &str) -> Look {
         self.0[label].clone()
     }
@@ -462,13 +462,13 @@ const OTHER: &str = "c-other";
 /// Number of dash patterns in the style, including the solid line.
 const DASHES: usize = 4;
 
-/// The class of an arm's colour, named after the first arm with that colour.
+/// Returns the class of an arm's colour, named after the first arm with that colour.
 fn class(arm: &Arm) -> String {
     let first = ARMS.iter().find(|other| other.colour == arm.colour).unwrap_or(arm);
     format!("c-{}", first.name)
 }
 
-/// The colours of all classes, as CSS.
+/// Returns the colours of all classes, as CSS.
 pub(super) fn css() -> String {
     let known = ARMS.iter().map(|arm| (class(arm), arm.colour)).chain([(OTHER.into(), Colour::OTHER)]);
     let colours: BTreeMap<_, _> = known.collect();
@@ -479,7 +479,7 @@ pub(super) fn css() -> String {
     format!("{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n")
 }
 
-/// A range of values, mapped to a range of positions.
+/// A mapping from a range of values to a range of positions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scale {
     low: f64,
@@ -491,25 +491,25 @@ pub(super) struct Scale {
 
 impl Scale {
     pub(super) fn linear(low: f64, high: f64) -> Self {
-        // A range of equal values gets a width, to avoid a division by zero.
+        // A range of equal values is widened, to avoid a division by zero.
         let high = if high > low { high } else { low + 1.0 };
         Self { low, high, logarithmic: false, from: 0.0, to: 1.0 }
     }
 
-    /// A scale around 1 that covers `values`.
+    /// Returns a scale around 1 that covers `values`.
     pub(super) fn ratios(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = range(values.chain([1.0 - MIN_SPAN, 1.0 + MIN_SPAN])).unwrap_or((0.0, 2.0));
         let padding = (high - low) * PADDING;
         Self::linear(low - padding, high + padding)
     }
 
-    /// A scale from 0 that covers `values`.
+    /// Returns a scale from 0 that covers `values`.
     pub(super) fn from_zero(values: impl Iterator<Item = f64>) -> Self {
         let (_, high) = range(values).unwrap_or((0.0, 1.0));
         Self::linear(0.0, high * (1.0 + PADDING))
     }
 
-    /// A scale that covers `values`, which are above 0. Equal factors are equal distances on it.
+    /// Returns a logarithmic scale that covers `values`, which are above 0.
     pub(super) fn factors(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = range(values).unwrap_or((1.0, 10.0));
         Self { logarithmic: true, ..Self::linear(low * (1.0 - PADDING), high * (1.0 + PADDING)) }
@@ -519,7 +519,7 @@ impl Scale {
         Self { from, to, ..self }
     }
 
-    /// The position of `value`, clamped to the range.
+    /// Returns the position of `value`, clamped to the range.
     fn at(&self, value: f64) -> f64 {
         let value = value.clamp(self.low, self.high);
         let share = if self.logarithmic {
@@ -530,7 +530,7 @@ impl Scale {
         self.from + share * (self.to - self.from)
     }
 
-    /// About five round values within the range.
+    /// Returns about five round values within the range.
     fn ticks(&self) -> Vec<f64> {
         let decade = |exponent: i32| [1.0, 2.0, 5.0].map(|digit| digit * 10_f64.powi(exponent));
         let exponents = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
@@ -547,7 +547,7 @@ impl Scale {
     }
 }
 
-/// The smallest range with all finite `values`; `None` if there are none.
+/// Returns the smallest range that covers all finite `values`; `None` if there are none.
 fn range(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
     values.into_iter().filter(|value| value.is_finite()).fold(None, |range, value| {
         let (low, high) = range.unwrap_or((value, value));

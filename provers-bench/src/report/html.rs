@@ -1,4 +1,4 @@
-//! `report.html`: a run on one self-contained page, made from the recorded run alone.
+//! `report.html`: a run on one self-contained page, generated only from the recorded run.
 
 use super::chart::{self, Look, Palette};
 use super::text::{self, LEGEND, Style, command, notes};
@@ -6,11 +6,11 @@ use crate::results::columns::{self, Medium};
 use crate::results::{ArmResult, Run, WorkloadResult, view};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-/// Content security policy: the page loads and executes nothing, no matter which texts a run contains.
+/// Content security policy: the page loads and executes nothing, no matter what text a run contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 const STYLE: &str = include_str!("style.css");
 
-/// The page. Equal runs give equal bytes.
+/// Returns the page. Equal runs give equal bytes.
 pub(super) fn page(run: &Run) -> String {
     let palette = Palette::of(&run.workloads);
     let title = format!("{}: allocators, in lockstep", run.prover);
@@ -52,7 +52,7 @@ pub(super) fn page(run: &Run) -> String {
     document(&title, POLICY, &[chart::STYLE, &chart::css()].concat(), &content)
 }
 
-/// A page with this content, which may quote any characters that a process printed. `style` follows the common style.
+/// Returns a page with this content, which may contain any characters that a process printed. `style` follows the common style.
 pub(super) fn document(title: &str, policy: &str, style: &str, content: &Markup) -> String {
     html! {
         (DOCTYPE)
@@ -73,7 +73,7 @@ pub(super) fn document(title: &str, policy: &str, style: &str, content: &Markup)
     .replace(|letter: char| letter.is_control() && !matches!(letter, '\n' | '\t'), "")
 }
 
-/// The section of one workload. The sections of a sweep's points are collapsed, because the curves show all points together.
+/// Returns the section of one workload. The sections of a sweep's points are collapsed, because the curves show all points together.
 fn section(run: &Run, name: &str, workload: &WorkloadResult, palette: &Palette) -> Markup {
     let body = html! {
         p {
@@ -100,7 +100,7 @@ fn section(run: &Run, name: &str, workload: &WorkloadResult, palette: &Palette) 
     }
 }
 
-/// The figures of one workload, with a row per arm.
+/// Returns the table of one workload, with a row per arm.
 fn figures(workload: &WorkloadResult, palette: &Palette) -> Markup {
     let rows = text::rows(workload, Medium::Page);
     let row = |arm: &ArmResult, cells: &[String]| {
@@ -116,7 +116,7 @@ fn figures(workload: &WorkloadResult, palette: &Palette) -> Markup {
     })
 }
 
-/// A figure, with its ratio and interval below it, so that the last column fits a screen.
+/// Returns a cell with the ratio and interval below the value, so the last column fits on a screen.
 fn cell(text: &str) -> Markup {
     match text.find(" (").or_else(|| text.find(" [")) {
         Some(at) => html! { (&text[..at]) " " small { (&text[at + 1..]) } },
@@ -124,12 +124,12 @@ fn cell(text: &str) -> Markup {
     }
 }
 
-/// A dash in an arm's colour.
+/// Draws a dash in an arm's colour.
 fn swatch(look: &Look) -> Markup {
     html! { svg class={ "swatch " (look.class) } viewBox="0 0 22 10" aria-hidden="true" { line.sample x1="1" y1="5" x2="21" y2="5" {} } }
 }
 
-/// Every proof, with the column names of samples.csv.
+/// Returns a table of every proof, with the column names of samples.csv.
 fn samples(run: &Run) -> Markup {
     let header = columns::sample_names().chain(["counters"]);
     scrolling(&html! {
@@ -144,7 +144,7 @@ fn samples(run: &Run) -> Markup {
     })
 }
 
-/// A table in its own box, which scrolls if the page is too narrow.
+/// Wraps a table in a box that scrolls if the page is too narrow.
 pub(super) fn scrolling(table: &Markup) -> Markup {
     html! { div.scroll tabindex="0" { table { (table) } } }
 }

@@ -1,4 +1,4 @@
-//! The output of a run. Tables and files are made from the recorded run, so they can be regenerated from `result.json`.
+//! The output of a run. Tables and files are generated from the recorded run, so `result.json` is enough to regenerate them.
 //!
 //! - `splice`: tables of the documentation
 //! - `html`: report.html; `profile`: the pages of profiles
@@ -47,18 +47,18 @@ pub(crate) struct Job {
     pub(crate) out: Option<PathBuf>,
 }
 
-/// Writes `result.json` and the reports made from it into `folder`.
+/// Writes `result.json` and the reports generated from it into `folder`.
 pub(crate) fn write(folder: &Path, run: &Run) -> anyhow::Result<()> {
     write_file(folder, RESULT, &json(run)?)?;
     write_reports(folder, run)
 }
 
-/// The text of `result.json`.
+/// Returns the text of `result.json`.
 pub(crate) fn json(run: &Run) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(run).context("cannot express the result as JSON")? + "\n")
 }
 
-/// The run called `name`, which may lie in `runs_folder`.
+/// Reads the run called `name`, which may be in `runs_folder`.
 pub(crate) fn read(name: &str, runs_folder: &Path) -> anyhow::Result<Run> {
     read_file(&find(name, runs_folder)?.join(RESULT))
 }
@@ -108,8 +108,8 @@ fn write_file(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
 
 const RESULT: &str = "result.json";
 
-/// The folder of the run `name`. `name` may be a folder with a run, its `result.json`, the name of a folder in
-/// `runs_folder`, or `latest` for the newest run there.
+/// Returns the folder of the run `name`. `name` may be a folder with a run, its `result.json`, the name of a folder in
+/// `runs_folder`, or `latest` for the newest run in `runs_folder`.
 pub(super) fn find(name: &str, runs_folder: &Path) -> anyhow::Result<PathBuf> {
     let given = Path::new(name);
     let given = if given.ends_with(RESULT) { given.parent().unwrap_or(given) } else { given };
@@ -131,7 +131,7 @@ pub(super) fn read_file(path: &Path) -> anyhow::Result<Run> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let not_a_run = || format!("{} is not a run's result", path.display());
     let run: Value = serde_json::from_str(&text).with_context(not_a_run)?;
-    // A file of another schema may parse, with another meaning.
+    // A file with another schema may parse, but with another meaning.
     let schema = run["schema"].as_u64().with_context(not_a_run)?;
     if schema != u64::from(SCHEMA) {
         bail!(
@@ -147,13 +147,13 @@ pub(crate) mod tests {
     use super::*;
     use crate::results::{ArmResult, WorkloadResult};
 
-    /// A workload of these arms; the first is the baseline.
+    /// Returns a workload with these arms, of which the first is the baseline.
     pub(crate) fn workload_of(arms: Vec<ArmResult>) -> WorkloadResult {
         let (workload, about) = ("poseidon2".into(), "hashes".into());
         WorkloadResult { workload, about, log_rows: 15, threads: 2, ..WorkloadResult::of(arms, 0, 1) }
     }
 
-    /// A run that the documentation is made from.
+    /// Reads a run from which the documentation is generated.
     pub(crate) fn saved(name: &str) -> Run {
         let path = format!("{}/../docs/data/runs/{name}.json", env!("CARGO_MANIFEST_DIR"));
         read_file(Path::new(&path)).unwrap()
