@@ -1,4 +1,4 @@
-//! The measurement of one proof: the clock, the kernel's figures for this process, and the allocator's counters.
+//! The measurement of one proof: the clock, the kernel's counters for this process, and the allocator's counters.
 //!
 //! Everything expensive (files under `/proc`, the list of counters) is read before the clock starts or after it stops.
 
@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Figures that an allocator reports about itself, by name. Counters count since its process started or, in a sample,
-/// during one proof.
+/// Numbers that an allocator reports about itself, by name. Counters are totals since the process started or, in a
+/// sample, since the proof began.
 pub type Counters = BTreeMap<String, u64>;
 
-/// One proof of one arm.
+/// The measurements of one proof of one arm.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Sample {
     /// Wall-clock time of the proof.
@@ -21,10 +21,10 @@ pub(crate) struct Sample {
     pub(crate) user_ns: u64,
     /// CPU time of all threads in the kernel.
     pub(crate) sys_ns: u64,
-    /// Minor page faults.
+    /// Number of minor page faults.
     pub(crate) minflt: u64,
-    /// TLB shootdowns: interrupts by which a processor makes the others drop unmapped addresses from their TLBs. The kernel counts them for
-    /// the whole machine. `None` if it does not count them.
+    /// Number of TLB shootdowns: interrupts by which one processor makes others drop unmapped addresses from their TLBs. The kernel counts
+    /// them for the whole machine. `None` if it does not count them.
     pub(crate) tlb_shootdowns: Option<u64>,
     /// Resident memory after the proof was verified and dropped.
     pub(crate) rss_bytes: u64,
@@ -32,22 +32,22 @@ pub(crate) struct Sample {
     pub(crate) peak_rss_bytes: u64,
     /// Whether the verifier accepted the proof.
     pub(crate) verified: bool,
-    /// Growth of the allocator's own counters during the proof.
+    /// Increase of the allocator's own counters during the proof.
     #[serde(default)]
     pub(crate) counters: Counters,
-    /// The allocator's own gauges at the end of the proof: levels, not growth.
+    /// The allocator's own gauges at the end of the proof: levels, not increases.
     #[serde(default)]
     pub(crate) gauges: Counters,
 }
 
 impl Sample {
-    /// CPU time of all threads, user and kernel.
+    /// Returns the CPU time of all threads, user and kernel.
     pub(crate) fn cpu_ns(&self) -> u64 {
         self.user_ns + self.sys_ns
     }
 
-    /// Completes the sample of a proof that was timed, after it was verified and dropped. Returns it with the verifier's reason if it
-    /// refused the proof.
+    /// Completes the sample of a timed proof, after the proof was verified and dropped. Returns the sample and, if the verifier rejected
+    /// the proof, the reason.
     pub(crate) fn at_rest(mut self, verification: anyhow::Result<()>) -> anyhow::Result<Proved> {
         let refusal = verification.err().map(|error| format!("{error:#}"));
         (self.rss_bytes, self.verified) = (process::rss_bytes()?, refusal.is_none());
@@ -55,7 +55,7 @@ impl Sample {
     }
 }
 
-/// A sample, and the reason if the verifier refused the proof.
+/// A sample, and the reason if the verifier rejected the proof.
 pub(crate) type Proved = (Sample, Option<String>);
 
 /// A proof that is being timed.
@@ -77,7 +77,7 @@ impl Meter {
         Ok(Self { counters, counted, tlb_shootdowns, spent, clock: Instant::now() })
     }
 
-    /// Time on the clock so far.
+    /// Returns the time on the clock so far.
     pub(crate) fn elapsed(&self) -> Duration {
         self.clock.elapsed()
     }
@@ -105,13 +105,13 @@ impl Meter {
     }
 }
 
-/// TLB shootdowns on all processors since the machine started; `None` if the kernel does not count them (arm64 needs
-/// none).
+/// Returns the number of TLB shootdowns on all processors since the machine started; `None` if the kernel does not
+/// count them (arm64 needs none).
 fn tlb_shootdowns() -> Option<u64> {
     sum_of_row(&fs::read_to_string("/proc/interrupts").ok()?, "TLB:")
 }
 
-/// Sums the counts of a row, which has one for each processor and then words.
+/// Sums the counts of a row, which has one count for each processor, followed by words.
 fn sum_of_row(table: &str, name: &str) -> Option<u64> {
     let counts = table.lines().find_map(|line| line.trim_start().strip_prefix(name))?;
     Some(counts.split_whitespace().map_while(|count| count.parse::<u64>().ok()).sum())
@@ -126,7 +126,7 @@ fn grown(before: &Counters, after: Counters) -> Counters {
 pub(crate) mod tests {
     use super::*;
 
-    /// A verified proof that took `wall_ns`, on one thread.
+    /// Returns the sample of a verified proof that took `wall_ns`, on one thread.
     pub(crate) fn sample(wall_ns: u64, counters: Counters) -> Sample {
         let memory = 100_000_000;
         Sample {

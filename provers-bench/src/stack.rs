@@ -1,10 +1,10 @@
 //! Makes the stacks of a proof begin at the same offset within a page in every arm.
 //!
-//! The start of the stack changes the time of a prover that keeps vectors there, by up to 4%. It decides which vectors
-//! straddle cache lines, and which data shares their offset within a page. By default a stack begins at the end of the
-//! program's thread-local memory, and the size of that memory depends on the allocator. An allocator would then win or
-//! lose for reasons unrelated to memory (Mytkowicz et al., "Producing Wrong Data Without Doing Anything Obviously
-//! Wrong!", ASPLOS 2009).
+//! Where the stack starts changes the time of a prover with vectors on the stack by up to 4%. The start decides which
+//! vectors straddle cache lines, and which data has the same offset within a page. By default a stack begins at the end
+//! of the program's thread-local memory, whose size depends on the allocator. An allocator would then win or lose for
+//! reasons that have nothing to do with allocation (Mytkowicz et al., "Producing Wrong Data Without Doing Anything
+//! Obviously Wrong!", ASPLOS 2009).
 #![allow(unsafe_code, reason = "moves the stack pointer")]
 
 use anyhow::Context;
@@ -35,11 +35,12 @@ impl Place {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn call(self, mut run: &mut dyn FnMut()) {
         unsafe extern "C-unwind" fn enter(run: *mut std::ffi::c_void) {
-            // SAFETY: `call` passes a valid pointer, which lives until this function returns.
+            // SAFETY: `call` passes a pointer that is valid until this function returns.
             let run = unsafe { &mut *run.cast::<&mut dyn FnMut()>() };
             run();
         }
-        // SAFETY: `enter` takes this argument, `Place::new` rounds the offset, and the stack has room for two more pages.
+        // SAFETY: `enter` accepts this argument, `Place::new` rounds the offset to a multiple of 16 below a page, and the stack has room
+        // for two more pages.
         unsafe { call_at(enter, (&raw mut run).cast(), usize::from(self.0)) }
     }
 
@@ -53,7 +54,7 @@ impl Place {
         builder().spawn_handler(self.spawn()).build_global().context("cannot start the prover's threads")
     }
 
-    /// Builds a pool of its own for a proof.
+    /// Builds a separate pool for a proof.
     pub(crate) fn own_pool(self) -> anyhow::Result<ThreadPool> {
         builder().spawn_handler(self.spawn()).build().context("cannot start a pool for a proof")
     }
@@ -64,14 +65,14 @@ impl Place {
     }
 }
 
-/// A pool as the adapters build it.
+/// Returns a builder for a pool like the one that the adapters build.
 fn builder() -> ThreadPoolBuilder {
     ThreadPoolBuilder::new().start_handler(|_| zk_alloc::pool::register_worker())
 }
 
-/// The smallest page size. Addresses also collide modulo this size on machines with larger pages.
+/// The smallest page size, in bytes. Addresses also collide modulo this size on machines with larger pages.
 const PAGE_BYTES: u16 = 4096;
-/// The stack alignment of x86-64 and AArch64.
+/// The stack alignment of x86-64 and AArch64, in bytes.
 const ALIGN_BYTES: u16 = 16;
 
 /// Calls `run` with `argument`, on a stack that starts `bytes` below the beginning of a page. Unwinders find the
@@ -137,7 +138,7 @@ mod tests {
     use std::hint::black_box;
     use std::panic;
 
-    /// The offset within a page of a function's own variable.
+    /// Returns the offset within a page of this function's local variable.
     #[inline(never)]
     fn place_of_a_variable() -> usize {
         let variable = black_box(0_u64);

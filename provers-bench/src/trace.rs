@@ -1,8 +1,8 @@
 //! The commands `record` and `replay`. `record` writes the allocations of a prover to a trace. `replay` replays a trace under real
-//! allocators on real memory: each arm's binary replays it, and the driver prints the figures. docs/experiments/placement.md
-//! has figures.
+//! allocators on real memory: each arm's binary replays it, and the driver prints the measurements. docs/experiments/placement.md has
+//! results.
 //!
-//! The recording and the replaying process are in [`child`](crate::child), the file format in `protocol`.
+//! The processes that record and replay are in [`child`](crate::child), the file format is in `protocol`.
 
 use crate::arms::{Arm, DEFAULT_SET};
 use crate::child::traces::{HEADER, PATH};
@@ -23,7 +23,7 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// The recorder. It is not an arm of the bench, because its times mean nothing.
+/// The recorder. It is not an arm of the bench, because its times are meaningless.
 static RECORDER: Arm = Arm::new("recorder", "record");
 
 /// Options of `record`.
@@ -103,10 +103,10 @@ pub(crate) struct ReplayArgs {
     rounds: u32,
 }
 
-/// Replays every trace under every arm. Returns the tables, and whether an arm failed that is not known to fail.
+/// Replays every trace under every arm. Returns the tables, and whether any arm failed other than those that are known to fail.
 pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
     let contestants = &plan::contestants(&args.allocators)?[..];
-    // A wrong name at the end must not waste the earlier replays.
+    // Opens all traces first, because a wrong name at the end must not waste the earlier replays.
     for path in &args.traces {
         drop(protocol::open(path).context("nothing was replayed")?);
     }
@@ -116,7 +116,7 @@ pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
     for path in &args.traces {
         let (header, shape, records) = script(path, args.min_bytes.unwrap_or(0))?;
         check_script(path, &records, shape, header.min_bytes)?;
-        // The file is in memory, so a driver that is killed leaves no file behind.
+        // The file is in memory, so no file is left behind if the driver is killed.
         let file = memfd_create("script", MFdFlags::MFD_CLOEXEC).context("no file for the script")?;
         let file_path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         protocol::write(Path::new(&file_path), &header, records.into_iter())?;
@@ -143,7 +143,7 @@ pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
 fn check_script(path: &Path, records: &[Record], shape: Shape, min_bytes: u64) -> anyhow::Result<()> {
     let named = path.display();
     ensure!(shape.records > 0, "{named} holds no block of {min_bytes} bytes or more: there is nothing to replay");
-    // Counts the child's table of records, and the script's file, which is also in memory.
+    // Includes the child's table of records, and the script's file, which is also in memory.
     let script_bytes = size_of_val(records) + shape.records * RECORD_WORDS * size_of::<u64>();
     let needed = shape.live_peak_bytes + script_bytes as u64;
     let available = host::available_bytes().unwrap_or(u64::MAX);
@@ -156,14 +156,14 @@ fn check_script(path: &Path, records: &[Record], shape: Shape, min_bytes: u64) -
 struct Row<'a> {
     contestant: &'a Contestant,
     replays: Vec<Sample>,
-    /// Settings that its process found in its environment.
+    /// Settings that the arm's process found in its environment.
     settings: Vec<String>,
-    /// Why it takes no part in further replays.
+    /// Why the arm takes no part in further replays, if it does not.
     failure: Option<String>,
 }
 
 impl Row<'_> {
-    /// Replays the script in this file once more, in a new process.
+    /// Replays the script in this file once, in a new process.
     fn replay(&mut self, folder: &Path, script: &str, interrupt: &Interrupt) -> Result<(), Failure> {
         let arm = self.contestant.arm;
         let (identity, replayed) = process::prove((folder, arm), &[], (REPLAY, script, 0), 1, interrupt)?;
@@ -173,8 +173,8 @@ impl Row<'_> {
         broken.map_or(Ok(()), |reason| Err(Failure::Failed(reason)))
     }
 
-    /// The median over the replays, in `unit`s, with `digits` decimals. A dash if one of them lacks the figure
-    /// or the arm failed.
+    /// Returns the median over the replays, in multiples of `unit`, with `digits` decimals; a dash if the arm failed or
+    /// a replay lacks the value.
     fn median(&self, unit: f64, digits: usize, figure: impl Fn(&Sample) -> Option<u64>) -> String {
         let values: Option<Vec<_>> =
             self.replays.iter().map(|replay| figure(replay).map(|value| value as f64)).collect();
@@ -200,12 +200,12 @@ impl Row<'_> {
         ]
     }
 
-    /// Notes on the arm, each in a line: its failure, and its settings.
+    /// Returns notes on the arm, one per line: its failure, and its settings.
     fn notes(&self) -> String {
         let (label, arm) = (&self.contestant.label, self.contestant.arm);
         let known = arm.known_to_fail.map_or_else(String::new, |why| format!(" (known to fail: {why})"));
         let failed = self.failure.iter().map(|reason| format!("\n{label}: FAILED: {reason}{known}"));
-        // Leaves out settings that the arm itself defines.
+        // Omits settings that the arm itself defines.
         let is_own = |setting: &str| arm.environment.iter().any(|(name, value)| setting == format!("{name}={value}"));
         let found = self.settings.iter().filter(|setting| !is_own(setting));
         failed.chain(found.map(|setting| format!("\n{label}: {setting} was set"))).collect()
@@ -216,7 +216,7 @@ const MIB: f64 = 1048576.0;
 const COLUMNS: &str = "allocator|peak RSS / live peak|peak RSS MiB|live peak MiB|RSS at live peak MiB|\
                        RSS after all frees MiB|after release() MiB|fallback MiB|system calls|minor faults|wall s";
 
-/// The table of one trace as Markdown, with a row per arm, and without a final line break.
+/// Formats the table of one trace as Markdown, with a row per arm, and without a final line break.
 fn table(header: &Header, shape: Shape, rows: &[Row<'_>]) -> String {
     let lines = rows.iter().map(|row| row.cells(shape.live_peak_bytes));
     let replays = rows.iter().map(|row| row.replays.len()).max().unwrap_or(0);
@@ -233,7 +233,8 @@ fn table(header: &Header, shape: Shape, rows: &[Row<'_>]) -> String {
     format!("{title}{lost}\n\n{}{notes}", report::drawn(COLUMNS, lines, Style::Markdown))
 }
 
-/// The script for the trace at `path`: its header with its shape, and its records. It has only blocks of at least `min_bytes`.
+/// Returns the script for the trace at `path`: the header with the shape, and the records. The script has only blocks of at least
+/// `min_bytes`.
 fn script(path: &Path, min_bytes: u64) -> anyhow::Result<(Header, Shape, Vec<Record>)> {
     let (header, records) = protocol::open(path)?;
     let min_bytes = min_bytes.max(header.min_bytes);
@@ -251,10 +252,10 @@ struct Writer {
     records: Vec<Record>,
     shape: Shape,
     min_bytes: u64,
-    /// The step that made each live block, by the block's address in the recording process.
+    /// The step that allocated each live block, by the block's address in the recording process.
     live: HashMap<u64, Record>,
     live_bytes: u64,
-    /// Blocks whose `realloc` began, by thread: the old address, and the block if it is known.
+    /// Blocks whose `realloc` has begun, by thread: the old address, and the block if it is known.
     moving: HashMap<u16, (u64, Option<Record>)>,
     free_numbers: Vec<u64>,
 }
@@ -263,7 +264,7 @@ impl Writer {
     fn take(&mut self, record: Record) -> anyhow::Result<()> {
         match record.op {
             Op::Alloc | Op::AllocZeroed => self.place(record, None)?,
-            // Blocks older than the recorder, or below the replayed sizes, are unknown.
+            // Blocks that are older than the recording, or smaller than the replayed sizes, are unknown.
             Op::Free => {
                 if let Some(block) = self.live.remove(&record.address) {
                     self.free(record, block);
@@ -274,7 +275,7 @@ impl Writer {
             }
             Op::ReallocTo => match (self.moving.remove(&record.thread), record.address) {
                 (None, _) | (Some((_, None)), 0) => {}
-                // The `realloc` failed in the recording, so the block stayed in place.
+                // The `realloc` failed during the recording, so the block stayed in place.
                 (Some((before, Some(block))), 0) => _ = self.live.insert(before, block),
                 (Some((_, None)), _) => self.place(Record { op: Op::Alloc, ..record }, None)?,
                 (Some((_, block)), _) => self.place(record, block)?,
@@ -283,7 +284,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Records an allocation, or a `realloc` of `block`. Leaves out a request below the replayed sizes, and frees `block` instead.
+    /// Adds an allocation, or a `realloc` of `block`, to the script. Skips a request below the replayed sizes, and frees `block` instead.
     fn place(&mut self, step: Record, block: Option<Record>) -> anyhow::Result<()> {
         let size_bytes = step.size_bytes;
         if size_bytes < self.min_bytes {
@@ -300,7 +301,7 @@ impl Writer {
         let made = Record { address: number, align_bytes, ..step };
         self.write(made, live_bytes);
         if let Some(lost) = self.live.insert(step.address, made) {
-            // The address was handed out again, so the free of its earlier block was lost.
+            // The address was handed out again, so the free of the earlier block was lost.
             self.free(step, lost);
         }
         Ok(())
@@ -327,7 +328,7 @@ impl Writer {
     fn finish(mut self) -> (Shape, Vec<Record>) {
         let mut left: Vec<_> = self.live.drain().map(|(_, block)| block).collect();
         left.extend(self.moving.drain().filter_map(|(_, (_, block))| block));
-        // Sorted so that each thread frees its blocks in one turn.
+        // Sorted by thread, so each thread frees its blocks in one turn.
         left.sort_unstable_by_key(|block| (block.thread, block.address));
         if let Some(&last) = self.records.last() {
             for block in left {

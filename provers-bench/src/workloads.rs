@@ -1,5 +1,5 @@
-//! Workloads and provers, as the harness knows them, and how the proofs of one request are made: one on this thread, or
-//! several at once on a thread each.
+//! Workloads and provers, as the harness sees them, and how the proofs of one request are made: one on this thread, or
+//! several concurrently, each on its own thread.
 
 use crate::arms::Installed;
 use crate::sample::{Meter, Proved};
@@ -11,28 +11,28 @@ use serde::{Deserialize, Serialize};
 use std::thread;
 use std::time::Duration;
 
-/// A prover under test: set up once per process, then proved and verified repeatedly.
+/// A prover under test, which is set up once per process, and then proves and verifies repeatedly.
 pub trait Workload: Sized {
-    /// The proof that a prover hands to a verifier.
+    /// The proof that a prover sends to a verifier.
     type Proof;
     /// Builds everything that lives across proofs (configuration, circuit, keys) for a trace of `2^log_rows` rows. Not
     /// timed.
     fn setup(log_rows: u32) -> anyhow::Result<Self>;
-    /// Makes one proof, including the generation of its witness or trace. Only this is timed. `seed` varies the input
-    /// from proof to proof.
+    /// Makes one proof, including the generation of its witness or trace. Only this call is timed. `seed` varies the
+    /// input from proof to proof.
     fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof>;
     /// Checks a proof as a verifier would. Not timed.
     fn verify(&self, proof: &Self::Proof) -> anyhow::Result<()>;
 }
 
-/// A workload as the harness knows it: a name, sizes, and a set-up function.
+/// A workload as the harness sees it: a name, sizes, and a set-up function.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkloadSpec {
     /// Name on the command line, in tables and in files.
     pub name: &'static str,
-    /// The proved statement, in one line.
+    /// The statement that is proved, in one line.
     pub about: &'static str,
-    /// Size if `--log-rows` is not given.
+    /// Size if `--log-rows` is not given, as the binary logarithm of the rows.
     pub default_log_rows: u32,
     /// Smallest size, as the binary logarithm of the rows of the trace.
     pub min_log_rows: u32,
@@ -40,8 +40,8 @@ pub struct WorkloadSpec {
     pub max_log_rows: u32,
     /// Size for `prove-bench check` and for `--smoke`.
     pub check_log_rows: u32,
-    /// Most processes that a run starts for an arm by default, because each sets the workload up again. `None` if the
-    /// set-up is cheap.
+    /// Maximum number of processes that a run starts for an arm by default, for a workload whose set-up is expensive.
+    /// `None` if the set-up is cheap.
     pub max_processes: Option<u32>,
     setup: SetUp,
 }
@@ -50,7 +50,7 @@ type SetUp = fn(u32) -> anyhow::Result<Subject>;
 
 impl WorkloadSpec {
     /// Defines the workload `W`, which takes `2^10` to `2^22` rows and is checked at its default size. With
-    /// `--concurrent`, threads share it and make a proof each.
+    /// `--concurrent`, threads share the workload, and each makes a proof.
     pub const fn new<W: Workload<Proof: Send> + Sync + 'static>(
         name: &'static str,
         about: &'static str,
@@ -64,7 +64,7 @@ impl WorkloadSpec {
         Self::set_up_by(setup, name, about, default_log_rows)
     }
 
-    /// Like [`new`](Self::new), for a workload that threads can't share. It takes no `--concurrent`.
+    /// Like [`new`](Self::new), for a workload that threads can't share. The workload does not support `--concurrent`.
     pub const fn one_at_a_time<W: Workload + 'static>(
         name: &'static str,
         about: &'static str,
@@ -92,17 +92,17 @@ impl WorkloadSpec {
         }
     }
 
-    /// The same workload with its own limits on `log_rows`, both inclusive.
+    /// Sets the workload's limits on `log_rows`, both inclusive.
     pub const fn sizes(self, min_log_rows: u32, max_log_rows: u32) -> Self {
         Self { min_log_rows, max_log_rows, ..self }
     }
 
-    /// The same workload, checked at `2^log_rows` rows. Choose a small size, because people skip a slow check.
+    /// Sets the size at which the workload is checked to `2^log_rows` rows. Choose a small size, because people skip a slow check.
     pub const fn checked_at(self, log_rows: u32) -> Self {
         Self { check_log_rows: log_rows, ..self }
     }
 
-    /// The same workload with an expensive set-up: without `--processes` an arm has at most `max_processes` processes.
+    /// Limits an arm to `max_processes` processes without `--processes`, for a workload whose set-up is expensive.
     pub const fn processes_at_most(self, max_processes: u32) -> Self {
         Self { max_processes: Some(max_processes), ..self }
     }
@@ -124,21 +124,21 @@ pub struct Prover {
 }
 
 impl Prover {
-    /// A prover that uses Rayon's global pool. The harness builds the pool before the first set-up.
+    /// Defines a prover that uses Rayon's global pool. The harness builds the pool before the first set-up.
     pub const fn new(name: &'static str, about: &'static str, workloads: &'static [WorkloadSpec]) -> Self {
         Self { name, about, workloads }
     }
 }
 
-/// An action after a proof while the clock still runs: nothing, or the fault that a test requested.
+/// An action after a proof, while the proof is still being timed: nothing, or the fault that a test requested.
 type Disturb = dyn Fn(Duration) -> anyhow::Result<()>;
 
-/// A [`Workload`] that is set up, with its types erased. While the clock runs, it makes the proofs, each in the allocator's
-/// scope, and then calls the last argument with the time that they took. After the clock stopped, it verifies and drops
-/// the proofs. It returns the sample, and the reason if a proof was refused.
+/// A [`Workload`] that is set up, with its types erased. While the clock runs, it makes the proofs, each in the allocator's scope, and then
+/// calls the last argument with the time that the proofs took. After the clock has stopped, it verifies and drops the proofs. It returns
+/// the sample and, if a proof was rejected, the reason.
 pub(crate) type Subject = Box<dyn Fn(u64, &ConcurrentProofs, &Installed, &Disturb) -> anyhow::Result<Proved>>;
 
-/// Makes the proofs of a request. The first proof gets this seed, and the others get the seeds that follow.
+/// Makes the proofs of a request. The first proof gets this seed, and the others get the following seeds.
 type ProveAll<W> = fn(&W, u64, &ConcurrentProofs, &Installed) -> anyhow::Result<Vec<<W as Workload>::Proof>>;
 
 fn ready<W: Workload + 'static>(workload: W, prove: ProveAll<W>) -> anyhow::Result<Subject> {
@@ -161,7 +161,7 @@ fn in_scope<W: Workload>(workload: &W, seed: u64, installed: &Installed) -> anyh
     proof.context("the allocator's scope did not run the prover")?.context("no proof was made")
 }
 
-/// The proofs that a process makes at once.
+/// The number of proofs that a process makes concurrently, and whether each has its own pool.
 #[derive(Args, Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Concurrent {
     /// Make this many proofs at once in each process; times, faults and memory cover all of them
@@ -178,16 +178,16 @@ impl Default for Concurrent {
     }
 }
 
-/// The proofs that a process makes at once, with their pools.
+/// The proofs that a process makes concurrently, with their pools.
 pub(crate) struct ConcurrentProofs {
     proofs: u32,
-    /// A pool for each proof; empty if all share the global one.
+    /// A pool for each proof; empty if all proofs share the global pool.
     pools: Vec<ThreadPool>,
     place: Place,
 }
 
 impl ConcurrentProofs {
-    /// Builds the pools. The global pool's threads exist already.
+    /// Builds the pools. The threads of the global pool already exist.
     pub(crate) fn new(concurrent: Concurrent, place: Place) -> anyhow::Result<Self> {
         let Concurrent { proofs, pool_each } = concurrent;
         let count = if pool_each { proofs } else { 0 };
@@ -195,12 +195,12 @@ impl ConcurrentProofs {
         Ok(Self { proofs, pools, place })
     }
 
-    /// Returns whether there is one proof, on the global pool.
+    /// Returns whether there is only one proof, on the global pool.
     pub(crate) fn is_one(&self) -> bool {
         self.proofs == 1 && self.pools.is_empty()
     }
 
-    /// Calls `prove` for each proof, with its number from 0. Returns the proofs in this order, or the first error.
+    /// Calls `prove` for each proof, with the proof's number from 0. Returns the proofs in the order of their numbers, or the first error.
     pub(crate) fn run<P: Send>(&self, prove: impl Fn(u64) -> anyhow::Result<P> + Sync) -> anyhow::Result<Vec<P>> {
         if self.is_one() {
             return Ok(vec![prove(0)?]);
@@ -240,7 +240,7 @@ pub(crate) mod tests {
         ],
     }];
 
-    /// Each proof waits for the other, so the test would hang if they ran one after the other.
+    /// The two proofs wait for each other, so the test would hang if they ran one after the other.
     #[test]
     fn a_pool_each_means_that_no_two_proofs_share_a_worker() {
         let proofs = ConcurrentProofs::new(Concurrent { proofs: 2, pool_each: true }, Place::new(48)).unwrap();

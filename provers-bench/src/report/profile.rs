@@ -7,17 +7,18 @@ use crate::protocol::profiles::{Group, Level, Lifetime, Move, PARTS, Parts, Prof
 use crate::results::format;
 use maud::{Markup, html};
 
-/// The flame graphs are documents of their own, with scripts that zoom. The page itself loads nothing.
+/// The flame graphs are separate documents, with scripts that zoom. The page itself loads nothing.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-src data:";
 
-/// Largest number of call sites in a table.
+/// Maximum number of call sites in a table.
 const MAX_SITES: usize = 10;
-/// Largest number of rows of stages in the timeline.
+/// Maximum number of rows of stages in the timeline.
 const MAX_ROWS: u32 = 8;
 const SIZE: (f64, f64) = (1000.0, 254.0);
 
-/// The page. Equal profiles give equal bytes. `earlier` is an earlier profile to compare with, and `tree` is the tree of stages as text.
-/// `peak` and `fresh` are flame graphs as SVG: bytes live at the peak of the warm proof, and bytes in fresh pages of the first proof.
+/// Returns the page. Equal profiles give equal bytes. `earlier` is an earlier profile to compare with, and `tree` is the tree of stages as
+/// text. `peak` and `fresh` are flame graphs as SVG, of bytes live at the peak of the warm proof, and of bytes in fresh pages of the first
+/// proof.
 pub(crate) fn profile_page(
     title: &str,
     profile: &Profile,
@@ -62,13 +63,13 @@ pub(crate) fn profile_page(
     document(title, POLICY, chart::STYLE, &content)
 }
 
-/// The timeline as a picture on its own. Equal profiles give equal bytes.
+/// Returns the timeline as a standalone picture. Equal profiles give equal bytes.
 pub(crate) fn profile_picture(profile: &Profile) -> String {
     timeline(profile).picture()
 }
 
-/// The page of a command's page faults: the summary, the table of functions, and flame graphs as SVG. The graphs show faulted bytes, and
-/// the bytes live at the peak under zk-alloc.
+/// Returns the page of a command's page faults: the summary, the table of functions, and flame graphs as SVG. The graphs show faulted
+/// bytes, and bytes live at the peak under zk-alloc.
 #[cfg(feature = "profile")]
 pub(crate) fn faults_page(
     title: &str,
@@ -101,12 +102,12 @@ pub(crate) struct FunctionTable<'a> {
 /// A function, and its cells after the name.
 pub(crate) struct FunctionRow<'a> {
     pub(crate) name: String,
-    /// A call chain that leads to it, if it is known.
+    /// A call chain that leads to the function, if one is known.
     pub(crate) calls: &'a [String],
     pub(crate) cells: Vec<String>,
 }
 
-/// The columns with text. The others have figures.
+/// The columns with text. The others have numbers.
 const WORDS: [&str; 2] = ["stage", "lifetime"];
 
 impl FunctionTable<'_> {
@@ -115,7 +116,7 @@ impl FunctionTable<'_> {
         drawn(self.header, self.rows.iter().map(cells), Style::Terminal)
     }
 
-    /// Draws the table for a page, on which a function unfolds into its call chain.
+    /// Draws the table for a page, on which each function can be expanded into its call chain.
     fn markup(&self) -> Markup {
         let names: Vec<_> = self.header.split('|').collect();
         let chain = |row: &FunctionRow<'_>| row.calls.iter().rev().map(String::as_str).collect::<Vec<_>>().join("\n");
@@ -135,7 +136,7 @@ impl FunctionTable<'_> {
     }
 }
 
-/// The functions with the most memory at the peak.
+/// Returns the functions with the most memory at the peak.
 fn sites_of(profile: &Profile) -> FunctionTable<'_> {
     let rows = profile.groups().into_iter().take(MAX_SITES).map(|Group { site, sites, peak_bytes, allocations }| {
         let share = format!("{:.1}%", peak_bytes as f64 / profile.peak_bytes.max(1) as f64 * 100.0);
@@ -148,7 +149,7 @@ fn sites_of(profile: &Profile) -> FunctionTable<'_> {
     FunctionTable { header: "call site|at the peak|share|allocations|stage|lifetime", rows: rows.collect() }
 }
 
-/// The call sites whose memory at the peak changed most.
+/// Returns the call sites whose memory at the peak changed most.
 fn moved<'a>(before: &'a Profile, after: &'a Profile) -> FunctionTable<'a> {
     let rows = moves(before, after).into_iter().take(MAX_SITES).map(|Move { site, before_bytes, after_bytes }| {
         let [old, new] = [before_bytes, after_bytes].map(format::mebibytes);
@@ -158,7 +159,7 @@ fn moved<'a>(before: &'a Profile, after: &'a Profile) -> FunctionTable<'a> {
     FunctionTable { header: "call site|before|after|change", rows: rows.collect() }
 }
 
-/// The live bytes at the peak, in words.
+/// Describes the live bytes at the peak, in words.
 fn at_peak(profile: &Profile) -> String {
     let backing = match profile.backing_bytes {
         0 => String::new(),
@@ -167,7 +168,7 @@ fn at_peak(profile: &Profile) -> String {
     format::mebibytes(profile.peak_bytes) + &backing
 }
 
-/// The profile for the terminal, with the changes since an `earlier` one below it. `tree` is the tree of stages.
+/// Formats the profile for the terminal, followed by the changes since an `earlier` profile. `tree` is the tree of stages.
 pub(crate) fn profile_text(profile: &Profile, earlier: Option<&Profile>, tree: &str) -> String {
     let (peak, sites) = (at_peak(profile), sites_of(profile).text());
     let mut text = format!("{tree}\nLive bytes at the peak of the warm proof: {peak}\n{sites}\n");
@@ -180,7 +181,7 @@ pub(crate) fn profile_text(profile: &Profile, earlier: Option<&Profile>, tree: &
     text
 }
 
-/// Live and resident memory over time, above the spans. The difference is retained or cached memory.
+/// Draws live and resident memory over time, above the spans. The difference is retained or cached memory.
 fn timeline(profile: &Profile) -> Chart {
     let area = |label: &str, bytes: fn(&Level) -> u64| {
         area(label, label, profile.levels.iter().map(|level| (level.at_ns, bytes(level))))
@@ -200,7 +201,7 @@ fn timeline(profile: &Profile) -> Chart {
     chart
 }
 
-/// The parts as stacked areas over time, and as a table of two moments: the live peak, and the end.
+/// Draws the parts as stacked areas over time, and lists them in a table for two moments: the live peak, and the end.
 fn parts(readings: &[Parts]) -> Markup {
     let (Some(highest), Some(last)) = (readings.iter().max_by_key(|parts| parts.live()), readings.last()) else {
         return html! {};
@@ -208,7 +209,7 @@ fn parts(readings: &[Parts]) -> Markup {
     let both = |of: &dyn Fn(&Parts) -> Option<u64>| {
         [highest, last].map(|parts| of(parts).map_or("-".into(), format::mebibytes))
     };
-    // The upper parts are drawn first, each down to the axis, and the lower ones over them.
+    // The upper parts are drawn first, down to the axis, and the lower parts over them.
     let series = (0..PARTS.len()).rev().map(|part| {
         let heights = readings.iter().map(|parts| (parts.at_ns, parts.bytes[..=part].iter().sum()));
         area(PARTS[part], &format!("part{part}"), heights)
@@ -229,7 +230,7 @@ fn parts(readings: &[Parts]) -> Markup {
     }
 }
 
-/// Areas of bytes over time, in MiB.
+/// Returns a chart of areas over time, in MiB.
 fn over_time(title: &str, series: Vec<Series>) -> Chart {
     let points = || series.iter().flat_map(|series| &series.points);
     let mebibytes = |mebibytes: f64| if mebibytes == 0.0 { "0".into() } else { format!("{mebibytes} MiB") };
@@ -255,9 +256,9 @@ fn area(label: &str, class: &str, levels: impl Iterator<Item = (u64, u64)>) -> S
 }
 
 fn flame_graph(title: &str, svg: Option<&str>) -> Markup {
-    // An SVG document as a URL (RFC 2397).
+    // The SVG document as a URL (RFC 2397).
     let encoded = svg.map(|svg| svg.replace('%', "%25").replace('#', "%23").replace('\n', "%0A"));
-    // The first height in the text is that of the document. The border adds 2 pixels.
+    // The first height in the text is the document's. The border adds 2 pixels.
     let height = svg.and_then(|svg| svg.split_once(" height=\"")?.1.split('"').next()?.parse::<u32>().ok());
     let style = height.map(|height| format!("height:{}px", height + 2));
     html! {
@@ -280,7 +281,7 @@ mod tests {
 
     const HOSTILE: &str = "</td><img src=x onerror='alert(1)'>&\"";
 
-    /// Names of functions and of spans come from the program. They must not become markup, and nothing may be drawn at NaN.
+    /// Names of functions and spans come from the program, and must not become markup. Nothing may be drawn at NaN.
     #[test]
     fn a_profile_draws_with_and_without_its_parts_and_names_stay_text() {
         let stage = |name: &str, depth| Stage { name: name.into(), depth, begin_ns: 1_000_000, end_ns: 9_000_000 };
@@ -303,12 +304,12 @@ mod tests {
         let rows =
             ["a (2 call sites) 4.0 MiB 50.0% 2 commit dies in the proof", "a 3.0 MiB 37.5% 1 open dies in the proof"];
         assert_eq!(cells(sites_of(&full))[..2], rows);
-        // A call site that is gone is the saving that a user looks for.
+        // A call site that has disappeared is the saving that a user looks for.
         let before = Profile { sites: vec![site(&["a<T>"], 7 << 20), site(&["b"], 4 << 20)], ..Profile::default() };
         let changes = ["a 7.0 MiB 2.0 MiB \u{2212}5.0 MiB", "b 4.0 MiB 0.0 MiB \u{2212}4.0 MiB"];
         assert_eq!(cells(moved(&before, &full))[..2], changes);
         let texts = [full, Profile::default()].map(|profile| {
-            // A `#` or `%` would cut or change the URL of a flame graph.
+            // An unescaped `#` or `%` would truncate or change the URL of a flame graph.
             let svg = Some("<svg xmlns=\"http://www.w3.org/2000/svg\"><text fill=\"#fff\">50%</text></svg>");
             let text = profile_page("t", &profile, Some(&before), HOSTILE, (svg, None));
             assert!(text.contains("%23fff") && text.contains("50%25"), "{text}");

@@ -4,15 +4,15 @@
 //!
 //! - `<!-- prove-bench: tables plonky3 -->`: all tables of the run docs/data/runs/plonky3.json
 //! - `<!-- prove-bench: rows plonky3/poseidon2 jolt/dory -->`: a row for each workload
-//! - `<!-- prove-bench: kinds a/poseidon2 b/poseidon2 a/whir b/whir -->`: a row for each workload, with the runs on two kinds of host
+//! - `<!-- prove-bench: kinds a/poseidon2 b/poseidon2 a/whir b/whir -->`: a row for each workload, from the runs on two kinds of host
 //! - `<!-- prove-bench: picture plonky3/poseidon2 jolt/dory -->`: the picture docs/results.svg of these workloads
 //! - `<!-- prove-bench: ablation a b -->`: what each mechanism or constant changes, over all workloads of these runs
 //! - `<!-- prove-bench: constants -->`: the constants of the allocator
 //!
 //! `<!-- /prove-bench -->` ends each block.
 //!
-//! `report RUN --splice NAME` saves a run under `docs/data/runs` and refills the blocks. A test fails if a block
-//! differs from its run.
+//! `report RUN --splice NAME` saves a run under `docs/data/runs` and refills the blocks. A test fails if a block does
+//! not match its run.
 
 use super::{chart, text};
 use crate::arms::{OURS, tuned};
@@ -25,14 +25,14 @@ use zk_alloc::tuning::CONSTANTS;
 
 const BEGIN: &str = "<!-- prove-bench: ";
 const END: &str = "<!-- /prove-bench -->";
-/// The folder of the saved runs in the repository, and the path of the picture.
+/// The path of the saved runs' folder in the repository, and of the picture.
 const RUNS: &str = "docs/data/runs";
 const PICTURE: &str = "docs/results.svg";
 
-/// Saved runs, by name: copies in the repository from which the documentation is made.
+/// Saved runs, by name: copies in the repository from which the documentation is generated.
 type Saved = BTreeMap<String, Run>;
 
-/// Saves `run` in `repository` as the source `name` of the documentation.
+/// Saves `run` in `repository`, under the name by which the documentation refers to it.
 pub(super) fn save(repository: &Path, name: &str, mut run: Run) -> anyhow::Result<()> {
     if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
         bail!("{name:?} is not a name for a run: use letters, digits and dashes");
@@ -57,8 +57,7 @@ fn saved(repository: &Path) -> anyhow::Result<Saved> {
     named.collect()
 }
 
-/// Every file of the documentation in `repository` whose text on disk differs from what the saved runs yield, with its new
-/// text.
+/// Returns every file of the documentation in `repository` whose text differs from what the saved runs yield, with its new text.
 pub(super) fn differing(repository: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
     let saved = saved(repository)?;
     let mut pages = files_in(&repository.join("docs"), "md")?;
@@ -83,7 +82,7 @@ pub(super) fn differing(repository: &Path) -> anyhow::Result<Vec<(PathBuf, Strin
     Ok(files)
 }
 
-/// The files with this extension in a folder and in those below it.
+/// Returns the files with this extension in a folder and its subfolders.
 fn files_in(folder: &Path, extension: &str) -> anyhow::Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>()?;
@@ -99,7 +98,7 @@ fn files_in(folder: &Path, extension: &str) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The text with its blocks filled, and the picture if a block has one.
+/// Returns the text with its blocks filled, and the picture if a block has one.
 fn filled(text: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)> {
     let (mut filled, mut picture) = (String::new(), None);
     let mut lines = text.split_inclusive('\n');
@@ -118,8 +117,8 @@ fn filled(text: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)>
     Ok((filled, picture))
 }
 
-/// The block that `what` requests, and its picture. If its run is not saved yet, the block shows the command that would
-/// fill it.
+/// Returns the block that `what` requests, and its picture if it has one. If the block's run is not saved yet, the
+/// block shows the command that would fill it.
 fn block(what: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)> {
     if what == "constants" {
         return Ok((constants(), None));
@@ -135,7 +134,7 @@ fn block(what: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)> 
     let rows = || sources.iter().map(|(run, name)| Row::of(&saved[*run], name)).collect::<anyhow::Result<Vec<_>>>();
     let text = match (kind, &sources[..]) {
         ("tables", [(run, "")]) => {
-            // Leaves out the run's own heading.
+            // Omits the run's own heading.
             let text = text::markdown(&saved[*run]);
             let body = text.split_once("\n\n").map_or(text.as_str(), |(_, body)| body);
             format!("{body}\n{}", text::on(&saved[*run]))
@@ -159,14 +158,14 @@ fn block(what: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)> 
     Ok((text, None))
 }
 
-/// A workload with the figures of the baseline and of our arm.
+/// A workload, with the summaries of the baseline and of our arm.
 struct Row<'a> {
     /// The prover's name if it has only this workload, otherwise the workload's.
     name: &'a str,
     workload: &'a WorkloadResult,
     before: &'a Summary,
     ours: &'a Summary,
-    /// The peer with the fastest warm proofs, with its figures; `None` without a peer other than the baseline.
+    /// The peer with the fastest warm proofs, and its summary; `None` if the baseline is the only peer.
     peer: Option<(&'a str, &'a Summary)>,
 }
 
@@ -181,20 +180,20 @@ impl<'a> Row<'a> {
         let peers = workload.arms.iter().filter(|arm| !view::is_ours(arm) && !view::is_baseline(workload, arm));
         let figures = peers.filter_map(|arm| Some((arm.label.as_str(), view::figures(arm)?)));
         let peer = figures.min_by_key(|(_, figures)| figures.warm_wall_ns.unwrap_or(u64::MAX));
-        // If the command line has `--workloads`, the prover may have other workloads.
+        // If the command line contains `--workloads`, the prover may have other workloads.
         let is_only = run.workloads.len() == 1 && !run.command_line.iter().any(|word| word == "--workloads");
         let name = if is_only { &run.prover } else { &workload.workload };
         Ok(Self { name, workload, before: summary(&workload.baseline)?, ours: summary(OURS)?, peer })
     }
 }
 
-/// The ratio of an arm's time, and the verdict on it.
+/// Formats the ratio of an arm's time, and the verdict on it.
 fn verdict(of: &Summary) -> String {
     let ratio = of.wall_ratio.as_ref().map_or("-".into(), format::ratio);
     format!("{ratio} {}", of.verdict.map_or("", format::verdict))
 }
 
-/// A table with a row for each workload: time and peak memory under glibc, under the fastest peer, and under zk-alloc.
+/// Returns a table with a row for each workload: time and peak memory under glibc, under the fastest peer, and under zk-alloc.
 fn summary(rows: &[Row<'_>]) -> String {
     let are_commands = rows.iter().all(|row| row.workload.timed.is_of_command());
     let what = if are_commands { "run" } else { "warm proof" };
@@ -216,8 +215,8 @@ fn summary(rows: &[Row<'_>]) -> String {
     text
 }
 
-/// A table with a row for each workload, on two kinds of host: zk-alloc's and the fastest peer's figures as ratios to glibc's. The workloads'
-/// rows on the first kind alternate with those on the second.
+/// Returns a table with a row for each workload, on two kinds of host: the results of zk-alloc and of the fastest peer, as ratios to
+/// glibc's. In `rows`, each workload's row for the first kind is followed by its row for the second.
 fn kinds(runs: &[&Run], rows: &[Row<'_>]) -> anyhow::Result<String> {
     let (&[first, second, ..], []) = (runs, rows.as_chunks::<2>().1) else { bail!("each workload needs two runs") };
     let kind = |run: &Run| run.machine.kind_of_host().split(" (").next().unwrap_or_default().to_owned();
@@ -245,7 +244,7 @@ fn kinds(runs: &[&Run], rows: &[Row<'_>]) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The commands of many runs: those with the same allocators, machine, commit and day in one sentence.
+/// Lists the commands of many runs, with one sentence for those that have the same allocators, machine, commit and day.
 fn provenance_in_brief(runs: &[&Run]) -> String {
     let mut groups = BTreeMap::<(String, String), BTreeSet<String>>::new();
     for run in runs {
@@ -263,7 +262,7 @@ fn provenance_in_brief(runs: &[&Run]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The constants of the allocator that this bench was built with.
+/// Returns a table of the constants of the allocator that this bench was built with.
 fn constants() -> String {
     let mut text = "| constant | value | effect, and reason |\n|---|--:|---|\n".to_owned();
     for constant in CONSTANTS {
@@ -279,8 +278,8 @@ fn constants() -> String {
     text
 }
 
-/// A figure of the ablation tables: its heading, and a function that returns an arm's cell. The function gets the baseline's figures too,
-/// or `None` if the arm is the baseline.
+/// A table of the ablation: its heading, and a function that returns an arm's cell. The function also gets the baseline's summary, or
+/// `None` if the arm is the baseline.
 type Figure = (&'static str, fn(&Summary, Option<&Summary>) -> Option<String>);
 
 const FIGURES: [Figure; 5] = [
@@ -300,8 +299,8 @@ const FIGURES: [Figure; 5] = [
     }),
 ];
 
-/// The cost of a missing mechanism, or of another value of a constant: a table for each figure, with a row for each arm
-/// and a column for each workload.
+/// Shows the cost of switching off a mechanism, or of another value of a constant: one table per measurement, with a
+/// row for each arm and a column for each workload.
 fn ablation(runs: &[&Run]) -> String {
     let workloads = || runs.iter().flat_map(|run| run.workloads.iter().map(|workload| (*run, workload)));
     let mut seen = BTreeSet::new();
@@ -317,7 +316,7 @@ fn ablation(runs: &[&Run]) -> String {
                 figure(view::figures(arm)?, baseline.map(|(_, figures)| figures))
             };
             let cells = workloads().map(|(_, workload)| format!(" {} |", cell(workload).unwrap_or("-".into())));
-            // An arm with other constants is named by these constants alone, as code.
+            // An arm with other constants is named by those constants alone, formatted as code.
             let constants =
                 label.strip_prefix(tuned::PREFIX).map(|constants| format!("`{}`", constants.replace('+', " ")));
             let name = constants.unwrap_or_else(|| (*label).to_owned());
@@ -333,8 +332,8 @@ mod tests {
     use super::*;
     use crate::report::tests::saved;
 
-    /// The text around a block must stay, and a second fill must change nothing. Without an end marker, a page would
-    /// lose all text after the block.
+    /// The text around a block must be preserved, and a second fill must change nothing. Without an end marker, a page
+    /// would lose all text after the block.
     #[test]
     fn only_text_between_the_markers_changes() {
         let saved = Saved::from([("plonky3".into(), saved("together"))]);
@@ -356,7 +355,7 @@ mod tests {
         assert!(error.to_string().contains("has no"), "{error}");
     }
 
-    /// A page must not show hand-typed figures, or figures of an older run, under the name of a run.
+    /// A page must not show hand-typed numbers, or numbers of an older run, under the name of a run.
     #[test]
     fn the_documentation_says_what_its_runs_say() {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();

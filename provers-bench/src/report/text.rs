@@ -1,5 +1,5 @@
 //! A run as text: on the terminal during the run, and as Markdown for a README or a comment. Also the facts about a run
-//! besides its figures: machine, build, code and command.
+//! other than its measurements: machine, build, code and command.
 
 use crate::machine::Machine;
 use crate::results::columns::{self, Medium, Seen};
@@ -17,9 +17,9 @@ pub(super) const LEGEND: &str = "A ratio divides an arm's figure by the baseline
     Faster or slower: the whole interval lies on one side of 1. On a busy machine, trust the ratios: times of different rounds are not comparable. \
     The figures are from one machine on one day. docs/benchmarking.md explains the columns, the method and its limits.";
 
-/// Placeholder for a missing figure.
+/// Placeholder for a missing value.
 const NONE: &str = "-";
-/// Longest outcome in a cell. The notes below the table state it in full.
+/// Maximum number of characters of an outcome in a cell. The notes below the table state the outcome in full.
 const OUTCOME_CHARS: usize = 48;
 
 /// The medium of a text.
@@ -29,7 +29,7 @@ pub(crate) enum Style {
     Markdown,
 }
 
-/// A whole run as Markdown.
+/// Formats a whole run as Markdown.
 pub(super) fn markdown(run: &Run) -> String {
     let sections = run.workloads.iter().map(|workload| format!("\n{}", section(run, workload, Style::Markdown)));
     let sections = with_advice(run, &sections.collect::<String>(), Style::Markdown);
@@ -44,7 +44,7 @@ pub(super) fn markdown(run: &Run) -> String {
     )
 }
 
-/// One workload: heading, table, and the notes below it.
+/// Formats one workload: heading, table, and the notes below the table.
 pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> String {
     let WorkloadResult { workload: name, log_rows, about, timed, .. } = workload;
     let title = if timed.is_of_command() { name.clone() } else { format!("{name}, 2^{log_rows} rows") };
@@ -62,7 +62,7 @@ pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> Str
     }
 }
 
-/// The verdict on our arm, and facts that do not fit into the rows of a table.
+/// Returns the verdict on our arm, and facts that do not fit into the rows of a table.
 pub(super) fn notes(run: &Run, workload: &WorkloadResult) -> Vec<String> {
     let mut notes: Vec<_> = verdict(run, workload).into_iter().collect();
     let is_interrupted = |arm: &ArmResult| matches!(arm.outcome, Outcome::Interrupted);
@@ -85,7 +85,7 @@ pub(super) fn notes(run: &Run, workload: &WorkloadResult) -> Vec<String> {
     notes
 }
 
-/// Our arm's time as a ratio to the baseline's and to each peer's, in a sentence.
+/// States our arm's time as a ratio to the baseline's and to each peer's, in a sentence.
 fn verdict(run: &Run, workload: &WorkloadResult) -> Option<String> {
     let (ours, summary) = view::ours(workload)?;
     let against = |arm: &ArmResult| {
@@ -122,7 +122,7 @@ fn ended(workload: &WorkloadResult) -> Option<String> {
     }
 }
 
-/// The label of each arm, and the allocator, version and settings that its process reported.
+/// Returns the label of each arm, and the allocator, version and settings that the arm's process reported.
 pub(super) fn arms(run: &Run) -> Vec<(&str, String)> {
     let mut arms: Vec<(&str, String)> = Vec::new();
     for arm in run.workloads.iter().flat_map(|workload| &workload.arms) {
@@ -143,7 +143,7 @@ pub(super) fn arms(run: &Run) -> Vec<(&str, String)> {
     arms
 }
 
-/// The threads of a prover, the number of proofs that one sample covers if there are several, and the completed rounds.
+/// Describes the number of threads, of proofs per sample if there are several, and of completed rounds.
 pub(super) fn conditions(run: &Run, workload: &WorkloadResult) -> String {
     let rounds = rounds(workload);
     if workload.timed.is_of_command() {
@@ -157,7 +157,7 @@ pub(super) fn conditions(run: &Run, workload: &WorkloadResult) -> String {
     format!("threads {}, {at_once}{rounds}", workload.threads)
 }
 
-/// The number of completed rounds, from the arm that got furthest.
+/// Describes the number of completed rounds, taken from the arm that got furthest.
 fn rounds(workload: &WorkloadResult) -> String {
     let proofs = || workload.arms.iter().flat_map(|arm| &arm.samples);
     let warm = proofs().map(|proof| proof.round).max().unwrap_or(0);
@@ -178,8 +178,8 @@ pub(crate) fn inert(text: &str) -> String {
     text.replace(['\n', '\r', '\t'], " ").replace('<', "&lt;")
 }
 
-/// The advice for a command, placed around its table. The ceiling precedes the table; the verdict and the lines to
-/// paste follow it.
+/// Puts the advice for a command around its table. The ceiling precedes the table; the verdict and the lines to paste
+/// follow it.
 pub(crate) fn with_advice(run: &Run, table: &str, style: Style) -> String {
     let Some(advice) = &run.advice else { return table.into() };
     let paragraph = |text: &String| match style {
@@ -199,8 +199,8 @@ pub(crate) fn with_advice(run: &Run, table: &str, style: Style) -> String {
     format!("{ceiling}{end}{table}\n{verdict}{environment}{dockerfile}{end}")
 }
 
-/// The curves of a sweep, one table per workload, with a row per point and a column per arm. The predictions follow them.
-/// Empty if the run is not a sweep.
+/// Formats the curves of a sweep, one table per workload, with a row per point and a column per arm, and then the predictions. Empty if the
+/// run is not a sweep.
 pub(crate) fn curves(run: &Run, style: Style) -> String {
     let Some(sweep) = run.sweep else { return String::new() };
     let axis = if sweep == Sweep::LogRows { "log-rows" } else { "threads" };
@@ -220,7 +220,7 @@ pub(crate) fn curves(run: &Run, style: Style) -> String {
     curves.chain(predictions.map(|arms| prediction(arms, style))).collect()
 }
 
-/// The predicted figures of one workload at a larger size: a row for each figure of each arm.
+/// Formats the predictions for one workload at a larger size, with a row for each quantity of each arm.
 fn prediction(arms: &[Prediction], style: Style) -> String {
     let Prediction { workload, log_rows, measured_log_rows: measured, .. } = &arms[0];
     let sizes: Vec<_> = measured.iter().map(|size| format!("2^{size}")).collect();
@@ -248,7 +248,7 @@ fn prediction(arms: &[Prediction], style: Style) -> String {
     titled(&title, &drawn(&header, rows, style), style)
 }
 
-/// A table below its title.
+/// Formats a table below its title.
 fn titled(title: &str, table: &str, style: Style) -> String {
     match style {
         Style::Terminal => format!("{title}\n{table}\n\n"),
@@ -256,7 +256,7 @@ fn titled(title: &str, table: &str, style: Style) -> String {
     }
 }
 
-/// A ratio, or the time for the baseline.
+/// Formats an arm's ratio, or the baseline's time.
 fn ratio_or_time(arm: &ArmResult, baseline: &str) -> String {
     let Some(summary) = &arm.summary else { return "failed".into() };
     match (&summary.wall_ratio, summary.warm_wall_ns) {
@@ -266,18 +266,18 @@ fn ratio_or_time(arm: &ArmResult, baseline: &str) -> String {
     }
 }
 
-/// The table of `workload`, with a row per arm, without a final line break.
+/// Formats the table of `workload`, with a row per arm, without a final line break.
 fn table(workload: &WorkloadResult, style: Style) -> String {
     let rows = rows(workload, Medium::Text);
     match (style, Table::new().width()) {
-        // Some terminals report 0 columns because they do not know their width, such as a container's pseudo-terminal
-        // before its first resize.
+        // A terminal that does not know its width reports 0 columns, for example a container's pseudo-terminal before
+        // its first resize.
         (Style::Terminal, Some(width)) if width > 0 => fitted(&rows, width),
         _ => layout(&rows, style).trim_fmt(),
     }
 }
 
-/// The header, and a row for each arm.
+/// Returns the header, and a row for each arm.
 pub(super) fn rows(workload: &WorkloadResult, medium: Medium) -> Vec<Vec<String>> {
     let columns: Vec<_> = columns::filled(workload, medium).collect();
     let header = columns.iter().map(|column| columns::heading(column, workload));
@@ -286,7 +286,7 @@ pub(super) fn rows(workload: &WorkloadResult, medium: Medium) -> Vec<Vec<String>
         let seen = arm.summary.as_ref().map(|summary| Seen { workload, arm, summary });
         let cells = columns.iter().map(|column| match &seen {
             Some(seen) => column.text(seen, medium).unwrap_or_else(|| NONE.into()),
-            // The row of an arm without figures states why.
+            // The row of an arm without a summary states why there is none.
             None if column.is_verdict() => format::outcome(&arm.outcome).map_or(NONE.into(), |text| shortened(&text)),
             None => NONE.to_owned(),
         });
@@ -300,8 +300,8 @@ fn shortened(outcome: &str) -> String {
     outcome.chars().take(OUTCOME_CHARS).collect::<String>() + more
 }
 
-/// A table for a terminal of `width` columns. If it is too wide, it is transposed: each arm becomes a column. If that
-/// is too wide as well, cells wrap.
+/// Lays a table out for a terminal of `width` columns. A table that is too wide is transposed: each arm becomes a
+/// column. If the transposed table is too wide as well, cells wrap.
 fn fitted(rows: &[Vec<String>], width: u16) -> String {
     let upright = layout(rows, Style::Terminal);
     let needed = upright.lines().map(|line| line.chars().count()).max().unwrap_or(0);
@@ -320,7 +320,7 @@ pub(crate) fn drawn<R: Into<Vec<String>>>(header: &str, rows: impl IntoIterator<
     table_of(header, rows, style).trim_fmt()
 }
 
-/// Draws a table of words for the terminal, with every column aligned left.
+/// Draws a table of words for the terminal, with all columns left-aligned.
 pub(crate) fn words<R: Into<Vec<String>>>(header: &str, rows: impl IntoIterator<Item = R>) -> String {
     let mut table = table_of(header, rows, Style::Terminal);
     table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Left));
@@ -343,7 +343,7 @@ fn layout(rows: &[Vec<String>], style: Style) -> Table {
         Style::Terminal => UTF8_FULL_CONDENSED,
         Style::Markdown => ASCII_MARKDOWN,
     });
-    // A reason may quote any text; the text must not end a cell or a row.
+    // A reason may quote any text, which must not end a cell or a row.
     let escaped = |cell: &String| match style {
         Style::Terminal => cell.replace(['\n', '\r', '\t'], " "),
         Style::Markdown => inert(cell).replace('|', "\\|"),
@@ -390,12 +390,12 @@ fn facts(run: &Run) -> Vec<Fact> {
     facts
 }
 
-/// Every fact: its name and its value.
+/// Returns the name and the value of every fact.
 pub(super) fn facts_of(run: &Run) -> impl Iterator<Item = (&'static str, String)> {
     facts(run).into_iter().map(|(name, value, _)| (name, if value.is_empty() { "none".into() } else { value }))
 }
 
-/// Facts that differ between two runs and may explain a difference: name, and both values.
+/// Returns the facts that differ between two runs and may explain a difference in their results: the name, and both values.
 pub(crate) fn differences(before: &Run, after: &Run) -> Vec<(&'static str, String, String)> {
     let later = facts(after);
     let differing = facts(before).into_iter().filter(|(.., matters)| *matters).map(|(name, old, _)| {
@@ -405,8 +405,8 @@ pub(crate) fn differences(before: &Run, after: &Run) -> Vec<(&'static str, Strin
     differing.filter(|(_, old, new)| old != new).collect()
 }
 
-/// The command line as a user types it: without the path of the driver and without `--out`. If the run measured a
-/// command, all words remain, because some belong to that command.
+/// Returns the command line as a user types it: without the path of the driver and without `--out`. If the run measured
+/// a command, all words remain, because some belong to that command.
 pub(crate) fn command(run: &Run) -> String {
     let mut words = vec!["prove-bench"];
     let is_of_bench = !run.is_of_command();
@@ -421,7 +421,7 @@ pub(crate) fn command(run: &Run) -> String {
     words.join(" ")
 }
 
-/// The facts that a table needs, in one sentence.
+/// Returns the facts that a table needs, in one sentence.
 pub(super) fn sentence(run: &Run) -> String {
     let (machine, build) = (&run.machine, &run.machine.build);
     let compiler =
@@ -437,7 +437,7 @@ pub(super) fn sentence(run: &Run) -> String {
     )
 }
 
-/// The kind of host, machine, commit and date of a run.
+/// Returns the kind of host, machine, commit and date of a run.
 pub(super) fn on(run: &Run) -> String {
     let machine = &run.machine;
     let day = machine.started_at.strftime("%Y-%m-%d");
@@ -446,7 +446,7 @@ pub(super) fn on(run: &Run) -> String {
     format!("{kind}: {cpu}, {} cores, commit {commit:.12}{}, {day}.", machine.cores, changes(machine))
 }
 
-/// The commit of a run, marked if the working tree had changes.
+/// Returns the commit of a run, marked if the working tree had changes.
 pub(crate) fn commit(machine: &Machine) -> String {
     known(machine.git_commit.as_deref()) + changes(machine)
 }
@@ -455,7 +455,7 @@ fn changes(machine: &Machine) -> &'static str {
     if machine.git_dirty == Some(true) { " with changes" } else { "" }
 }
 
-/// The value, or "unknown" if the machine does not report it.
+/// Returns the value, or "unknown" if the machine does not report it.
 pub(crate) fn known(value: Option<&str>) -> String {
     value.unwrap_or("unknown").to_owned()
 }
@@ -465,7 +465,7 @@ mod tests {
     use super::*;
     use crate::report::tests::saved;
 
-    /// A newcomer's terminal has 80 columns. The table must not split words or numbers there.
+    /// A newcomer's terminal has 80 columns. At that width the table must not split words or numbers.
     #[test]
     fn three_arms_fit_80_columns_with_their_numbers_whole() {
         let text = fitted(&rows(&saved("together").workloads[0], Medium::Text)[..4], 80);

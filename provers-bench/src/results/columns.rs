@@ -8,15 +8,15 @@ use serde_json::Value;
 use std::fs::File;
 use std::path::Path;
 
-/// One column.
+/// A column of a table.
 pub(crate) struct Column {
     /// `{baseline}` stands for the baseline arm, `{warm}` for the time of the samples that decide the verdict.
     heading: &'static str,
-    /// The arm's figure; `None` if it has no such figure.
+    /// Returns the arm's value; `None` if the arm has no such value.
     figure: fn(&Seen<'_>) -> Option<String>,
-    /// A ratio in brackets after the figure.
+    /// Returns a ratio to show in brackets after the value.
     beside: fn(&Seen<'_>, Medium) -> Option<String>,
-    /// Whether only the report's page shows it.
+    /// Whether only the report's page shows the column.
     only_page: bool,
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum Medium {
     Page,
 }
 
-/// An arm of a workload, with its figures.
+/// An arm of a workload, with its summary.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen<'a> {
     pub(crate) workload: &'a WorkloadResult,
@@ -79,10 +79,10 @@ const COLUMNS: &[Column] = &[
         }),
 ];
 
-/// The column that also says why an arm has no figures.
+/// The column that also states why an arm has no results.
 const VERDICT: &str = "verdict";
 
-/// The columns in which at least one arm of `workload` has a figure, and always the verdict. Failed arms have no figures.
+/// Returns the columns in which at least one arm of `workload` has a value, and always the verdict. Failed arms have no values.
 pub(crate) fn filled(workload: &WorkloadResult, medium: Medium) -> impl Iterator<Item = &'static Column> {
     let seen = |arm| Some(Seen { workload, arm, summary: view::figures(arm)? });
     let seen: Vec<_> = workload.arms.iter().filter_map(seen).collect();
@@ -92,7 +92,7 @@ pub(crate) fn filled(workload: &WorkloadResult, medium: Medium) -> impl Iterator
     })
 }
 
-/// The heading of a column for `workload`.
+/// Returns the heading of a column for `workload`.
 pub(crate) fn heading(column: &Column, workload: &WorkloadResult) -> String {
     let warm = if workload.timed == Timed::Runs { "time" } else { "warm" };
     column.heading.replace("{warm}", warm).replace("{baseline}", &workload.baseline)
@@ -111,7 +111,7 @@ impl Column {
         self.heading == VERDICT
     }
 
-    /// The arm's cell as plain text; `None` if the arm has no such figure.
+    /// Returns the arm's cell as plain text; `None` if the arm has no such value.
     pub(crate) fn text(&self, seen: &Seen<'_>, medium: Medium) -> Option<String> {
         let figure = (self.figure)(seen)?;
         Some(match (self.beside)(seen, medium) {
@@ -122,25 +122,26 @@ impl Column {
 }
 
 impl Medium {
-    /// A ratio next to a figure. Only the page has its interval.
+    /// Formats a ratio next to a value. Only the page shows the ratio's interval.
     fn ratio(self, ratio: Option<Ratio>) -> Option<String> {
         let ratio = ratio?;
         Some(if self == Self::Page { format::ratio(&ratio) } else { format!("{:.2}", ratio.median) })
     }
 }
 
-/// The columns of a proof in `samples.csv`: its point, its place in the run, and its figures. The last two are fields of `result.json`.
+/// The columns of a proof in `samples.csv`: its point, its position in the run, and its measurements. The last two groups are fields of
+/// `result.json`.
 const POINT: [&str; 4] = ["workload", "log_rows", "threads", "arm"];
 const PLACE: [&str; 3] = ["process", "round", "order"];
 const SAMPLES: [&str; 8] =
     ["wall_ns", "user_ns", "sys_ns", "minflt", "tlb_shootdowns", "rss_bytes", "peak_rss_bytes", "verified"];
 
-/// The names of these columns.
+/// Returns the names of these columns.
 pub(crate) fn sample_names() -> impl Iterator<Item = &'static str> {
     POINT.into_iter().chain(PLACE).chain(SAMPLES)
 }
 
-/// The cells of a proof, as text. The point is its workload, size and number of threads.
+/// Returns the cells of a proof as text. The point is its workload, size and number of threads.
 pub(crate) fn sample_cells(
     (workload, log_rows, threads): (&str, u32, usize),
     arm: &str,
@@ -155,7 +156,7 @@ pub(crate) fn sample_cells(
     point.into_iter().chain(PLACE.into_iter().chain(SAMPLES).map(cell))
 }
 
-/// `samples.csv`: one row per proof. Each row is written as soon as it is measured, so a later failure loses none.
+/// `samples.csv`: one row per proof. A row is written as soon as its proof is measured, so a later failure loses no rows.
 pub(crate) struct SampleLog {
     run: String,
     writer: csv::Writer<File>,
@@ -182,7 +183,7 @@ impl SampleLog {
 mod tests {
     use super::*;
 
-    /// Users must find the meaning of every column heading on that page.
+    /// Users must find the meaning of every column heading in docs/benchmarking.md.
     #[test]
     fn benchmarking_md_explains_every_column() {
         let page = include_str!("../../../docs/benchmarking.md");

@@ -1,19 +1,19 @@
-//! Quantities in human-readable form.
+//! Formats quantities for human readers.
 
 use crate::results::{Interval, Outcome, Ratio, Verdict};
 use indicatif::HumanCount;
 
-/// A time with three significant digits.
+/// Formats a time with three significant digits.
 pub(crate) fn time(ns: u64) -> String {
     scaled(ns as f64 / 1e6, ["ms", "s"])
 }
 
-/// Memory with three significant digits, in decimal units.
+/// Formats bytes with three significant digits, in decimal units.
 pub(crate) fn bytes(bytes: u64) -> String {
     scaled(bytes as f64 / 1e6, ["MB", "GB"])
 }
 
-/// A figure in the small unit, or in the large one, which is a thousand times as large.
+/// Formats a value in the small unit, or in the large unit, which is a thousand times as large.
 fn scaled(value: f64, [small, large]: [&str; 2]) -> String {
     if value >= 999.5 {
         format!("{} {large}", three_digits(value / 1e3))
@@ -22,19 +22,19 @@ fn scaled(value: f64, [small, large]: [&str; 2]) -> String {
     }
 }
 
-/// Bytes in MiB or GiB, the units of zk-alloc's own statistics.
+/// Formats bytes in MiB or GiB, the units of zk-alloc's own statistics.
 pub(crate) fn mebibytes(bytes: u64) -> String {
     let mebibytes = bytes as f64 / f64::from(1 << 20);
     if mebibytes >= 1023.95 { format!("{:.2} GiB", mebibytes / 1024.0) } else { format!("{mebibytes:.1} MiB") }
 }
 
-/// The change from one number of bytes to another, with its sign, in MiB or GiB.
+/// Formats a change in bytes, with its sign, in MiB or GiB.
 pub(crate) fn change(before: u64, after: u64) -> String {
     let sign = if after < before { "\u{2212}" } else { "+" };
     format!("{sign}{}", mebibytes(after.abs_diff(before)))
 }
 
-/// Bytes as a whole number of MiB or KiB, or in bytes if they are neither.
+/// Formats bytes as a whole number of MiB or KiB, or else in bytes.
 pub(crate) fn binary_bytes(bytes: usize) -> String {
     match bytes {
         _ if bytes > 0 && bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
@@ -43,12 +43,12 @@ pub(crate) fn binary_bytes(bytes: usize) -> String {
     }
 }
 
-/// A count, with commas between thousands.
+/// Formats a count, with commas between thousands.
 pub(crate) fn count(count: u64) -> String {
     HumanCount(count).to_string()
 }
 
-/// A ratio with its interval, if it has one.
+/// Formats a ratio with its interval, if it has one.
 pub(crate) fn ratio(ratio: &Ratio) -> String {
     match ratio.interval {
         Some(Interval { low, high }) => format!("{:.3} [{low:.3}, {high:.3}]", ratio.median),
@@ -56,7 +56,7 @@ pub(crate) fn ratio(ratio: &Ratio) -> String {
     }
 }
 
-/// A verdict in the words of docs and README.
+/// Returns a verdict in the words of the docs and the README.
 pub(crate) fn verdict(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Faster => "faster",
@@ -66,7 +66,7 @@ pub(crate) fn verdict(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The reason why an arm did not finish, in a sentence; `None` if it finished.
+/// States why an arm did not finish; `None` if it finished.
 pub(crate) fn outcome(outcome: &Outcome) -> Option<String> {
     match outcome {
         Outcome::Finished => None,
@@ -76,7 +76,7 @@ pub(crate) fn outcome(outcome: &Outcome) -> Option<String> {
     }
 }
 
-/// Byte seconds as gigabyte seconds, without the unit.
+/// Formats byte-seconds as gigabyte-seconds, without the unit.
 pub(crate) fn gigabyte_seconds(byte_seconds: u64) -> String {
     let value = byte_seconds as f64 / 1e9;
     if value >= 0.1 { three_digits(value) } else { format!("{value:.3}") }

@@ -1,10 +1,10 @@
-//! The records of a run, and figures computed from them.
+//! The records of a run, and results computed from them.
 //!
 //! - `columns`: table columns of arms and proofs, and samples.csv
-//! - `view`: the roles of arms, and figures that reports derive from a run
+//! - `view`: the roles of arms, and values that reports derive from a run
 //! - `format`: quantities and outcomes in words
-//! - `record`: result.json: runs, proofs, and the figures computed from them
-//! - `predict`: memory and time of a larger size, from smaller ones
+//! - `record`: result.json: runs, proofs, and their summaries
+//! - `predict`: memory and time at a larger size, predicted from smaller sizes
 //! - `stats`: ratios and intervals, in pure functions
 
 pub(crate) mod columns;

@@ -1,33 +1,34 @@
-//! Predicts memory and time of a larger size from proofs of four smaller ones (`--predict N`), in pure functions.
+//! Predicts memory and time at a larger size from proofs at four smaller sizes (`--predict N`), in pure functions.
 //!
-//! A prover's memory consists of tables of a fixed size and of columns of n rows. Its time also has FFTs, which take
-//! n log n. A model has one or two of these terms. Three terms would fit any three points, noise included. The largest
-//! size is held out of the fit: it shows how good the model is at a size that it has not seen.
+//! A prover's memory consists of tables of a fixed size and of columns of n rows. Its time also includes FFTs, which
+//! take n log n. A model has one or two of these terms, because three terms would fit any three points, including their
+//! noise. The largest measured size is held out of the fit, to show how good the model is at a size that it has not
+//! seen.
 
 use crate::results::{ArmResult, Interval, WorkloadResult, format, live_peak_bytes, view};
 use serde::{Deserialize, Serialize};
 
-/// Sizes that a prediction measures, each with twice the rows of the one before. The last is held out of the fit.
+/// Number of sizes that a prediction measures, each with twice the rows of the previous size. The last is held out of the fit.
 pub(crate) const MEASURED_SIZES: u32 = 4;
-/// A model is good if it misses no point by more than this share of the point. The order of threads alone changes a live
-/// peak by 0.1%. A model with n in place of n log n misses by 1% if it also has a constant, and by 7% without one.
+/// A model is good if it misses no point by more than this share of the point. Thread scheduling alone changes a live peak by 0.1%. A model
+/// with n in place of n log n misses by 1% if it also has a constant, and by 7% otherwise.
 const GOOD_MISS: f64 = 0.002;
 /// A model is also good if its miss is at most this many times the best model's. If points scatter (RSS, time), chance decides which model
-/// is the best.
+/// is best.
 const GOOD_RATIO: f64 = 3.0;
-/// Smallest half width of an interval per doubling, as a share. Predicted live peaks were off by up to 0.5% per doubling.
+/// Smallest half-width of an interval per doubling, as a share of the prediction. Predicted live peaks were off by up to 0.5% per doubling.
 const MIN_MISS: f64 = 0.005;
-/// Margin of the container's memory above the upper end of the peak RSS, as a share of that end: for page tables, the kernel's buffers, and
-/// the files that the prover reads.
+/// Margin of the container's memory above the upper end of the peak RSS's interval, as a share of that end: for page tables, the kernel's
+/// buffers, and the files that the prover reads.
 const MARGIN: f64 = 0.1;
 
-/// The terms of a model, over the binary logarithm of the rows.
+/// The terms of a model, as functions of the binary logarithm of the rows.
 const TERMS: [fn(f64) -> f64; 3] = [|_| 1.0, f64::exp2, |log_rows| log_rows * log_rows.exp2()];
-/// The models as pairs of terms; a model of one term has it twice. Small models come first, then those that are usual for
-/// memory. A constant alone comes last, because figures that hardly grow may still grow.
+/// The models as pairs of terms; a model with one term lists it twice. Small models come first, then those that are common for memory. A
+/// constant alone comes last, because values that hardly grow may still grow.
 const MODELS: [&[[usize; 2]]; 4] = [&[[1, 1], [2, 2]], &[[0, 1]], &[[0, 2], [1, 2]], &[[0, 0]]];
 
-/// A figure over the rows n: `constant + per_row * n + per_row_log * n * log2(n)`.
+/// A quantity as a function of the rows n: `constant + per_row * n + per_row_log * n * log2(n)`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Model {
     constant: f64,
@@ -35,36 +36,36 @@ pub(crate) struct Model {
     per_row_log: f64,
 }
 
-/// A predicted figure: bytes or nanoseconds.
+/// A predicted quantity, in bytes or nanoseconds.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Forecast {
     pub(crate) predicted: f64,
-    /// It widens with each doubling beyond the fitted sizes, by the model's largest miss at any measured size.
+    /// The prediction's interval, which widens with each doubling beyond the fitted sizes by the model's largest miss at any measured size.
     pub(crate) interval: Interval,
-    /// The model's error at the held-out size, as a share of the measured figure; above 0 if the model is too high.
+    /// The model's error at the held-out size, as a share of the measured value; above 0 if the model is too high.
     pub(crate) held_out_error: f64,
     pub(crate) model: Model,
 }
 
-/// The prediction for one arm of one workload. It has figures only if the arm has them at every measured size.
+/// The prediction for one arm of one workload. A quantity is predicted only if the arm has a value at every measured size.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Prediction {
     pub(crate) workload: String,
     pub(crate) arm: String,
     pub(crate) log_rows: u32,
-    /// The last of them was held out of the fit.
+    /// The measured sizes, of which the last was held out of the fit.
     pub(crate) measured_log_rows: Vec<u32>,
-    /// Only for arms with our arena.
+    /// Present only for arms with our arena.
     pub(crate) live_peak_bytes: Option<Forecast>,
     pub(crate) peak_rss_bytes: Option<Forecast>,
     pub(crate) warm_wall_ns: Option<Forecast>,
-    /// Memory to ask for: the upper end of the peak RSS with a margin, rounded up.
+    /// Memory to request for a container: the upper end of the peak RSS's interval plus a margin, rounded up.
     pub(crate) container_bytes: Option<u64>,
-    /// Why there are no figures.
+    /// Why there is no prediction.
     pub(crate) reason: Option<String>,
 }
 
-/// The predictions for `2^log_rows` rows from `results`, where the sizes of a workload are adjacent and ascend.
+/// Returns the predictions for `2^log_rows` rows from `results`, in which the sizes of a workload are adjacent and ascending.
 pub(crate) fn predictions(results: &[WorkloadResult], log_rows: u32) -> Vec<Prediction> {
     let sizes = results.chunk_by(|one, next| one.workload == next.workload);
     sizes.flat_map(|sizes| (0..sizes[0].arms.len()).map(|arm| Prediction::of(sizes, arm, log_rows))).collect()
@@ -108,7 +109,7 @@ fn container_bytes(peak_bytes: f64) -> u64 {
 }
 
 impl Forecast {
-    /// The figure at `log_rows`, from the figures at ascending sizes, of which the last is held out.
+    /// Predicts the value at `log_rows` from the values at ascending sizes, of which the last is held out.
     fn of(points: &[(f64, f64)], log_rows: f64) -> Option<Self> {
         let (last, fitted) = points.split_last()?;
         let model = Model::fitted(fitted)?;
@@ -121,7 +122,7 @@ impl Forecast {
 }
 
 impl Model {
-    /// The first good model in the order of [`MODELS`].
+    /// Returns the first good model in the order of [`MODELS`].
     fn fitted(points: &[(f64, f64)]) -> Option<Self> {
         let of_terms = |terms: &[usize; 2]| {
             let model = Self::least_squares(points, *terms)?;
@@ -135,8 +136,8 @@ impl Model {
         models.into_iter().find(|(miss, _)| *miss <= GOOD_MISS.max(GOOD_RATIO * best)).map(|(_, model)| model)
     }
 
-    /// Fits a model of these two terms, or of one term given twice, by least squares of the relative misses. `None` if a
-    /// coefficient would be negative.
+    /// Fits a model of these two terms, or of one term given twice, by least squares on the relative misses. `None` if a coefficient would
+    /// be negative.
     fn least_squares(points: &[(f64, f64)], terms: [usize; 2]) -> Option<Self> {
         let mut sums = [0.0; 5];
         for &(log_rows, figure) in points {
@@ -163,7 +164,7 @@ impl Model {
         of_terms.map(|(factor, term)| factor * term(log_rows)).sum()
     }
 
-    /// Returns how far the model lies above a point, as a share of it.
+    /// Returns how far the model is above a point, as a share of the point's value.
     fn miss(&self, &(log_rows, figure): &(f64, f64)) -> f64 {
         self.at(log_rows) / figure - 1.0
     }
@@ -179,7 +180,7 @@ mod tests {
     use crate::report::tests::saved;
     use crate::results::{Outcome, record::PEAK_LIVE_BYTES};
 
-    /// The forecast for 2^17 rows from 2^11 to 2^14 rows, and the true figure.
+    /// Returns the forecast for 2^17 rows from 2^11 to 2^14 rows, and the true value.
     fn forecast(curve: fn(f64) -> f64) -> (Forecast, f64) {
         let points: Vec<_> = [11.0, 12.0, 13.0, 14.0].map(|log_rows| (log_rows, curve(log_rows))).to_vec();
         (Forecast::of(&points, 17.0).unwrap(), curve(17.0))
@@ -192,7 +193,7 @@ mod tests {
             |x| 3e4 * x.exp2(),
             |x| 2e3 * x * x.exp2(),
             |x| 1e9 + 3e4 * x.exp2(),
-            // Large tables dominate: the rows make up a thousandth of the smallest figure.
+            // Large tables dominate: the rows make up a thousandth of the smallest value.
             |x| 5e9 + 2.5e3 * x.exp2(),
             |x| 1e8 + 2e3 * x * x.exp2(),
             |x| 3e4 * x.exp2() + 2e3 * x * x.exp2(),
@@ -209,8 +210,8 @@ mod tests {
         assert!((constant, per_row_log) == (0.0, 0.0) && (per_row - 3e4).abs() < 1.0, "more terms than it needs");
     }
 
-    /// A figure that falls must not be fitted by a term that grows. If no model fits a step, the error at the held-out size
-    /// must show it, and the interval must reach above the true figure.
+    /// A value that falls must not be fitted by a term that grows. If no model fits a step, the error at the held-out size must show this,
+    /// and the interval must extend above the true value.
     #[test]
     fn a_curve_that_no_model_fits_has_an_error_at_the_held_out_size() {
         assert_eq!(forecast(|x| 1e9 - 1e3 * x).0.model.per_row, 0.0);
@@ -219,7 +220,7 @@ mod tests {
         assert!(found.interval.high > truth, "{found:?}");
     }
 
-    /// An arm without a figure at one size must say so, and must not be predicted from the other sizes.
+    /// An arm without a value at one size must state this, and must not be predicted from the other sizes.
     #[test]
     fn an_arm_that_fails_at_one_size_has_no_prediction() {
         let of_size = |log_rows| {

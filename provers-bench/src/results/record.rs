@@ -1,5 +1,5 @@
-//! The record of a run, `result.json`: its proofs, and the figures computed from them. Tables and reports are made from
-//! it.
+//! The record of a run, `result.json`: its proofs, and the summaries computed from them. Tables and reports are
+//! generated from this record.
 
 use crate::machine::Machine;
 use crate::protocol::Identity;
@@ -11,13 +11,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::env;
 
-/// Increases whenever a reader would misread an older `result.json`.
+/// Version of the file format. It increases whenever this code would misread an older `result.json`.
 pub(crate) const SCHEMA: u32 = 2;
 
-/// Environment variable with the command line of a program that runs `exec` for its user, one word per line. Reports show that command line.
+/// Environment variable with the command line of a program that runs `exec` for its user, one word per line. Reports show this command
+/// line.
 const STARTED_AS: &str = "PROVE_BENCH_STARTED_AS";
 
-/// Gauge of the peak bytes in use, for allocators that have it.
+/// Gauge of the peak live bytes, for allocators that report it.
 pub(super) const PEAK_LIVE_BYTES: &str = "peak_live_bytes";
 
 /// A whole run.
@@ -30,37 +31,37 @@ pub(crate) struct Run {
     pub(crate) prover: String,
     pub(crate) command_line: Vec<String>,
     pub(crate) seed: u64,
-    /// Requested warm rounds.
+    /// Number of requested warm rounds.
     pub(crate) rounds: u32,
-    /// Threads of the prover's pool, unless a workload overrides them.
+    /// Number of threads in the prover's pool, unless a workload overrides it.
     pub(crate) threads: usize,
-    /// The proofs that each process makes at once. One sample covers all of them.
+    /// The proofs that each process makes concurrently. One sample covers all of them.
     #[serde(default)]
     pub(crate) concurrent: Concurrent,
-    /// The quantity that the run varies; its workloads are then points of a curve.
+    /// The quantity that the run varies, if any. The workloads are then the points of a curve.
     pub(crate) sweep: Option<Sweep>,
-    /// The predictions for a larger size, if it was asked for: an entry for each workload and arm.
+    /// The predictions for a larger size, if requested: an entry for each workload and arm.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) predictions: Vec<Prediction>,
     pub(crate) machine: Machine,
     pub(crate) workloads: Vec<WorkloadResult>,
-    /// Whether the user stopped the run, so that rounds are missing.
+    /// Whether the user stopped the run, so rounds are missing.
     pub(crate) interrupted: bool,
-    /// Only for runs of a command.
+    /// The advice, only in runs of a command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) advice: Option<Advice>,
 }
 
-/// The conclusions from a command's run, and the shell and Dockerfile lines that set the allocator up.
+/// The conclusions from a run of a command, and the shell and Dockerfile lines that set the allocator up.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Advice {
-    /// The largest possible gain.
+    /// The upper limit of the gain.
     pub(crate) ceiling: Vec<String>,
     /// The recommended allocator, and its cost.
     pub(crate) verdict: Vec<String>,
-    /// The command with that allocator, for a shell; `None` if the verdict is to change nothing.
+    /// The shell command line that uses the recommended allocator; `None` if the verdict is to change nothing.
     pub(crate) environment: Option<String>,
-    /// Dockerfile lines that install it.
+    /// Dockerfile lines that install the recommended allocator.
     pub(crate) dockerfile: Vec<String>,
 }
 
@@ -72,19 +73,19 @@ pub(crate) enum Sweep {
     Threads,
 }
 
-/// All arms of one workload at one size, with one number of threads.
+/// The results of all arms for one workload at one size, with one number of threads.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct WorkloadResult {
     pub(crate) workload: String,
     pub(crate) about: String,
-    /// The kind of its samples.
+    /// The kind of the samples.
     #[serde(default)]
     pub(crate) timed: Timed,
-    /// 0 for a command, which has no rows.
+    /// Binary logarithm of the rows; 0 for a command, which has no rows.
     pub(crate) log_rows: u32,
-    /// 0 for a command, which chooses its own threads.
+    /// Number of threads; 0 for a command, which chooses its own.
     pub(crate) threads: usize,
-    /// Peak live bytes, as the arena counted them; `None` if no arm reports them.
+    /// Peak live bytes, as counted by the arena; `None` if no arm reports them.
     pub(crate) live_peak_bytes: Option<u64>,
     /// Label of the baseline arm.
     pub(crate) baseline: String,
@@ -103,7 +104,7 @@ pub(crate) enum Ended {
     AllRounds,
     /// Every interval is as narrow as requested.
     Precise,
-    /// The time limit passed.
+    /// The time limit was reached.
     OutOfTime,
     /// No arm was left.
     NoArms,
@@ -111,7 +112,7 @@ pub(crate) enum Ended {
     Interrupted,
 }
 
-/// One arm of one workload.
+/// The results of one arm for one workload.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct ArmResult {
     /// The arm's name in this run.
@@ -123,7 +124,7 @@ pub(crate) struct ArmResult {
     pub(crate) known_to_fail: Option<String>,
     /// How the arm's process described itself; `None` if it failed before that.
     pub(crate) identity: Option<Identity>,
-    /// Figures over the samples; `None` for an arm that failed or was left out.
+    /// Summary of the samples; `None` for an arm that failed or was left out.
     pub(crate) summary: Option<Summary>,
     pub(crate) samples: Vec<Proof>,
     /// The arm's proofs alone on the machine, if requested.
@@ -139,13 +140,13 @@ pub(crate) struct ArmResult {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct RssPoint {
     pub(crate) round: u32,
-    /// Milliseconds since this proof was requested.
+    /// Milliseconds since the proof was requested.
     pub(crate) at_ms: u32,
     pub(crate) rss_bytes: u64,
 }
 
 impl RssPoint {
-    /// Samples in milliseconds and bytes, as points of this round.
+    /// Converts samples, in milliseconds and bytes, into points of this round.
     pub(crate) fn of(round: u32, seen: impl Iterator<Item = (u32, u64)>) -> impl Iterator<Item = Self> {
         seen.map(move |(at_ms, rss_bytes)| Self { round, at_ms, rss_bytes })
     }
@@ -155,19 +156,19 @@ impl RssPoint {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub(crate) enum Outcome {
-    /// It proved in every round, and every proof was accepted.
+    /// The arm proved in every round, and every proof was accepted.
     #[default]
     Finished,
-    /// It failed in this round, for this reason.
+    /// The arm failed in this round, for this reason.
     Failed { round: u32, reason: String },
-    /// It never started, for example because memory would not suffice or its library is not installed.
+    /// The arm was never started, for example because there was too little memory, or its library is not installed.
     LeftOut { reason: String },
     /// The user stopped the run.
     Interrupted,
 }
 
 impl Run {
-    /// A run that begins now, on this machine, with this command line.
+    /// Creates the record of a run that begins now, on this machine, with this command line.
     pub(crate) fn begin(run: String, prover: &str, seed: u64, rounds: u32) -> Self {
         Self {
             schema: SCHEMA,
@@ -187,7 +188,7 @@ impl Run {
         self.workloads.iter().any(|workload| workload.timed.is_of_command())
     }
 
-    /// Returns whether any arm failed that is not known to fail.
+    /// Returns whether any arm failed, other than those that are known to fail.
     pub(crate) fn any_failed(&self) -> bool {
         let mut arms = self.workloads.iter().flat_map(|workload| &workload.arms);
         arms.any(|arm| matches!(arm.outcome, Outcome::Failed { .. }) && arm.known_to_fail.is_none())
@@ -195,7 +196,7 @@ impl Run {
 }
 
 impl WorkloadResult {
-    /// The result of these arms, with their figures against the arm at `baseline`.
+    /// Returns the result of these arms, summarised against the arm at `baseline`.
     pub(crate) fn of(mut arms: Vec<ArmResult>, baseline: usize, seed: u64) -> Self {
         summarise(&mut arms, baseline, seed);
         let (live_peak_bytes, baseline) = (live_peak_bytes(&arms), arms[baseline].label.clone());
@@ -204,7 +205,7 @@ impl WorkloadResult {
 }
 
 impl ArmResult {
-    /// The result of an arm before its first proof.
+    /// Creates the result of an arm, before its first proof.
     pub(crate) fn new(label: &str, arm: &str) -> Self {
         Self { label: label.into(), arm: arm.into(), ..Self::default() }
     }
@@ -219,14 +220,14 @@ fn summarise(arms: &mut [ArmResult], baseline: usize, seed: u64) {
     }
 }
 
-/// The peak bytes in use in any process of `arms`, among allocators that report it.
+/// Returns the highest peak of live bytes in any process of `arms`, among allocators that report it.
 pub(crate) fn live_peak_bytes(arms: &[ArmResult]) -> Option<u64> {
     let samples = arms.iter().filter(|arm| trusted(arm)).flat_map(|arm| &arm.samples);
     samples.filter_map(|proof| proof.sample.gauges.get(PEAK_LIVE_BYTES)).max().copied()
 }
 
-/// The width of the widest interval, as a share of the baseline's time. It is infinite while an interval is missing,
-/// and 0 if there is nothing to compare.
+/// Returns the width of the widest interval, as a share of the baseline's time. The width is infinite while an interval
+/// is missing, and 0 if there is nothing to compare.
 pub(crate) fn widest_interval(arms: &[ArmResult], baseline: usize, seed: u64) -> f64 {
     let reference = &arms[baseline];
     let others =
@@ -243,14 +244,14 @@ fn trusted(arm: &ArmResult) -> bool {
     matches!(arm.outcome, Outcome::Finished | Outcome::Interrupted)
 }
 
-/// The kind of thing that was timed.
+/// What each sample times.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Timed {
     /// Proofs in the harness's own processes: one cold proof, then warm ones.
     #[default]
     Proofs,
-    /// Whole runs of a command; they are not split into cold and warm.
+    /// Whole runs of a command, which are not divided into cold and warm.
     Runs,
     /// Intervals between lines of a command's output: in each run, one cold interval, then warm ones.
     Intervals,
@@ -259,7 +260,7 @@ pub(crate) enum Timed {
 }
 
 impl Timed {
-    /// The noun for one sample.
+    /// Returns the noun for one sample.
     pub(crate) fn noun(self) -> &'static str {
         match self {
             Self::Proofs | Self::Slots => "proof",
@@ -268,7 +269,7 @@ impl Timed {
         }
     }
 
-    /// The noun with its article, as in "page faults a proof".
+    /// Returns the noun with its article, as in "page faults a proof".
     pub(crate) fn each(self) -> String {
         format!("{} {}", if self == Self::Intervals { "an" } else { "a" }, self.noun())
     }
@@ -278,22 +279,22 @@ impl Timed {
         matches!(self, Self::Runs | Self::Intervals)
     }
 
-    /// Returns whether the process continues after a sample, so that resting memory can be measured.
+    /// Returns whether the process continues after a sample, so resting memory can be measured.
     pub(crate) fn rests(self) -> bool {
         self != Self::Runs
     }
 }
 
-/// A sample and its place in the run.
+/// A sample and its position in the run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Proof {
-    /// Number of the arm's process that made it, from 0. All arms restart together between rounds.
+    /// Number of the arm's process that made the proof, from 0. All arms restart together between rounds.
     pub(crate) process: u32,
-    /// 0 is the cold proof of a fresh process. Warm rounds are numbered from 1 across all processes.
+    /// Number of the round; 0 is the cold proof of a fresh process. Warm rounds are numbered from 1 across all processes.
     pub(crate) round: u32,
-    /// Place of the arm in this round, from 0.
+    /// Position of the arm in this round, from 0.
     pub(crate) order: u32,
-    /// Resident memory summed over the time of the proof, in byte seconds; `None` if it was not sampled.
+    /// Resident memory integrated over the time of the proof, in byte-seconds; `None` if it was not sampled.
     pub(crate) byte_seconds: Option<u64>,
     #[serde(flatten)]
     pub(crate) sample: Sample,
@@ -304,7 +305,7 @@ pub(crate) struct Proof {
 pub(crate) struct AloneProof {
     /// Number of the pass, from 0. Every arm proves once in a pass.
     pub(crate) pass: u32,
-    /// Place of the arm in its pass, from 0.
+    /// Position of the arm in its pass, from 0.
     pub(crate) order: u32,
     /// Resident memory after one idle second.
     pub(crate) rss_after_1_s_bytes: Option<u64>,
@@ -315,7 +316,7 @@ pub(crate) struct AloneProof {
 }
 
 impl Proof {
-    /// Returns whether it is the first proof of its process.
+    /// Returns whether this is the first proof of its process.
     pub(crate) fn is_cold(&self) -> bool {
         self.round == 0
     }
@@ -325,7 +326,7 @@ impl Proof {
     }
 }
 
-/// Figures of one arm. Cold and warm proofs are never mixed.
+/// The summary of one arm. Cold and warm proofs are never mixed.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Summary {
     /// Median wall-clock time of the processes' first proofs.
@@ -336,7 +337,7 @@ pub(crate) struct Summary {
     pub(crate) cold_cpu_ratio: Option<Ratio>,
     /// Median CPU time of the processes' first proofs, user and kernel.
     pub(crate) cold_cpu_ns: Option<u64>,
-    /// Median minor faults of the processes' first proofs.
+    /// Median number of minor faults in the processes' first proofs.
     pub(crate) cold_minflt: Option<u64>,
     /// Median wall-clock time of the warm proofs.
     pub(crate) warm_wall_ns: Option<u64>,
@@ -344,16 +345,16 @@ pub(crate) struct Summary {
     pub(crate) warm_cpu_ns: Option<u64>,
     /// Median kernel time of the warm proofs.
     pub(crate) warm_sys_ns: Option<u64>,
-    /// Median minor faults of the warm proofs.
+    /// Median number of minor faults in the warm proofs.
     pub(crate) warm_minflt: Option<u64>,
-    /// Median system calls of the arena in a warm proof; `None` for an allocator that does not count them.
+    /// Median number of system calls that the arena makes in a warm proof; `None` for an allocator that does not count them.
     pub(crate) warm_system_calls: Option<u64>,
     /// Highest resident memory over all proofs.
     pub(crate) peak_rss_bytes: Option<u64>,
     /// `peak_rss_bytes` divided by the baseline's.
     pub(crate) peak_rss_ratio: Option<f64>,
-    /// Median of resident memory summed over the time of a warm proof, in byte seconds: the memory that a proof costs
-    /// its host.
+    /// Median of resident memory integrated over the time of a warm proof, in byte-seconds: what a proof costs its host
+    /// in memory.
     pub(crate) warm_byte_seconds: Option<u64>,
     /// Resident memory after the last proof was dropped.
     pub(crate) resting_rss_bytes: Option<u64>,
@@ -367,7 +368,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// The figures of `samples`, against the baseline's samples `reference`. For the baseline itself, `reference` is
+    /// Summarises `samples` against the baseline's samples, `reference`. For the baseline itself, `reference` is
     /// `None`.
     pub(crate) fn of(samples: &[Proof], reference: Option<&[Proof]>, seed: u64) -> Self {
         let median_of = |proofs: fn(&Proof) -> bool, figure: fn(&Proof) -> Option<u64>| {
@@ -403,19 +404,19 @@ impl Summary {
     }
 }
 
-/// Counter of the arena's system calls, for allocators that have it.
+/// Counter of the arena's system calls, for allocators that report it.
 const SYSTEM_CALLS: &str = "system_calls";
 fn peak_rss_bytes(samples: &[Proof]) -> Option<u64> {
-    // A command may exit before the first sample of its memory; then the peak is 0.
+    // If a command exits before its memory is first sampled, the peak is 0.
     samples.iter().map(|proof| proof.sample.peak_rss_bytes).max().filter(|bytes| *bytes > 0)
 }
 
-/// Ratios of warm wall-clock times: one list per process, one ratio per warm round that both arms proved.
+/// Returns the ratios of warm wall-clock times: one list per process, one ratio per warm round that both arms proved.
 pub(crate) fn warm_wall_ratios(samples: &[Proof], reference: &[Proof]) -> Vec<Vec<f64>> {
     ratios(samples, reference, Proof::is_warm, |sample| sample.wall_ns)
 }
 
-/// Ratios of a figure: one list per process, one ratio per round that both arms proved.
+/// Returns the ratios of a measurement: one list per process, one ratio per round that both arms proved.
 pub(crate) fn ratios(
     samples: &[Proof],
     reference: &[Proof],
@@ -442,7 +443,7 @@ pub(crate) mod tests {
     use crate::sample::{Counters, tests::sample};
     use std::collections::BTreeSet;
 
-    /// An arm whose proof in round `i` took `wall_ns[i]`, all in one process.
+    /// Returns an arm whose proof in round `i` took `wall_ns[i]`, all in one process.
     pub(crate) fn arm(label: &str, outcome: Outcome, wall_ns: &[u64]) -> ArmResult {
         let proof = |(round, &ns)| {
             let sample = sample(ns, Counters::new());
@@ -452,7 +453,7 @@ pub(crate) mod tests {
         ArmResult { outcome, samples, ..ArmResult::new(label, label) }
     }
 
-    /// Reports show stored figures, so these must follow from the samples: for proofs in lockstep, for proofs at fixed times, and for a
+    /// Reports show stored summaries, so these must follow from the samples: for proofs in lockstep, for proofs at fixed times, and for a
     /// command's runs.
     #[test]
     fn the_figures_of_saved_runs_follow_from_their_samples() {

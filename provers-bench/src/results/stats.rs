@@ -1,37 +1,38 @@
-//! Ratios, and the conclusions that they allow. Pure: numbers in, numbers out.
+//! Ratios, and the conclusions that they allow, in pure functions.
 //!
 //! The machine is shared, so the same proof may take 0.8 s or 1.6 s. A round's ratio (arm / baseline) compares two
-//! proofs made within seconds of each other, and most of the machine's state cancels out. The result is the median of
+//! proofs made within seconds of each other, so most of the machine's state cancels out. The result is the median of
 //! the rounds' ratios. A ratio of medians would not cancel the machine's state.
 //!
-//! Rounds are not the only source of variation. A process retains its address layout and its luck with huge pages for
-//! its whole life. So the rounds of one pair of processes agree with each other more than with those of the next pair.
-//! An interval over the rounds alone treats them as independent, and is too narrow. With a standard deviation of 3%
-//! between processes and 3% within them, it shows a difference between equal arms in 10% to 24% of runs (5% is
-//! promised).
+//! Rounds are not the only source of variation. A process keeps its address layout and its luck with huge pages for its
+//! whole life, so the rounds of one pair of processes agree with each other more than with those of the next pair. An
+//! interval over the rounds alone treats them as independent, and is too narrow. With a standard deviation of 3%
+//! between processes and 3% within them, such an interval shows a difference between equal arms in 10% to 24% of runs,
+//! instead of the promised 5%.
 //!
 //! The interval is therefore a percentile bootstrap at both levels: it draws processes first, then rounds within each
 //! (Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8). Drawing at the lower level too
 //! counts the scatter of rounds twice. This compensates for the narrowness of a bootstrap over few processes; the test
-//! below checks the promised error rate. If processes differ more than rounds do, the compensation fails: four
-//! processes err in about 9% of runs, six in 6%. More processes help then; more rounds in each do not.
+//! below checks the promised error rate. If processes differ more than rounds do, the compensation is not enough:
+//! intervals from four processes are wrong in about 9% of runs, from six in 6%. In that case more processes help; more
+//! rounds per process do not.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// Fewest processes that give an interval.
+/// Minimum number of processes for an interval.
 pub(crate) const MIN_PROCESSES_FOR_INTERVAL: usize = 3;
-/// Fewest processes that can give a real 95% interval, and so a verdict.
+/// Minimum number of processes for a true 95% interval, and so for a verdict.
 pub(crate) const MIN_PROCESSES_FOR_VERDICT: usize = 4;
-/// Fewest rounds, over all processes, that give a verdict.
+/// Minimum number of rounds, over all processes, for a verdict.
 pub(crate) const MIN_ROUNDS_FOR_VERDICT: usize = 6;
-/// Bootstrap resamples.
+/// Number of bootstrap resamples.
 const RESAMPLES: usize = 10_000;
 /// Share of resampled medians inside the interval.
 const CONFIDENCE: f64 = 0.95;
 
-/// An interval, both ends included.
+/// A closed interval.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Interval {
     /// Lower end.
@@ -40,27 +41,27 @@ pub(crate) struct Interval {
     pub(crate) high: f64,
 }
 
-/// A ratio to the baseline over several rounds; below 1 means less time than the baseline.
+/// A ratio to the baseline over several rounds; a ratio below 1 means less time than the baseline.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Ratio {
     /// Median of the rounds' ratios.
     pub(crate) median: f64,
-    /// 95% interval of that median; `None` with too few processes.
+    /// 95% interval of the median; `None` if there are too few processes.
     pub(crate) interval: Option<Interval>,
-    /// Number of rounds behind it.
+    /// Number of rounds that the ratio comes from.
     pub(crate) rounds: usize,
     /// Number of processes that made these rounds.
     #[serde(default)]
     pub(crate) processes: usize,
 }
 
-/// The conclusion about an arm against the baseline.
+/// The verdict on an arm, compared with the baseline.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
-    /// The whole interval lies below 1.
+    /// The whole interval is below 1.
     Faster,
-    /// The whole interval lies above 1.
+    /// The whole interval is above 1.
     Slower,
     /// The interval contains 1.
     NoDifferenceShown,
@@ -69,8 +70,8 @@ pub(crate) enum Verdict {
 }
 
 impl Ratio {
-    /// The median of all `ratios`, with an interval from resampling with `seed`. `ratios` has one list per process and
-    /// one ratio per round. Returns `None` without rounds.
+    /// Returns the median of all `ratios`, with an interval from resampling with `seed`. `ratios` has one list per
+    /// process, with one ratio per round. Returns `None` if there are no rounds.
     pub(crate) fn of_processes(ratios: &[Vec<f64>], seed: u64) -> Option<Self> {
         let ratios: Vec<_> = ratios.iter().map(Vec::as_slice).filter(|rounds| !rounds.is_empty()).collect();
         let interval =
@@ -79,13 +80,13 @@ impl Ratio {
         Some(Self { median: median(&ratios.concat())?, interval, rounds, processes: ratios.len() })
     }
 
-    /// The interval, if there are enough rounds and processes for a conclusion.
+    /// Returns the interval, if there are enough rounds and processes for a verdict.
     pub(crate) fn believed(&self) -> Option<Interval> {
         let enough = self.rounds >= MIN_ROUNDS_FOR_VERDICT && self.processes >= MIN_PROCESSES_FOR_VERDICT;
         self.interval.filter(|_| enough)
     }
 
-    /// The conclusion from the interval.
+    /// Returns the verdict that follows from the interval.
     pub(crate) fn verdict(&self) -> Verdict {
         match self.believed() {
             None => Verdict::TooFewRounds,
@@ -96,18 +97,18 @@ impl Ratio {
     }
 }
 
-/// The median of whole numbers, rounded; `None` if there are no values.
+/// Returns the median of whole numbers, rounded; `None` if there are no values.
 pub(crate) fn whole_median(values: impl Iterator<Item = u64>) -> Option<u64> {
     median(&values.map(|value| value as f64).collect::<Vec<_>>()).map(|median| median.round() as u64)
 }
 
-/// The middle value, or the mean of the two middle values; `None` if there are no values.
+/// Returns the middle value, or the mean of the two middle values; `None` if there are no values.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     (!sorted.is_empty()).then(|| median_in_place(&mut sorted))
 }
 
-/// The median of at least one value. Reorders the values.
+/// Returns the median of at least one value. Reorders the values.
 fn median_in_place(values: &mut [f64]) -> f64 {
     let middle = values.len() / 2;
     let even = values.len().is_multiple_of(2);
@@ -119,7 +120,7 @@ fn median_in_place(values: &mut [f64]) -> f64 {
     }
 }
 
-/// The interval of at least one process, each with at least one round.
+/// Returns the interval for at least one process, each with at least one round.
 fn bootstrap_interval(processes: &[&[f64]], resamples: usize, seed: u64) -> Interval {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut resample = Vec::new();
@@ -149,13 +150,13 @@ mod tests {
         within: f64,
     }
 
-    /// A normal variate with mean 0 and standard deviation 1 (Box and Muller).
+    /// Draws from the standard normal distribution (Box and Muller).
     fn normal(rng: &mut StdRng) -> f64 {
         let (radius, angle): (f64, f64) = (1.0 - rng.random::<f64>(), rng.random());
         (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
     }
 
-    /// Ratios around 1.
+    /// Draws ratios around 1.
     fn scattered(scatter: Scatter, processes: usize, rounds: usize, seed: u64) -> Vec<Vec<f64>> {
         let mut rng = StdRng::seed_from_u64(seed);
         let process = |rng: &mut StdRng| {
@@ -165,9 +166,9 @@ mod tests {
         (0..processes).map(|_| process(&mut rng)).collect()
     }
 
-    /// The promise behind "95%", with the scatter between processes that was observed: at most one run in twenty may
-    /// tell two equal arms apart. The bound is 5% plus two standard errors over 1000 runs. An interval that treats rounds
-    /// as independent would fail the last case by far, where processes differ as much as rounds do.
+    /// Checks the promise of "95%" with the observed scatter between processes: at most one run in twenty may show a difference between
+    /// equal arms. The bound is 5% plus two standard errors over 1000 runs. An interval that treats rounds as independent would fail the
+    /// last case by far, where processes differ as much as rounds do.
     #[test]
     fn equal_arms_are_told_apart_in_one_run_of_twenty_at_most() {
         const RUNS: u64 = 1000;

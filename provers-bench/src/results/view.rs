@@ -1,4 +1,4 @@
-//! A recorded run as reports read it: the roles of its arms, and figures derived from its samples.
+//! A recorded run as reports read it: the roles of its arms, and values derived from its samples.
 
 use crate::arms::{self, OURS};
 use crate::results::{
@@ -6,7 +6,7 @@ use crate::results::{
     whole_median,
 };
 
-/// The workload's name, and whatever distinguishes it from the other workloads of its run.
+/// Returns the workload's name, and what distinguishes it from the other workloads of the run.
 pub(crate) fn name(run: &Run, workload: &WorkloadResult) -> String {
     if workload.timed.is_of_command() {
         return workload.workload.clone();
@@ -29,29 +29,29 @@ pub(crate) fn is_baseline(workload: &WorkloadResult, arm: &ArmResult) -> bool {
     arm.label == workload.baseline
 }
 
-/// The figures of an arm, if it made any proof.
+/// Returns the summary of an arm, if the arm made any proof.
 pub(crate) fn figures(arm: &ArmResult) -> Option<&Summary> {
     arm.summary.as_ref().filter(|_| !arm.samples.is_empty())
 }
 
-/// The baseline arm, with its figures.
+/// Returns the baseline arm and its summary.
 pub(crate) fn baseline(workload: &WorkloadResult) -> Option<(&ArmResult, &Summary)> {
     let arm = workload.arms.iter().find(|arm| is_baseline(workload, arm))?;
     Some((arm, figures(arm)?))
 }
 
-/// Our arm with its figures: the arena with default settings, or otherwise its first variant.
+/// Returns our arm and its summary: the arena with default settings, or else its first variant.
 pub(crate) fn ours(workload: &WorkloadResult) -> Option<(&ArmResult, &Summary)> {
     let ours = workload.arms.iter().filter(|arm| is_ours(arm) && !is_baseline(workload, arm));
     ours.filter_map(|arm| Some((arm, figures(arm)?))).min_by_key(|(arm, _)| arm.arm != OURS)
 }
 
-/// The proofs that count for warm figures.
+/// Returns the warm proofs of an arm.
 pub(crate) fn warm(arm: &ArmResult) -> impl Iterator<Item = &Proof> + Clone {
     arm.samples.iter().filter(|proof| proof.is_warm())
 }
 
-/// The time within which this share of the warm proofs finished (a percentile); `None` unless proofs were made at fixed times.
+/// Returns the time within which this share of the warm proofs finished (a percentile); `None` unless proofs were made at fixed times.
 pub(crate) fn latency_ns(workload: &WorkloadResult, arm: &ArmResult, part: f64) -> Option<u64> {
     let mut times: Vec<_> = warm(arm).map(|proof| proof.sample.wall_ns).collect();
     times.sort_unstable();
@@ -60,7 +60,7 @@ pub(crate) fn latency_ns(workload: &WorkloadResult, arm: &ArmResult, part: f64) 
 }
 
 /// The smallest relevant change of time, as a share of the baseline's. The placement of code and data in memory alone
-/// moves a program's time by a percent or more. A new allocator also has to be deployed and tested.
+/// changes a program's time by a percent or more, and a new allocator also has to be deployed and tested.
 pub(crate) const MIN_TIME_CHANGE: f64 = 0.02;
 
 /// Returns whether CPU time is exact enough to be compared. The kernel counts the CPU time of intervals in clock ticks of 10 ms.
@@ -70,7 +70,7 @@ pub(crate) fn has_exact_cpu_time(workload: &WorkloadResult, summary: &Summary) -
     workload.timed != Timed::Intervals || summary.warm_cpu_ns.is_some_and(|ns| ns >= MIN_NS)
 }
 
-/// The verdict on CPU time, if wall time shows no difference. On a busy machine, CPU time scatters less than wall time.
+/// Returns the verdict on CPU time, if wall time shows no difference. On a busy machine, CPU time scatters less than wall time.
 fn cpu_verdict(summary: &Summary) -> Option<&'static str> {
     let counts = |ratio: &Ratio| (ratio.median - 1.0).abs() >= MIN_TIME_CHANGE;
     let no_difference = summary.verdict == Some(Verdict::NoDifferenceShown);
@@ -81,7 +81,7 @@ fn cpu_verdict(summary: &Summary) -> Option<&'static str> {
     }
 }
 
-/// The arm's text in the verdict column.
+/// Returns the arm's text in the verdict column.
 pub(crate) fn verdict(workload: &WorkloadResult, arm: &ArmResult, summary: &Summary) -> String {
     let cpu_verdict = cpu_verdict(summary).filter(|_| has_exact_cpu_time(workload, summary));
     match (cpu_verdict, summary.verdict, &arm.outcome) {
@@ -93,20 +93,20 @@ pub(crate) fn verdict(workload: &WorkloadResult, arm: &ArmResult, summary: &Summ
     }
 }
 
-/// Resident memory over the time of a warm proof, as a ratio to the baseline's; `None` for the baseline itself.
+/// Returns resident memory integrated over the time of a warm proof, as a ratio to the baseline's; `None` for the baseline itself.
 pub(crate) fn byte_seconds_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<f64> {
     let (_, reference) = baseline(workload).filter(|_| !is_baseline(workload, arm))?;
     let baseline = reference.warm_byte_seconds.filter(|bytes| *bytes > 0)?;
     Some(figures(arm)?.warm_byte_seconds? as f64 / baseline as f64)
 }
 
-/// The median of a figure over the proofs that the arm made alone on the machine.
+/// Returns the median of a measurement over the proofs that the arm made alone on the machine.
 pub(crate) fn alone_median(arm: &ArmResult, figure: impl Fn(&AloneProof) -> Option<u64>) -> Option<u64> {
     whole_median(arm.alone.iter().filter_map(figure))
 }
 
-/// Wall-clock times of the proofs that the arm made alone on the machine, as a ratio to the baseline's, pass by pass.
-/// `None` for the baseline itself.
+/// Returns the wall-clock time of the proofs that the arm made alone on the machine, as a ratio to the baseline's, pass
+/// by pass. `None` for the baseline itself.
 pub(crate) fn alone_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<Ratio> {
     let (baseline, _) = baseline(workload).filter(|(baseline, _)| baseline.label != arm.label)?;
     let ratio = |proof: &AloneProof| {
@@ -116,7 +116,7 @@ pub(crate) fn alone_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<
     Ratio::of_processes(&arm.alone.iter().filter_map(ratio).collect::<Vec<_>>(), 0)
 }
 
-/// Share of the warm proofs' CPU time that was spent in the kernel.
+/// Returns the share of the warm proofs' CPU time that was spent in the kernel.
 pub(crate) fn kernel_share(arm: &ArmResult) -> Option<f64> {
     let in_kernel: u64 = warm(arm).map(|proof| proof.sample.sys_ns).sum();
     let in_all: u64 = warm(arm).map(|proof| proof.sample.cpu_ns()).sum();
