@@ -2,8 +2,8 @@
 //! (`check`, the gate).
 //!
 //! The gate proves small workloads under glibc and zk-alloc in lockstep. Any measurement that other processes cannot
-//! change (faults, system calls, escaped bytes, memory) can fail the gate by itself. Time fails it only if it exceeds
-//! the baseline by more than the noise of both runs and a tolerance.
+//! change (faults, system calls, escaped bytes, memory) can fail the gate by itself. Time fails the gate only if it
+//! exceeds the baseline by more than the noise of both runs and a tolerance.
 
 use crate::arms;
 use crate::machine::Machine;
@@ -58,13 +58,13 @@ pub(crate) struct CompareArgs {
 /// Options of `check`.
 #[derive(Args, Debug)]
 pub(crate) struct CheckArgs {
-    /// File with the baseline figures [default: baseline.toml next to the package's Cargo.toml]
+    /// File with the baseline [default: baseline.toml next to the package's Cargo.toml]
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// Make the figures of this run the new baseline; requires --reason
+    /// Make the measurements of this run the new baseline; requires --reason
     #[arg(long, requires = "reason")]
     bless: bool,
-    /// Why the figures may change; recorded in the baseline's history
+    /// Why the measurements may change; recorded in the baseline's history
     #[arg(long, value_name = "TEXT", requires = "bless", value_parser = NonEmptyStringValueParser::new())]
     reason: Option<String>,
     /// Comma-separated workloads to check, each as NAME or PROVER/NAME [default: all]

@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Exit code if an arm failed, or if there could be no run.
+/// Exit code if an arm failed, if nothing could be run, or if a measurement is worse than its baseline.
 const FAILED: u8 = 1;
 /// Exit code for an invalid command line or an unusable baseline.
 const USAGE: u8 = 2;
@@ -79,22 +79,22 @@ const HOW_RUNS_ARE_NAMED: &str = "A RUN is a run's folder, its result.json, the 
 // The other tools. Their doc comments are the help texts.
 #[derive(Debug, Subcommand)]
 enum Tool {
-    /// Writes a run's report.html and table.md again, from its result.json; or the tables of the documentation
+    /// Regenerates a run's report.html and table.md from its result.json, or the tables of the documentation
     #[command(after_help = HOW_RUNS_ARE_NAMED)]
     Report(report::Job),
-    /// Shows what changed from one run to another, as far as the 95% intervals show it
+    /// Shows what changed between two runs, according to the 95% intervals
     #[command(after_help = HOW_RUNS_ARE_NAMED)]
     Compare(CompareArgs),
-    /// Compares small workloads with the figures of a committed baseline
+    /// Compares small workloads with a committed baseline
     #[command(after_help = AFTER_CHECK)]
     Check(CheckArgs),
     /// Runs any command under several allocators in lockstep: would another one help your binary?
     #[command(override_usage = "prove-bench exec [OPTIONS] -- COMMAND [ARGUMENTS]...", after_help = AFTER_EXEC)]
     Exec(exec::Job),
-    /// Measures what memory costs on this machine, and prints the settings that follow; takes less than 30 s
+    /// Measures what memory costs on this machine, and prints suitable settings; takes less than 30 s
     #[command(after_help = "Exit code 0: measured; 1: memory could not be mapped; 2: wrong usage.")]
     Host(host::Job),
-    /// Shows where a prover's memory goes, by stage and by call site: two proofs, and one page
+    /// Shows where a prover's memory goes, by stage and by call site, from two proofs, on one page
     #[command(after_help = "Exit code 0: both proofs were verified; 1: one failed; 2: wrong usage; 130: interrupted.")]
     Profile(ProfileArgs),
     /// Records the allocations of verified proofs, for replay

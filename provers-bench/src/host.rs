@@ -24,7 +24,7 @@ pub(crate) struct Job {
     idle: u64,
 }
 
-/// Measures, and returns the text to print.
+/// Runs the measurements, and returns the text to print.
 pub(crate) fn run(job: &Job) -> anyhow::Result<String> {
     let host = Machine::observe();
     let room = host::available_bytes().unwrap_or(TOUCHED_BYTES * 10) / 10;

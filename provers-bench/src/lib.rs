@@ -22,7 +22,7 @@
 //! - `report`: HTML, tables, curves, JSON, Markdown, comparison
 //! - `child`: the other end of the pipe: proves, records and replays, and injects faults on request
 //! - `plan`: checks the options, and turns them into runs
-//! - `results`: from proofs to results: columns, samples.csv, result.json
+//! - `results`: what is computed from proofs: columns, samples.csv, result.json
 //! - `protocol`: the messages and files between driver and child
 //! - `workloads`: provers and their workloads, and several proofs at once
 //! - `arms`: the allocators

@@ -425,8 +425,8 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    /// A set must not add an arm again that is also named, or belongs to another given set. In an A/A run the two rows need different
-    /// names, or one would overwrite the other.
+    /// A set must not add an arm that is also named, or that another given set has added. In an A/A run the two rows need different names,
+    /// or one would overwrite the other.
     #[test]
     fn sets_add_each_arm_once_and_repeated_names_get_a_suffix() {
         let labels = |given: &[&str]| {

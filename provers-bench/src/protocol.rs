@@ -36,9 +36,9 @@ pub(crate) enum Request {
     Prove { round: u32, seed: u64 },
 }
 
-/// In place of a prover's name, this requests a replay: the workload is then the path of a [script](Header::shape), and a proof is one
-/// replay of it. Resident memory in the sample excludes what was resident before the first operation. `rss_bytes` is measured after all
-/// blocks are freed.
+/// Requests a replay, in place of a prover's name: the workload is then the path of a [script](Header::shape), and a proof is one replay of
+/// it. Resident memory in the sample excludes what was resident before the first operation. `rss_bytes` is measured after all blocks are
+/// freed.
 pub(crate) const REPLAY: &str = "replay";
 /// Gauge of a replay: resident memory at the peak of live bytes.
 pub(crate) const RSS_AT_LIVE_PEAK: &str = "rss_at_live_peak_bytes";

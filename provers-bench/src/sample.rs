@@ -68,7 +68,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Starts the clock, as its last step.
+    /// Prepares the measurement, and starts the clock last.
     pub(crate) fn start(counters: fn() -> Counters) -> anyhow::Result<Self> {
         process::reset_peak();
         let tlb_shootdowns = tlb_shootdowns();
@@ -82,7 +82,7 @@ impl Meter {
         self.clock.elapsed()
     }
 
-    /// Stops the clock, as its first step. [`Sample::at_rest`] completes the sample.
+    /// Stops the clock first, then takes the other measurements. [`Sample::at_rest`] completes the sample.
     pub(crate) fn stop(self, gauges: fn() -> Counters) -> anyhow::Result<Sample> {
         let wall = self.clock.elapsed();
         let spent = Spent::by_this_process()?.since(self.spent);

@@ -79,7 +79,7 @@ const ALIGN_BYTES: u16 = 16;
 /// caller's frame through the frame pointer.
 ///
 /// # Safety
-/// `run` accepts `argument`. `bytes` is a multiple of 16 and below a page, and the stack has room for two more pages.
+/// `run` must accept `argument`. `bytes` must be a multiple of 16 and less than a page, and the stack must have room for two more pages.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[unsafe(naked)]
 unsafe extern "C-unwind" fn call_at(

@@ -98,7 +98,7 @@ pub(crate) struct ReplayArgs {
     /// Replay a block only while it is at least this large [default: replay every recorded block]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     min_bytes: Option<u64>,
-    /// Replays under each allocator, each in its own process; figures are medians
+    /// Replays under each allocator, each in its own process; results are medians
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 }
@@ -139,7 +139,7 @@ pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
     Ok((text, failed))
 }
 
-/// Fails if the script is empty or does not fit into memory.
+/// Fails if the script is empty or does not fit in memory.
 fn check_script(path: &Path, records: &[Record], shape: Shape, min_bytes: u64) -> anyhow::Result<()> {
     let named = path.display();
     ensure!(shape.records > 0, "{named} holds no block of {min_bytes} bytes or more: there is nothing to replay");

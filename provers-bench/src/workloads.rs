@@ -97,7 +97,7 @@ impl WorkloadSpec {
         Self { min_log_rows, max_log_rows, ..self }
     }
 
-    /// Sets the size at which the workload is checked to `2^log_rows` rows. Choose a small size, because people skip a slow check.
+    /// Sets the size for checks to `2^log_rows` rows. Choose a small size, because people skip a slow check.
     pub const fn checked_at(self, log_rows: u32) -> Self {
         Self { check_log_rows: log_rows, ..self }
     }

@@ -123,7 +123,7 @@ fn packages(folder: &Path) -> Vec<Package> {
 }
 
 /// Parses a command line, without the program's name, into the benches to build and run in order. The error is one line that lists the
-/// valid words. Skips provers that lack an option, if another one has it.
+/// valid words. If at least one prover accepts the options, skips those that do not.
 fn read(bench: &Package, provers: &[Package], words: Vec<OsString>) -> Result<Vec<Run>, String> {
     let runs = requested(bench, provers, words)?;
     let with_mistakes = runs.into_iter().map(|run| (mistake(&run.arguments), run));

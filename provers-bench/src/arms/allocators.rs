@@ -130,7 +130,8 @@ pub mod glibc {
             }
         }
 
-        /// Size of a test block: above the maximum of glibc's mmap threshold, from which on glibc maps each request separately.
+        /// Size of a test block, in bytes: larger than the maximum of glibc's mmap threshold, above which glibc maps each request
+        /// separately.
         const PROBE_BYTES: usize = 256 << 20;
 
         pub(super) fn version() -> String {
@@ -203,7 +204,7 @@ pub mod jemalloc {
     /// Describes the installed allocator.
     #[inline]
     pub fn installed() -> Installed {
-        // Ask the linked library, not its manifest.
+        // Ask the linked library for its version, instead of reading the manifest.
         let version = tikv_jemalloc_ctl::version::read().unwrap_or("unknown").trim_end_matches('\0');
         Installed { setting, ..Installed::named("jemalloc", version, &["_RJEM_MALLOC_"]) }
     }

@@ -18,11 +18,11 @@ use crate::sample::Sample;
 pub struct Arm {
     /// Name on the command line, in tables and in files.
     pub name: &'static str,
-    /// The binary that links the allocator. It is in the driver's folder.
+    /// The binary that links the allocator, in the driver's folder.
     pub binary: &'static str,
     /// Whether the allocator is our own arena.
     pub is_ours: bool,
-    /// Its colour in charts. The arms of one allocator share it.
+    /// Colour in charts, which all arms of an allocator share.
     pub colour: Colour,
     /// Environment variables that configure it.
     pub environment: &'static [(&'static str, &'static str)],

@@ -113,7 +113,7 @@ fn set_up(provers: &[Prover], prover: &str, workload: &str, log_rows: u32, place
     }
     let prover = provers.iter().find(|known| known.name == prover).context("unknown prover")?;
     let spec = prover.workloads.iter().find(|known| known.name == workload).context("unknown workload")?;
-    // The pool must exist before the call of `build_global`, which would otherwise build one. That call also starts the background thread
+    // The pool must exist before the call to `build_global`, which would otherwise build one. That call also starts the background thread
     // if a setting enables it. All of these threads start outside phases, so their permanent allocations are not in the arena.
     place.build_pool()?;
     let _ = zk_alloc::pool::build_global();

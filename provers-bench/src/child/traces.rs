@@ -240,9 +240,9 @@ fn replay(records: &'static [Record], shape: Shape, installed: &Installed) -> an
     let play = Mutex::new(Play { records, blocks, peak_at, account, before, rss_at_live_peak_bytes: 0 });
     let play = || play.lock().unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
-        // Starts the script's threads. For each, there is a function that makes the thread play the given steps and waits until it is done.
-        // One channel carries the steps of the thread's next turn, the other its result. Both have room for one message, so sending
-        // allocates nothing.
+        // Starts the script's threads. Each thread gets a function that makes it play the given steps and waits until it is done. One
+        // channel carries the steps of the thread's next turn, the other its result. Both have room for one message, so sending allocates
+        // nothing.
         let players = (1..=shape.threads).map(|number| {
             let ((turns, next), (end, ended)) = (sync_channel::<Range<usize>>(1), sync_channel(1));
             // The send fails only if the receiver is gone.

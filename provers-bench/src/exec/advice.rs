@@ -252,7 +252,7 @@ mod tests {
 
     /// An interval below 1 alone does not justify deploying another allocator, and readers weigh time and memory differently. A memory
     /// saving is a gain in its own right if it costs no time. On a busy machine, wall time hides a gain that CPU time shows. On a quiet
-    /// machine, wall time shows whether CPU time matters.
+    /// machine wall time decides, and CPU time does not matter.
     #[test]
     fn the_verdict_weighs_gains_that_are_shown_against_costs() {
         let noisy = |cpu| [("glibc", 1.0, 1.0, 100, BUSY), ("jemalloc", 1.0, cpu, 100, BUSY)];

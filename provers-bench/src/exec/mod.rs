@@ -61,7 +61,7 @@ pub(crate) struct Job {
     /// Longest time for one run [default: 20 times the slowest so far, at least 120 s]
     #[arg(long, value_name = "TIME", value_parser = time)]
     timeout: Option<Duration>,
-    /// Show which functions take the page faults, and which hold the memory under zk-alloc: two runs, and one page
+    /// Show which functions cause page faults, and which hold memory under zk-alloc: two runs, and one page
     #[arg(long, conflicts_with_all = [
         "each", "verify", "same_output", "rounds", "allocators", "until_precise", "max_time", "seed", "json",
     ])]
@@ -194,7 +194,7 @@ impl Runner {
         self.result.stderr.clone_from(&ran.stderr);
     }
 
-    /// Checks complaints on stderr, the library's mapping and the number of intervals. The error states why the run does not count.
+    /// Checks for complaints on stderr, the mapped library and enough intervals. The error states why the run does not count.
     fn check(&self, ran: &Ran, intervals: Option<usize>) -> Result<(), String> {
         let complaint = ran.stderr.iter().find(|line| COMPLAINTS.iter().any(|words| line.contains(words)));
         if let Some(line) = complaint.filter(|_| !self.arm.variables().is_empty()) {

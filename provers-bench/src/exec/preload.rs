@@ -89,7 +89,7 @@ pub(super) fn names(given: &[String], libraries: &[Named]) -> Result<Vec<String>
 pub(super) fn candidates(names: &[String], libraries: &[Named], preloaded: &str) -> Vec<Candidate> {
     let mut candidates: Vec<Candidate> = Vec::new();
     for (name, label) in names.iter().zip(plan::labels(names.iter().map(String::as_str))) {
-        // Our library is built only once.
+        // Reuses an earlier candidate, so our library is built only once.
         let same = candidates.iter().find(|candidate| candidate.arm == *name).cloned();
         let candidate = same.unwrap_or_else(|| candidate(name, libraries));
         candidates.push(Candidate { label, preloaded: preloaded.into(), ..candidate });

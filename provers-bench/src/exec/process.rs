@@ -35,7 +35,8 @@ pub(super) const EVERY: Duration = Duration::from_millis(20);
 const EARLY: Duration = Duration::from_micros(500);
 /// Maximum duration of such frequent polling.
 const STARTING: Duration = Duration::from_millis(50);
-/// After a poll, the watcher pauses for at least this many times the poll's duration, except early. This limits its CPU time.
+/// After a poll, the watcher pauses for at least this many times the poll's duration, except just after the start. This limits its CPU
+/// time.
 const PAUSE_FACTOR: u32 = 50;
 /// Time that processes have to end by themselves after the command has left them behind.
 const GRACE: Duration = Duration::from_secs(1);
@@ -63,7 +64,7 @@ pub(super) struct Task<'a> {
 pub(super) struct Ran {
     /// The end of the run: its time, the CPU time and faults of all processes that were waited for, and its memory peak.
     pub(super) end: Mark,
-    /// Milliseconds since the start, and resident bytes at that time.
+    /// Resident memory over time: milliseconds since the start, and bytes.
     pub(super) rss_over_time: Vec<(u32, u64)>,
     pub(super) marks: Vec<Mark>,
     pub(super) mapped: Mapped,
@@ -119,7 +120,7 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
     // Waits without reaping: the process ID stays reserved, and the measurements of the process stay readable.
     thread::spawn(move || {
         let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
-        // Fails only if nothing receives any more.
+        // The send fails only if the receiver is gone.
         let _ = sender.send(Event::Ended(Instant::now()));
     });
     let mut watch = Watch::new(started, task.library);
@@ -164,7 +165,7 @@ impl Scanner {
         if let (Some((each, events)), Some(text)) = (&self.each, line.strip_suffix(b"\n"))
             && each.is_match(text)
         {
-            // Fails only if nothing receives any more.
+            // The send fails only if the receiver is gone.
             let _ = events.send(Event::Line(arrived));
         }
         self.hash.iter_mut().for_each(|hash| hash.update(line));
@@ -208,7 +209,7 @@ struct Watch<'a> {
     programs: BTreeMap<Program, Seen>,
     allocators: BTreeSet<String>,
     exited: Exited,
-    /// Milliseconds since the start, and resident bytes at that time.
+    /// Resident memory over time: milliseconds since the start, and bytes.
     seen: Vec<(u32, u64)>,
     marks: Vec<Mark>,
 }
@@ -263,7 +264,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Resident memory at the last poll that found a process.
+    /// Returns the resident memory at the last poll that found a process.
     fn last_rss_bytes(&self) -> u64 {
         self.seen.iter().rev().map(|(_, bytes)| *bytes).find(|bytes| *bytes > 0).unwrap_or(0)
     }
@@ -335,7 +336,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Returns whether any program was seen, and it is known for each program whether it maps the library.
+    /// Returns whether at least one program was seen, and whether each one maps the library is known.
     fn is_settled(&self) -> bool {
         !self.programs.is_empty() && self.programs.values().all(|seen| seen.has_library.is_some())
     }

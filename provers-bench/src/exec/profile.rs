@@ -219,10 +219,10 @@ impl Sampled {
         }
     }
 
-    /// Adds a page fault of the instruction `at`, with its call chain, innermost first.
+    /// Adds a page fault at the instruction `at`, with its call chain, innermost first.
     fn fault(&mut self, process: u32, at: u64, chain: &[u64]) {
-        // The chain begins with the instruction itself. The other addresses are return addresses, which point after the call. Readers of a
-        // profile expect such addresses, so the first one becomes `at + 1`.
+        // The chain begins with the instruction itself. The other addresses are return addresses, which point after the call. Tools that
+        // read a profile expect return addresses, so the first one becomes `at + 1`.
         let addresses = chain.iter().copied().filter(|address| (FIRST_ADDRESS..FIRST_MARK).contains(address));
         let outer = addresses.skip_while(|&address| address == at);
         let chain = iter::once(at + 1).chain(outer).collect();

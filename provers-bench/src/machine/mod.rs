@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::Command;
 use std::{env, fs};
 
-/// A machine, as a result records it. Fields are `None` if the machine does not report them.
+/// The machine, as recorded in a result. Fields are `None` if the machine does not report them.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: Option<String>,
@@ -29,7 +29,7 @@ pub(crate) struct Machine {
     pub(crate) kind: Option<Kind>,
     /// The lowest memory limit of this process's control groups.
     pub(crate) limit_bytes: Option<u64>,
-    /// The lowest CPU limit of its control groups, in CPUs.
+    /// The lowest CPU limit of this process's control groups, in CPUs.
     pub(crate) cpu_limit: Option<f64>,
     pub(crate) numa_nodes: Option<usize>,
     pub(crate) max_map_count: Option<u64>,

@@ -255,7 +255,7 @@ impl<T: Send + 'static> Sampler<T> {
 /// Sampling interval: about fifty samples in a proof of one second, at about 10 us each.
 const EVERY: Duration = Duration::from_millis(20);
 
-/// Milliseconds since the start, and resident bytes at that time.
+/// Resident memory over time: milliseconds since the start, and bytes.
 pub(crate) type Curve = Vec<(u32, u64)>;
 
 /// Samples the resident memory of the process `pid` until it ends or the sampler is stopped.

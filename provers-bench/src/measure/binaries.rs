@@ -109,7 +109,7 @@ fn is_target(folder: &Path) -> bool {
 /// Features of this package, and whether this driver was built with them. The arms are built with the same features. A
 /// prover's package forwards those that it declares.
 const FEATURES: [(&str, bool); 2] = [("jemalloc", cfg!(feature = "jemalloc")), ("peers", cfg!(feature = "peers"))];
-/// Features that a package may lack. If a driver has one, its package has it too.
+/// Features that a package may lack. If a driver was built with one, its package has it.
 const OPTIONAL: [(&str, bool); 2] = [("tune", cfg!(feature = "tune")), ("profile", cfg!(feature = "profile"))];
 
 /// The cargo that runs this process, and the package that it runs.

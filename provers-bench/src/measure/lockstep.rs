@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 const FIRST_WAIT: Duration = Duration::from_secs(120);
 /// Number of warm rounds whose proofs an arm makes back to back.
 const BACK_TO_BACK: u32 = 2;
-/// Pause before a proof that runs alone. In that time a host that reclaims free memory has done so, and the proof runs under the conditions
+/// Pause before a proof that runs alone. In that time, a host that reclaims free memory does so. The proof then runs under the conditions
 /// of a command that is started occasionally.
 const ALONE_PAUSE: Duration = Duration::from_secs(12);
-/// Delay after its tick from which on a proof counts as late, because the previous proof took longer than its slot.
+/// A proof that starts this long after its tick counts as late, because the previous proof took longer than its slot.
 const LATE: Duration = Duration::from_millis(100);
 /// Maximum number of points in the curve of a turn with proofs at fixed times.
 const CURVE_POINTS: usize = 600;

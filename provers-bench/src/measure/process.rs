@@ -214,7 +214,7 @@ pub(crate) fn how_it_died(status: ExitStatus, when: &str, stderr: Vec<String>) -
         _ => format!("ended with {status}"),
     };
     let tail: Vec<_> = stderr.into_iter().filter(|line| !line.trim().is_empty()).collect();
-    // Three lines cover a panic: place, message, and the backtrace hint.
+    // Three lines cover a panic: location, message, and the backtrace hint.
     let last_lines: String = tail[tail.len().saturating_sub(3)..].join(" / ").chars().take(QUOTED_CHARS).collect();
     if last_lines.is_empty() { format!("{how}{when}") } else { format!("{how}{when}: {last_lines}") }
 }
@@ -240,7 +240,7 @@ pub(crate) fn read_lines<T: Send + 'static>(
     thread::spawn(move || {
         let (mut line, mut lines) = (Vec::new(), VecDeque::new());
         if let Some(mut pipe) = pipe.map(BufReader::new) {
-            // A read error ends the output as well.
+            // A read error also counts as the end of the output.
             while pipe.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
                 see(&mut state, &line);
                 lines.push_back(line);

@@ -33,9 +33,9 @@ pub(crate) struct Profile {
     pub(crate) missed: u64,
     /// The stages, in the order in which they began.
     pub(crate) stages: Vec<Stage>,
-    /// Ordered by time.
+    /// Live and resident memory over time, in order.
     pub(crate) levels: Vec<Level>,
-    /// Ordered by time.
+    /// The parts of resident memory over time, in order.
     #[serde(default)]
     pub(crate) parts: Vec<Parts>,
     /// The call sites with live bytes at the peak, the largest first.
@@ -48,7 +48,7 @@ pub(crate) struct Stage {
     pub(crate) name: String,
     /// The number of enclosing spans.
     pub(crate) depth: u32,
-    /// Since the proof began.
+    /// Start of the span, in nanoseconds since the proof began.
     pub(crate) begin_ns: u64,
     pub(crate) end_ns: u64,
 }
@@ -56,7 +56,7 @@ pub(crate) struct Stage {
 /// The arena's memory at one moment.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Level {
-    /// Since the proof began.
+    /// Nanoseconds since the proof began.
     pub(crate) at_ns: u64,
     pub(crate) live_bytes: u64,
     pub(crate) resident_bytes: u64,
@@ -65,9 +65,9 @@ pub(crate) struct Level {
 /// The parts of the arena's resident memory at one moment.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Parts {
-    /// Since the proof began.
+    /// Nanoseconds since the proof began.
     pub(crate) at_ns: u64,
-    /// In the order of [`PARTS`].
+    /// Bytes of each part, in the order of [`PARTS`].
     pub(crate) bytes: [u64; PARTS.len()],
     /// Resident memory as the kernel reports it, if it does.
     pub(crate) kernel_bytes: Option<u64>,
@@ -82,7 +82,7 @@ impl Parts {
         self.bytes.iter().sum()
     }
 
-    /// Bytes in live blocks and page runs.
+    /// Returns the bytes in live blocks and page runs.
     pub(crate) fn live(&self) -> u64 {
         self.bytes[0] + self.bytes[1]
     }

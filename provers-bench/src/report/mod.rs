@@ -42,7 +42,7 @@ pub(crate) struct Job {
     /// Write nothing; fail if a table of the documentation differs from its run
     #[arg(long, requires = "splice")]
     check: bool,
-    /// Folder of the runs, as given to them with --out [default: prove-bench in cargo's target directory]
+    /// Folder of the runs, as passed to them with --out [default: prove-bench in cargo's target directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 }

@@ -20,7 +20,7 @@ pub(crate) struct Column {
     only_page: bool,
 }
 
-/// The kind of a table.
+/// The medium in which a table is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Medium {
     /// On the terminal and in Markdown.

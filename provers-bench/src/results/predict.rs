@@ -220,7 +220,7 @@ mod tests {
         assert!(found.interval.high > truth, "{found:?}");
     }
 
-    /// An arm without a value at one size must state this, and must not be predicted from the other sizes.
+    /// The prediction for an arm without a value at one size must say why there is none, and must not use the other sizes.
     #[test]
     fn an_arm_that_fails_at_one_size_has_no_prediction() {
         let of_size = |log_rows| {
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!((broken.peak_rss_bytes, broken.container_bytes), (None, None));
         assert_eq!(glibc.live_peak_bytes, None);
         assert_eq!(ours.live_peak_bytes.unwrap().predicted, f64::from(1000 << 16));
-        // 381 MB at every size.
+        // The peak is 381 MB at every size.
         assert_eq!((glibc.container_bytes, &glibc.reason), (Some(416 << 20), &None));
         let too_few = &predictions(&results[2..], 16)[0];
         assert_eq!(too_few.reason.as_deref(), Some("2 of 4 sizes were measured"));

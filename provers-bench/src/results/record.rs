@@ -244,7 +244,7 @@ fn trusted(arm: &ArmResult) -> bool {
     matches!(arm.outcome, Outcome::Finished | Outcome::Interrupted)
 }
 
-/// What each sample times.
+/// What is timed in each sample.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Timed {

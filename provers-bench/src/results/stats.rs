@@ -167,8 +167,8 @@ mod tests {
     }
 
     /// Checks the promise of "95%" with the observed scatter between processes: at most one run in twenty may show a difference between
-    /// equal arms. The bound is 5% plus two standard errors over 1000 runs. An interval that treats rounds as independent would fail the
-    /// last case by far, where processes differ as much as rounds do.
+    /// equal arms. The bound is 5% plus two standard errors over 1000 runs. An interval that treats rounds as independent would clearly
+    /// fail the last case, in which processes differ as much as rounds do.
     #[test]
     fn equal_arms_are_told_apart_in_one_run_of_twenty_at_most() {
         const RUNS: u64 = 1000;
@@ -180,7 +180,7 @@ mod tests {
             (seen, 10, 2, 0.01, 0.064),
             (far, 10, 2, 0.0, 0.075),
         ] {
-            // Whether the interval misses the truth.
+            // Returns whether the interval misses the true value.
             let misses = |seed: &u64| {
                 let ratios = scattered(scatter, processes, rounds, *seed);
                 let ratios: Vec<_> = ratios.iter().map(Vec::as_slice).collect();

@@ -70,7 +70,7 @@ pub(crate) fn has_exact_cpu_time(workload: &WorkloadResult, summary: &Summary) -
     workload.timed != Timed::Intervals || summary.warm_cpu_ns.is_some_and(|ns| ns >= MIN_NS)
 }
 
-/// Returns the verdict on CPU time, if wall time shows no difference. On a busy machine, CPU time scatters less than wall time.
+/// Returns the verdict on CPU time, if wall time shows no difference. On a busy machine, CPU time is less noisy than wall time.
 fn cpu_verdict(summary: &Summary) -> Option<&'static str> {
     let counts = |ratio: &Ratio| (ratio.median - 1.0).abs() >= MIN_TIME_CHANGE;
     let no_difference = summary.verdict == Some(Verdict::NoDifferenceShown);
