@@ -1,9 +1,9 @@
-//! Checks the commands in the Markdown files, in Makefile.toml and in the workflows without running them: the tasks, packages, tests,
-//! provers, allocators, options, scripts, variables and files that they name exist. CHANGELOG.md is left out, because it names what no longer
-//! exists. Checks the table of messages against the messages of the code, and the other way round. Checks the table of reports on the preload
-//! library's page in the same way. Checks that the tests and modules exist that the table of mistakes and the scripts' filters name. Follows
-//! all links to files of this repository and to headings within them. Links to the web are not followed, but must not lead to other projects
-//! that look like this one, such as the crate `zk-alloc` on crates.io.
+//! Checks the commands in the Markdown files, Makefile.toml and the workflows without running them: every task, package, test, prover,
+//! allocator, option, script, variable and file that they name must exist. Skips CHANGELOG.md, which names things that no longer exist.
+//! Compares the table of messages with the messages in the code, in both directions, and does the same for the table of reports in
+//! docs/preload.md. Checks that the tests and modules named in the table of mutations and in the scripts' filters exist. Follows every link
+//! to a file of this repository or to a heading in one. Does not follow web links, but rejects links to projects that could be mistaken for
+//! this one, such as the crate `zk-alloc` on crates.io.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
             continue;
         }
         commands.extend(commands_of(text).into_iter().map(|(line, command)| (format!("{page}:{line}"), command)));
-        // Its blocks of Rust must be copies of the sources.
+        // The Rust blocks in CONTRIBUTING.md must be copies of source code.
         if page == "CONTRIBUTING.md" {
             let flat = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
             let sources = flat(&names.all(is_source));
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
             let gone = blocks.filter(|block| !sources.contains(&flat(block)));
             broken.extend(gone.map(|block| format!("{page}: no source has {block:?}")));
         }
-        // The page on other allocators names their variables too.
+        // migrating.md also names the variables of other allocators.
         for (index, line) in text.lines().enumerate().filter(|_| !page.ends_with("migrating.md")) {
             let unknown = variables(line).into_iter().filter(|variable| !names.has(is_source, variable));
             broken.extend(unknown.map(|variable| format!("{page}:{}: nothing reads {variable}", index + 1)));
@@ -61,30 +61,29 @@ fn main() -> ExitCode {
     if commands.is_empty() || link_count == 0 || !broken.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Returns whether a file is a source or a script.
+/// Returns whether a file is source code or a script.
 fn is_source(file: &str) -> bool {
     file.starts_with(".ci/") || [".rs", ".c", ".cc", ".py", ".sh"].iter().any(|end| file.ends_with(end))
 }
 
-/// Returns whether a file is a source of the bench, where options and allocators are named.
+/// Returns whether a file is source code of the bench, which defines the options and allocators.
 fn is_of_bench(file: &str) -> bool {
     let folders = ["provers-bench/src/", "provers-bench/launch/src/", "zk-alloc/peers/benches/"];
     file.ends_with(".rs") && folders.iter().any(|folder| file.starts_with(folder))
 }
 
-/// Returns whether a file is a source of the allocator or of the preload library, which print messages.
+/// Returns whether a file is source code of the allocator or of the preload library, which print messages.
 fn is_of_allocator(file: &str) -> bool {
     let folders = ["zk-alloc/src/", "integrations/preload/src/"];
     file.ends_with(".rs") && folders.iter().any(|folder| file.starts_with(folder))
 }
 
-/// Returns whether a file may have tests that a filter selects.
+/// Returns whether a file may contain tests that a filter selects.
 fn is_test(file: &str) -> bool {
     is_of_allocator(file) || file.contains("/tests/") && file.ends_with(".rs")
 }
 
-/// Returns the commands of a page, with their lines: whole code spans, and the lines of code blocks. A comment at the end is not part of
-/// the command.
+/// Returns the commands on a page with their line numbers: whole code spans, and the lines of code blocks. Strips trailing comments.
 fn commands_of(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line, is_code) in lines(text) {
@@ -99,15 +98,15 @@ fn commands_of(text: &str) -> Vec<(usize, String)> {
     commands.filter(|(_, text)| is_command(text)).collect()
 }
 
-/// Returns the variables of zk-alloc that a line names. A name that ends in `_` is a prefix of several variables.
+/// Returns zk-alloc's variables that a line names. Skips names that end in `_`, which are prefixes of several variables.
 fn variables(line: &str) -> Vec<&str> {
     let starts = line.match_indices("ZK_ALLOC_").map(|(at, _)| &line[at..]);
     let names = starts.filter_map(|rest| rest.split(|c: char| !c.is_ascii_uppercase() && c != '_').next());
     names.filter(|name| !name.ends_with('_')).collect()
 }
 
-/// Returns the fixed parts of a message. In the code, the variable parts are in braces. In the table, each is a word in capitals, dots, or
-/// the value y.
+/// Returns the fixed parts of a message. In the code, variable parts are in braces. In the table, a variable part is a word in capitals, an
+/// ellipsis, or the value y.
 fn fixed_parts(message: &str) -> Vec<String> {
     let is_of_word = |letter: char| letter.is_alphanumeric() || letter == '_';
     let message = message.replace("...", "{}").replace("'y'", "{}");
@@ -124,7 +123,7 @@ fn fixed_parts(message: &str) -> Vec<String> {
     parts.filter(|part| part.len() > 1).map(str::to_owned).collect()
 }
 
-/// The names that commands may use: the files, with the contents of those that are text.
+/// The names that commands may use: the paths of all files, with the contents of the text files.
 struct Names(BTreeMap<String, String>);
 
 impl Names {
@@ -148,7 +147,7 @@ impl Names {
     }
 
     /// Returns the differences between the table of messages below `head` and the code: rows whose fixed parts are not in the code, and
-    /// messages of the code that begin with `start` and have no row.
+    /// messages in the code that begin with `start` and have no row.
     fn message_faults(&self, page: &str, head: &str, start: &str) -> Vec<String> {
         // A backslash at the end of a line continues the string.
         let joined: String = self.all(is_of_allocator).split("\\\n").map(str::trim_start).collect();
@@ -178,8 +177,8 @@ impl Names {
         faults
     }
 
-    /// Returns names of tests that do not exist, from the last column of the table of mutations and from the test filters of scripts. A name
-    /// exists if a file, module or test of the allocator or of the preload library has it. Also returns the test targets that no task runs.
+    /// Returns the nonexistent tests that the last column of the table of mutations or a script's test filter names. A name exists if a
+    /// file, module or test of the allocator or of the preload library has it. Also returns the test targets that no task runs.
     fn test_faults(&self) -> Vec<String> {
         let is_known = |name: &str| {
             let is_path = |file: &str| file.trim_end_matches(".rs").split('/').any(|part| part == name);
@@ -197,7 +196,7 @@ impl Names {
             named.extend(words.map(|word| (page, word.to_owned())));
         }
         let mut faults: Vec<_> = named.into_iter().filter(|(_, name)| !is_known(name)).collect();
-        // Words of the lists of filters. A module ends in `::`, and other words are parts of tests' names.
+        // The words of the filter lists: a word that ends in `::` is a module, any other word is part of a test's name.
         for (file, text) in self.0.iter().filter(|(file, _)| file.starts_with(".ci/") && !file.ends_with(".rs")) {
             let starts = [("skipped=(", ')'), ("skipped+=(", ')'), ("set -- ", '\n'), ("--skip ", ' ')];
             let lists = starts
@@ -211,7 +210,7 @@ impl Names {
             faults.extend(unknown.map(|word| (file.as_str(), word.to_owned())));
         }
         let faults = faults.iter().map(|(file, name)| format!("{file}: there is no test or module {name}"));
-        // `cargo test` runs the targets of the default members. A task names those of the others.
+        // `cargo test` runs the targets of the default members. A task must name the targets of the other members.
         let (members, others) = self.0["Cargo.toml"].split_once("default-members").expect("a list in Cargo.toml");
         let default = others.split(']').next().unwrap_or_default();
         let is_left_out = |file: &&String| {
@@ -229,7 +228,7 @@ impl Names {
         faults.chain(left_out.map(|file| format!("Makefile.toml: no task runs {file}"))).collect()
     }
 
-    /// Returns whether a module or test has `part` in its name. Some are in a macro, as `name: ...`.
+    /// Returns whether a module or test has `part` in its name. Some tests are defined in a macro, as `name: ...`.
     fn is_filter(&self, part: &str) -> bool {
         let name_of = |line: &str| {
             let item = line.trim_start();
@@ -247,7 +246,7 @@ impl Names {
         let scripts = words.iter().filter(is_script).filter(|word| !word.ends_with(".rs"));
         let mut faults: Vec<_> = scripts.filter_map(|script| script_fault(script)).collect();
         let Some(at) = words.iter().position(|word| *word == "cargo") else { return faults };
-        // `--` begins the arguments of the program itself. The other signs end the command.
+        // `--` begins the program's own arguments. The other symbols end the command.
         let words = &words[at + 1..];
         let end = words.iter().position(|word| matches!(*word, "&&" | "|" | ">" | "--")).unwrap_or(words.len());
         let words = &words[..end];
@@ -261,7 +260,7 @@ impl Names {
                     self.has(|file| file.ends_with("Cargo.toml"), &format!("\nname = \"{name}\"\n"))
                 }
                 "--test" => self.has_target("tests", name),
-                // This word is a filter: a part of the tests' names.
+                // This word is a filter: part of the tests' names.
                 _ if index > 0 && words[index - 1] == "--test" && is_name(name) => {
                     if !self.is_filter(name) {
                         faults.push(format!("no test has {name} in its name"));
@@ -290,7 +289,7 @@ impl Names {
         faults
     }
 
-    /// Returns whether a package has a target of this name, in which a star matches any characters.
+    /// Returns whether a package has a target with this name, in which `*` matches any characters.
     fn has_target(&self, folder: &str, name: &str) -> bool {
         let targets = self.0.keys().filter_map(|file| file.split(&format!("/{folder}/")).nth(1));
         let mut names = targets.filter_map(|target| target.split('/').next()?.split('.').next());
@@ -300,7 +299,7 @@ impl Names {
     fn arm_fault(&self, arm: &str) -> Option<String> {
         let mut parts = arm.split(':');
         let name = parts.next().filter(|name| is_name(name))?;
-        // A plain arm is named like its allocator, which has a binary of that name.
+        // A plain arm is named after its allocator, which has a binary of its own.
         let file = format!("provers-bench/arms/with-{name}.rs");
         if !self.has(is_of_bench, &format!("\"{name}\"")) && !self.0.contains_key(&file) {
             return Some(format!("there is no allocator {name}"));
@@ -311,7 +310,7 @@ impl Names {
         Some(format!("tuning.rs has no constant {unknown}"))
     }
 
-    /// Returns whether the bench has an option. Its options are the fields of a struct.
+    /// Returns whether the bench has this option. Options are the fields of a struct.
     fn is_option(&self, option: &str) -> bool {
         let field = format!("{}: ", option.replace('-', "_"));
         let names = [field, format!("long = \"{option}\""), format!("\"--{option}\"")];
@@ -319,7 +318,7 @@ impl Names {
     }
 }
 
-/// Returns the reason why a script of the repository can't start.
+/// Returns the reason why a script can't be executed.
 fn script_fault(script: &str) -> Option<String> {
     match fs::metadata(script) {
         Err(_) => Some(format!("there is no {script}")),
@@ -334,10 +333,10 @@ fn is_name(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_lowercase()) && word.chars().all(is_of_names)
 }
 
-/// Addresses of other projects, which a reader would take for this project.
+/// Addresses of other projects that a reader could mistake for this one.
 const NOT_OURS: [&str; 3] = ["crates.io/crates/zk-alloc", "docs.rs/zk-alloc", "github.com/zk-alloc"];
 
-/// Returns the lines with their numbers from 1 on, and whether each lies in a code block.
+/// Returns each line with its number, counted from 1, and whether it is in a code block.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     let mut in_code = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
@@ -347,7 +346,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     })
 }
 
-/// Returns the targets of the links of a text: `](target)`, `]: target`, `src="target"`, `srcset="target"`.
+/// Returns the link targets in a text, with their line numbers: `](target)`, `]: target`, `src="target"`, `srcset="target"`.
 fn targets(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line, _) in lines(text).filter(|line| !line.2) {
@@ -356,7 +355,7 @@ fn targets(text: &str) -> Vec<(usize, String)> {
             found.extend(ends.filter_map(|rest| rest.split(closing).next()).map(|target| (number, target.to_owned())));
         }
         if let Some((name, target)) = line.split_once("]: ").filter(|(name, _)| name.starts_with('[')) {
-            // Leaves out a sentence that happens to look like the definition of a link.
+            // Skips a sentence that only looks like a link definition.
             if !name.contains("](") && !target.contains(' ') {
                 found.push((number, target.to_owned()));
             }
@@ -382,7 +381,7 @@ fn why_broken(file: &Path, target: &str) -> Option<String> {
     (!headings(&text).contains(heading)).then(|| "no such heading".to_owned())
 }
 
-/// Returns the anchors of a text's headings as GitHub forms them: in lower case, with dashes for spaces, and without other signs.
+/// Returns the anchors that GitHub gives a text's headings: in lower case, with dashes for spaces, and without punctuation.
 fn headings(text: &str) -> BTreeSet<String> {
     let titles = lines(text).filter(|line| !line.2 && line.1.starts_with('#'));
     let titles = titles.map(|(_, line, _)| line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-"));

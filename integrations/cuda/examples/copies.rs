@@ -1,14 +1,15 @@
 //! Measures how much page-locked memory speeds up copies to device 0 and back on this host. Compares pageable memory, the driver's own
-//! page-locked memory (`cuMemHostAlloc`), and zk-alloc's pinned range. Prints two Markdown tables: the times of proofs, and the rates of
-//! copies by size. Each proof fills a matrix, copies it to the device, swaps its halves there, copies it back, and checks every byte. Each
-//! proof allocates its two matrices, except in the driver's memory, where they are allocated once for all proofs.
+//! page-locked memory (`cuMemHostAlloc`), and zk-alloc's pinned range. Prints two Markdown tables: the proof times, and the copy rates by
+//! size. Each proof fills a matrix, copies it to the device, swaps its halves there, copies it back, and checks every byte. Each proof
+//! allocates its own two matrices, except with the driver's memory, which is allocated once for all proofs.
 //!
 //!     cargo run --release --package zk-alloc-cuda --example copies -- [MIB]
 //!
-//! MIB is the size of the largest matrix, 1024 by default. The host needs six times this much memory, and the device twice this much.
+//! MIB is the size of the largest matrix in MiB, 1024 by default. The host needs six times that much memory, and the device twice that
+//! much.
 //!
-//! Exit codes: 0, every byte was right; 1, something failed; 3, nothing was measured, because there is no driver or no device, or the driver
-//! refused.
+//! Exit codes: 0 if every byte was right; 1 if something failed; 3 if nothing was measured, because there is no driver or device, or
+//! because the driver refused to register memory.
 #![allow(unsafe_code, reason = "promises to wait for each copy")]
 
 use std::error::Error;
@@ -25,17 +26,17 @@ use zk_alloc_cuda::pin;
 static ALLOC: ZkAllocator = ZkAllocator;
 
 const NO_DEVICE: u8 = 3;
-/// Each rate is the median of this many copies.
+/// The number of rounds. Each reported rate is the median of the rounds.
 const ROUNDS: usize = 5;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
-/// The matrix that is copied to the device, and the matrix for the result that is copied back.
+/// The matrix that is copied to the device, and the matrix that receives the result.
 type Matrices<'a> = [&'a mut [u64]; 2];
 
 fn main() -> Outcome<ExitCode> {
     let max_mib: usize = std::env::args().nth(1).map_or(Ok(1024), |mib| mib.parse())?;
     let words = max_mib << 17;
-    // SAFETY: no copy uses this range.
+    // SAFETY: nothing is copied to or from this range.
     match unsafe { pin(1, 0) } {
         Err(NotPinned::NotRegistered { error, .. }) => {
             eprintln!("nothing was measured: {error}");
@@ -51,13 +52,13 @@ fn main() -> Outcome<ExitCode> {
 
     println!("\n| memory | set up, s | first proof, s | tenth proof, s |\n|---|--:|--:|--:|");
     let fresh = || [vec![0; words], vec![0; words]];
-    // Warms up: the first copies take longer, from any memory.
+    // Warms up, because the first copies take longer from any kind of memory.
     device.there_and_back(slices(&mut fresh()), 1)?;
     proofs("pageable, from malloc", 0.0, || device.there_and_back(slices(&mut fresh()), 1))?;
     proofs("pageable, from zk-alloc", 0.0, || device.there_and_back(slices(&mut phase(fresh)), 1))?;
 
     let started = Instant::now();
-    // SAFETY: the driver maps new pages, which hold zeroes.
+    // SAFETY: the driver maps new pages, which contain zeroes.
     let allocate = || unsafe { context.alloc_pinned_with_flags(words, CU_MEMHOSTALLOC_PORTABLE) };
     let [mut matrix, mut answer] = [allocate()?, allocate()?];
     let set_up = started.elapsed().as_secs_f64();
@@ -66,10 +67,10 @@ fn main() -> Outcome<ExitCode> {
         device.there_and_back(of_driver.each_mut().map(|all| &mut **all), 1)
     })?;
 
-    // Otherwise the range would reuse memory that the proofs above left resident, and its set-up time would be too short.
+    // Purges the memory that the proofs above left resident. If the range reused that memory, its set-up time would be too short.
     release();
     let started = Instant::now();
-    // SAFETY: `timed` waits for each copy.
+    // SAFETY: `timed` waits for its copies, so no copy outlives its buffers.
     let _range = unsafe { pin(words * 16, 0) }?;
     let set_up = started.elapsed().as_secs_f64();
     proofs("zk-alloc's range", set_up, || device.there_and_back(slices(&mut phase(fresh)), 1))?;
@@ -109,7 +110,7 @@ fn slices(matrices: &mut [Vec<u64>; 2]) -> Matrices<'_> {
     matrices.each_mut().map(Vec::as_mut_slice)
 }
 
-/// Runs ten proofs. Prints how long the first and the last one take.
+/// Runs ten proofs, and prints the times of the first and the last.
 fn proofs(memory: &str, set_up: f64, mut proof: impl FnMut() -> Outcome<[f64; 2]>) -> Outcome<()> {
     let mut seconds = [0.0; 10];
     for seconds in &mut seconds {
@@ -124,13 +125,13 @@ fn proofs(memory: &str, set_up: f64, mut proof: impl FnMut() -> Outcome<[f64; 2]
 struct Device {
     stream: Arc<CudaStream>,
     matrices: [CudaSlice<u64>; 2],
-    /// The seed of the last matrix. Each matrix has its own seed.
+    /// The seed of the most recently filled matrix. Each matrix has its own seed.
     seed: u64,
 }
 
 impl Device {
-    /// Fills a matrix, copies it to the device, swaps its halves there, copies it back, and checks every byte. Makes the copy to the
-    /// device and the copy back `times` times each. Returns the mean seconds of one copy in each direction.
+    /// Fills a matrix, copies it to the device, swaps its halves there, copies it back, and checks every byte. Makes each of the two copies
+    /// `times` times. Returns the mean time of a copy in each direction, in seconds.
     fn there_and_back(&mut self, [matrix, answer]: Matrices, times: usize) -> Outcome<[f64; 2]> {
         let Self { stream, matrices: [sent, swapped], seed } = self;
         *seed += 1;
@@ -149,7 +150,7 @@ impl Device {
     }
 }
 
-/// Makes `times` copies, waits for the last one to end, and returns the mean seconds of one copy.
+/// Makes `times` copies, waits until they have finished, and returns the mean time of a copy in seconds.
 fn timed(stream: &CudaStream, times: usize, mut copy: impl FnMut() -> Result<(), DriverError>) -> Outcome<f64> {
     stream.synchronize()?;
     let started = Instant::now();

@@ -8,29 +8,31 @@ use cudarc::driver::{CudaContext, sys};
 use libloading::Library;
 use zk_alloc::{NotPinned, Pinned};
 
-// Compiles against this allocator only.
+// Compiles only against this allocator, not against the crate `zk-alloc` on crates.io.
 const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
 
-/// The driver's library. `cudarc` can check for it, but not if another crate enables `dynamic-linking`, which links the driver.
+/// The file name of the driver's library. `cudarc` can check for the driver, but not if another crate enables `dynamic-linking`, which
+/// links to the driver.
 const DRIVER: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 
-/// The reason why the memory is not registered: there is no driver, or the driver's error.
+/// The reason why the memory was not registered: no driver is installed, or the driver returned an error.
 pub type CudaError = Box<dyn Error + Send + Sync>;
 
-/// Makes `bytes` of the arena resident and registers them with the driver of `device` (`cuMemHostRegister`, which `cudaHostRegister` calls),
-/// for all contexts of the process. [`Pinned`] describes the range.
+/// Makes `bytes` bytes of the arena resident and registers them with the driver of `device` (`cuMemHostRegister`, which `cudaHostRegister`
+/// calls), for all contexts of the process. [`Pinned`] describes the range.
 ///
 /// # Errors
-/// If there is no driver or no device, if the driver refuses, or if the arena can't make that much memory resident.
+/// If there is no driver or no device, if the driver refuses the memory, or if the arena can't make that much memory resident.
 ///
 /// # Safety
-/// The program must not change, free or read a buffer before the copies from it or to it have ended. For pageable memory, the driver
-/// ensures that: an asynchronous copy returns after it has read or written the buffer. For registered memory, the copy returns at once. The
-/// safe functions of cudarc 0.19 copy a `Vec` asynchronously and do not wait, so each call needs a `synchronize` of its stream.
+/// The program must not change, free or read a buffer before all copies from it or to it have finished. With pageable memory, the driver
+/// ensures this: an asynchronous copy returns only after it has read or written the buffer. With registered memory, the copy returns at
+/// once. The safe functions of cudarc 0.19 copy a `Vec` asynchronously and do not wait, so the caller must `synchronize` the stream after
+/// each call.
 pub unsafe fn pin(bytes: usize, device: usize) -> Result<Pinned, NotPinned<CudaError>> {
     let refused = |error| NotPinned::NotRegistered { asked_bytes: bytes, error };
-    // Looks for a driver first, because cudarc panics without one, and so that no page is faulted in for nothing.
-    // SAFETY: the initialisers of the driver's library are safe to run.
+    // Looks for a driver first, because cudarc panics without one, and because faulting in the pages would be wasted
+    // work. SAFETY: the initialisers of the driver's library are safe to run.
     unsafe { Library::new(DRIVER) }.map_err(|_| refused(format!("no CUDA driver is installed ({DRIVER})").into()))?;
     // The device's primary context, which the CUDA runtime also uses. It lives as long as the range.
     let context = CudaContext::new(device).map_err(|error| refused(error.into()))?;
@@ -42,7 +44,7 @@ pub unsafe fn pin(bytes: usize, device: usize) -> Result<Pinned, NotPinned<CudaE
         Ok(())
     };
     let unregister = move |at: *mut u8, _| {
-        // SAFETY: registered above. No allocation is left in the range, so no copy from or to it is under way.
+        // SAFETY: the memory was registered above. No allocation is left in the range, so no copy from or to it is in progress.
         let unregister = || unsafe { sys::cuMemHostUnregister(at.cast()) }.result();
         let unregistered = context.bind_to_thread().and_then(|()| unregister());
         unregistered.inspect_err(|_| forget(context))
@@ -59,10 +61,10 @@ mod tests {
     #[global_allocator]
     static ALLOC: ZkAllocator = ZkAllocator;
 
-    /// If there is a device, the test registers a range with it.
+    /// Registers a range with the device if there is one.
     #[test]
     fn without_a_device_nothing_is_pinned_and_the_error_says_why() {
-        // SAFETY: no copy uses this range.
+        // SAFETY: nothing is copied to or from this range.
         match unsafe { pin(8 << 20, 0) } {
             Ok(range) => assert!(pinned::contains(phase(|| vec![7u64; 1 << 18]).as_ptr()) && range.bytes() == 8 << 20),
             Err(error) => {

@@ -1,20 +1,20 @@
-//! `dory-pcs`, Jolt's commitment scheme. Its commitments and openings take over 90% of the time of a proof.
+//! Wraps `dory-pcs`, Jolt's commitment scheme, in phases. Commitments and openings take over 90% of the time of a proof.
 //!
-//! Jolt calls it from inside its prover, where [`wrap`](crate::wrap) puts it into a phase. These functions are for
-//! programs that use Dory themselves. Each has the name, the generic arguments and the errors of the function that it
-//! wraps. [`commit`] takes the polynomial first, because it wraps a method.
+//! Jolt calls Dory inside its prover, which [`wrap`](crate::wrap) runs in a phase. The functions here are for programs
+//! that call Dory directly. Each has the name, the generic arguments and the errors of the function that it wraps.
+//! [`commit`] takes the polynomial first, because it wraps a method.
 //!
 //! # The prepared cache
 //!
-//! `dory_pcs::backends::arkworks::init_cache` prepares the setup's points for pairings, and stores them in a static for
-//! the rest of the process. **Call it before the first phase**, right after `setup`. Memory that is never freed gains
-//! nothing from the arena, and pins the slabs in which it lies. A call inside a phase works too, and so do all later
-//! proofs.
+//! `dory_pcs::backends::arkworks::init_cache` prepares the setup's points for pairings, and stores them in a static
+//! variable for the rest of the process. **Call it before the first phase**, right after `setup`. Memory that is never
+//! freed gains nothing from the arena, and keeps its slabs from being purged. A call inside a phase is correct too, as
+//! are all later proofs.
 //!
 //! # Setups
 //!
-//! `dory_pcs::setup` reads and writes files below the user's home only if the feature `disk-persistence` of `dory-pcs`
-//! is on. The feature `backends` turns it on. This crate does not: `arkworks` and `cache` are enough.
+//! `dory_pcs::setup` reads and writes files in the user's home directory only if the feature `disk-persistence` of
+//! `dory-pcs` is on. The feature `backends` turns it on. This crate needs only `arkworks` and `cache`, which do not.
 //!
 //! ```
 //! use dory_pcs::backends::arkworks::{ArkFr, ArkworksPolynomial, BN254, Blake2bTranscript, G1Routines, G2Routines};
@@ -50,17 +50,17 @@ use dory_pcs::primitives::arithmetic::{DoryRoutines, Field, Group, PairingCurve}
 use dory_pcs::primitives::transcript::Transcript;
 use dory_pcs::{DoryError, DoryProof, Mode, MultilinearLagrange, Polynomial, ProverSetup, VerifierSetup};
 
-/// The scalars of a curve's groups.
+/// The scalar type of a curve's groups.
 type Scalar<E> = <<E as PairingCurve>::G1 as Group>::Scalar;
 
 /// Calls [`Polynomial::commit`] in a phase. Returns the commitment, the commitments of the rows, and the blind.
 ///
-/// The polynomial was allocated before the call, so it isn't in the arena. To have it there, make it inside a [`prove`](crate::prove) that
-/// also contains this call; phases nest.
+/// The polynomial was allocated before the call, so it isn't in the arena. To place it in the arena, create it inside a
+/// [`prove`](crate::prove) that also contains this call; phases nest.
 ///
 /// # Errors
 ///
-/// Errors of `polynomial`: it doesn't have 2^(`nu` + `sigma`) coefficients.
+/// The errors of `polynomial`: it doesn't have 2^(`nu` + `sigma`) coefficients.
 ///
 /// # Panics
 ///

@@ -5,12 +5,12 @@
 #[cfg(feature = "dory")]
 pub mod dory;
 
-// Does not compile against the crate `zk-alloc` on crates.io, which belongs to another project. That arena overwrites
-// live memory.
+// Does not compile against the crate `zk-alloc` on crates.io, which belongs to another project. That crate's arena
+// overwrites live memory.
 const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
 
-/// Builds rayon's global thread pool, which Jolt and Dory prove on, outside any phase: see [`zk_alloc::pool::build_global`].
-/// Call it first thing in `main`. Returns `false` if the pool already existed, and without the feature `parallel`.
+/// Builds rayon's global thread pool, on which Jolt and Dory prove, outside any phase: see [`zk_alloc::pool::build_global`]. Call it at the
+/// start of `main`. Returns `false` if the pool already existed or if the feature `parallel` is off.
 ///
 /// ```
 /// zk_alloc_jolt::init();
@@ -20,10 +20,10 @@ pub fn init() -> bool {
     cfg!(feature = "parallel") && zk_alloc::pool::build_global()
 }
 
-/// Calls `f` in a phase and returns its result: a proof, a trace, preprocessing.
+/// Calls `f` in a phase and returns its result, such as a proof, a trace or the preprocessing.
 ///
-/// `f` is called once, on the calling thread. Its result may outlive the phase. If you call a prover more than once,
-/// wrap it once instead: see [`wrap`].
+/// `f` is called once, on the calling thread. Its result may outlive the phase. If you call a prover repeatedly, wrap
+/// it once with [`wrap`] instead.
 ///
 /// # Panics
 ///
@@ -46,13 +46,13 @@ pub fn prove<R>(f: impl FnOnce() -> R) -> R {
     zk_alloc::phase(f)
 }
 
-/// Like [`prove`], for closures that can fail: Jolt's modular prover, `jolt_prover::dory::prove`, returns a `Result`.
+/// Like [`prove`], for closures that can fail. For example, Jolt's modular prover `jolt_prover::dory::prove` returns a `Result`.
 ///
-/// The closure may use `?`, with any one type of error.
+/// The closure may use `?` with any error type.
 ///
 /// # Errors
 ///
-/// Errors of `f`, unchanged. The phase has already ended.
+/// The errors of `f`, unchanged. The phase has ended when they are returned.
 ///
 /// # Panics
 ///
@@ -75,20 +75,20 @@ pub fn try_prove<T, E>(f: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     zk_alloc::phase(f)
 }
 
-/// Wraps a prover so that each call runs in a phase of its own. Suits the closures that `#[jolt::provable]` generates.
+/// Wraps a prover so that each call runs in its own phase. Intended for the closures that `#[jolt::provable]` generates.
 ///
 /// `guest::build_prover_fib(program, preprocessing)` is an `impl Fn(u32) -> (Output, Proof, JoltDevice) + Send + Sync`.
-/// The wrapped prover takes the same arguments, and can be shared by the same threads. You can wrap any function or
-/// closure of up to eight arguments that is `Send + Sync`. The result is a box, so its type can be named, for example
+/// The wrapped prover takes the same arguments, and threads can share it as before. You can wrap any function or
+/// closure of up to eight arguments that is `Send + Sync`. The result is a `Box`, so its type can be named, for example
 /// as the type of a field.
 ///
-/// Arguments may be borrowed, but a borrowed value must outlive the wrapped prover: declare the value first. Or leave
-/// the prover unwrapped, and put the call in [`prove`]: `prove(|| prove_sha2(&input))`.
+/// Arguments may be borrowed, but a borrowed value must outlive the wrapped prover, so declare the value first.
+/// Otherwise leave the prover unwrapped, and put the call in [`prove`]: `prove(|| prove_sha2(&input))`.
 ///
 /// # Panics
 ///
-/// `wrap` never panics. A call panics if the prover does. The phase ends as the panic unwinds, and the next call is not
-/// affected.
+/// `wrap` itself never panics. The wrapped prover panics if the prover does. The phase ends as the panic unwinds, and
+/// the next call is not affected.
 ///
 /// ```
 /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
@@ -111,9 +111,9 @@ pub fn wrap<F: ProverFn<Args>, Args>(prover: F) -> F::Wrapped {
 /// The argument of [`wrap`]: an `Fn` of up to eight arguments that is `Send` and `Sync`. Nothing else implements this
 /// trait.
 ///
-/// `Args` is inferred. It lists the arguments, after a marker for the lifetime of the closure's captures.
+/// `Args` is inferred: a marker for the lifetime of the closure's captures, followed by the argument types.
 pub trait ProverFn<Args>: sealed::Sealed<Args> {
-    /// `Box<dyn Fn(..) -> R + Send + Sync>`, with the same arguments and the same `R`.
+    /// `Box<dyn Fn(..) -> R + Send + Sync>`, with the prover's arguments and result type.
     type Wrapped;
 
     #[doc(hidden)]
@@ -124,7 +124,7 @@ mod sealed {
     pub trait Sealed<Args> {}
 }
 
-/// Implements the trait for functions with these arguments, then without the first argument, and so on down to no arguments.
+/// Implements the trait for functions with these arguments, then repeatedly with the first argument removed, until none is left.
 macro_rules! provers_of {
     ($($first:ident $($rest:ident)*)?) => {
         impl<'f, F, R, $($first $(, $rest)*)?> sealed::Sealed<(&'f (), $($first, $($rest,)*)?)> for F

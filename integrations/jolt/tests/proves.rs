@@ -1,5 +1,5 @@
-//! Proofs of the same shape as Jolt's, over the real Dory, through the adapter and across phases, with zk-alloc
-//! installed. Also tests the functions of `dory-pcs` through the adapter, with its process-wide cache.
+//! Tests the adapter with zk-alloc installed: proofs with the structure of Jolt's, made with the real Dory, across
+//! phases. Also tests the adapter's wrappers of `dory-pcs` with the process-wide cache.
 
 #[allow(dead_code)]
 mod common;
@@ -16,8 +16,8 @@ use zk_alloc_jolt::{prove, try_prove, wrap};
 #[global_allocator]
 static ALLOCATOR: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
 
-/// Waits for this test's turn, and empties Dory's cache. The phase, the statistics and the cache belong to the process, so tests that use
-/// any of them take turns.
+/// Waits for this test's turn, and empties Dory's cache. Phases, statistics and the cache are process-wide, so tests that use any of them
+/// take turns.
 fn alone() -> MutexGuard<'static, ()> {
     let turn = support::alone();
     invalidate_cache();
@@ -28,9 +28,8 @@ fn phases() -> u64 {
     zk_alloc::stats().phases
 }
 
-/// Every proof reads the prover's setup, and holds vectors that its phase allocated. Later phases request the same sizes. An arena that
-/// resets, or hands out memory in use, breaks one of these proofs, but only if the sizes repeat. Each proof must equal that of the
-/// unwrapped prover.
+/// Every proof reads the prover's setup, and owns vectors that its phase allocated. Later phases request the same sizes, because only then
+/// would an arena that resets, or that hands out live memory, corrupt a proof. Each proof must equal the unwrapped prover's.
 #[test]
 fn five_proofs_of_one_wrapped_prover_equal_the_unwrapped_one_s_and_verify_at_the_end() {
     let _turn = alone();
@@ -53,7 +52,7 @@ fn five_proofs_of_one_wrapped_prover_equal_the_unwrapped_one_s_and_verify_at_the
     }
 }
 
-/// Preprocessing, tracing and proving may each have a phase. Each reads data of the previous one.
+/// Preprocessing, tracing and proving may each have a phase. Each stage reads data of the previous one.
 #[test]
 fn each_stage_of_the_pipeline_can_have_its_own_phase() {
     let _turn = alone();
@@ -68,8 +67,8 @@ fn each_stage_of_the_pipeline_can_have_its_own_phase() {
     assert_eq!(phases(), before + 5);
 }
 
-/// Threads of a service share one prover, so their phases overlap. Memory that a thread frees in its phase must not be
-/// in use by another.
+/// The threads of a service share one prover, so their phases overlap. Memory that a thread frees in its phase must not
+/// be in use by another.
 #[test]
 fn threads_that_share_a_wrapped_prover_get_their_own_proofs() {
     let _turn = alone();
@@ -87,8 +86,8 @@ fn threads_that_share_a_wrapped_prover_get_their_own_proofs() {
 }
 
 /// A guest takes any number of inputs. `wrap` must infer each arity from the closure alone, keep the types and the
-/// order of the arguments, and run the closure in a phase. Its result must be `Send + Sync`, so that it can be a field
-/// of a service.
+/// order of the arguments, and run the closure in a phase. Its result must be `Send + Sync`, so that a service can
+/// store it in a field.
 #[test]
 fn wrap_keeps_every_arity_up_to_eight() {
     fn shared<F: Send + Sync>(f: F) -> F {
@@ -169,9 +168,9 @@ mod openings {
         }
     }
 
-    /// The prepared points live in a static. If a program fills the cache before the first phase, as documented, the cache takes no memory
-    /// of the arena. If a program fills it inside a phase by mistake, the cache stays in the arena for the rest of the process. Proofs in
-    /// later phases request the same sizes and read the cache, and must equal a proof without it.
+    /// The prepared points are in a static variable. If a program fills the cache before the first phase, as documented, the cache uses no
+    /// arena memory. If a program fills it inside a phase by mistake, the cache stays in the arena for the rest of the process. Proofs in
+    /// later phases request the same sizes and read the cache, and must equal a proof made without it.
     #[test]
     fn the_prepared_cache_serves_later_proofs_no_matter_where_it_is_filled() {
         let _turn = alone();
@@ -182,7 +181,8 @@ mod openings {
             let (served, ()) = arena_bytes_of(|| if is_inside { zk_alloc::phase(fill) } else { fill() });
             assert_eq!(served > 0, is_inside, "the arena served {served} bytes of the cache");
             for &n in proofs {
-                // Requests memory of the cache's sizes and writes to it. If the arena hands out memory twice, this overwrites the cache.
+                // Requests memory of the cache's sizes and writes to it. If the arena handed out memory twice, this would overwrite the
+                // cache.
                 zk_alloc::phase(|| {
                     fill();
                     let cache = get_prepared_cache().expect("it was filled");

@@ -15,12 +15,12 @@ use plonky2::plonk::config::GenericConfig;
 use plonky2::plonk::proof::ProofWithPublicInputs;
 use plonky2::util::timing::TimingTree;
 
-// Does not compile against the crate `zk-alloc` on crates.io, which belongs to another project. That arena overwrites
-// live memory.
+// Does not compile against the crate `zk-alloc` on crates.io, which belongs to another project. That crate's arena
+// overwrites live memory.
 const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
 
-/// Builds rayon's global thread pool, which plonky2 proves on, outside any phase: see [`zk_alloc::pool::build_global`].
-/// Call it first thing in `main`. Returns `false` if the pool already existed, and without the feature `parallel`.
+/// Builds rayon's global thread pool, on which plonky2 proves, outside any phase: see [`zk_alloc::pool::build_global`].
+/// Call it at the start of `main`. Returns `false` if the pool already existed or if the feature `parallel` is off.
 ///
 /// ```
 /// zk_alloc_plonky2::init();
@@ -30,8 +30,8 @@ pub fn init() -> bool {
     cfg!(feature = "parallel") && zk_alloc::pool::build_global()
 }
 
-/// A circuit that can be proved: [`CircuitData`], [`ProverCircuitData`], or a type of the caller that holds the same
-/// two parts.
+/// A circuit that can be proved: [`CircuitData`], [`ProverCircuitData`], or a type of the caller's with the same two
+/// parts.
 pub trait Circuit<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: usize> {
     /// Returns the part that only the prover needs.
     fn prover_only(&self) -> &ProverOnlyCircuitData<F, C, D>;
@@ -57,9 +57,9 @@ macro_rules! circuits {
 
 circuits!(CircuitData ProverCircuitData);
 
-/// Calls [`CircuitData::prove`] or [`ProverCircuitData::prove`] in a phase, which includes the generation of the witness.
+/// Calls [`CircuitData::prove`] or [`ProverCircuitData::prove`] in a phase that includes witness generation.
 ///
-/// The same call proves a circuit that verifies another circuit's proof.
+/// This function also proves circuits that verify another circuit's proof.
 ///
 /// # Errors
 ///
@@ -88,11 +88,11 @@ pub fn prove<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: 
     circuit: &impl Circuit<F, C, D>,
     inputs: PartialWitness<F>,
 ) -> Result<ProofWithPublicInputs<F, C, D>> {
-    // The framework's two methods do the same.
+    // The framework's two `prove` methods do the same.
     prove_with_timing(circuit, inputs, &mut TimingTree::default())
 }
 
-/// Like [`prove`], but records its steps in `timing`.
+/// Like [`prove`], but records the times of its steps in `timing`.
 ///
 /// plonky2 records times only if its feature `timing` is on; without it, a `TimingTree` stays empty.
 ///

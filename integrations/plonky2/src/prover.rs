@@ -9,7 +9,7 @@ use plonky2::plonk::config::GenericConfig;
 use plonky2::plonk::proof::ProofWithPublicInputs;
 use plonky2::util::timing::TimingTree;
 
-/// Calls [`plonky2::plonk::prover::prove`] in a phase, which includes the generation of the witness.
+/// Calls [`plonky2::plonk::prover::prove`] in a phase that includes witness generation.
 ///
 /// # Errors
 ///
@@ -46,16 +46,16 @@ pub fn prove<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: 
 
 /// Calls [`plonky2::plonk::prover::prove_with_partition_witness`] in a phase.
 ///
-/// The witness was generated before the call, so it isn't in the arena. The columns that the framework makes from it are. To have both in
-/// the arena, use [`prove`], or open a [`zk_alloc::phase`] around the generation and this call.
+/// The witness was generated before the call, so it isn't in the arena, but the columns that the framework derives from it are. To place
+/// both in the arena, use [`prove`], or open a [`zk_alloc::phase`] around witness generation and this call.
 ///
 /// # Errors
 ///
-/// Same as for [`prove`], except for contradictions, which the generation of the witness has already found.
+/// Same as for [`prove`], except for contradictions, which witness generation has already reported.
 ///
 /// # Panics
 ///
-/// If the framework panics: a witness that breaks the circuit's constraints may have no quotient polynomial.
+/// If the framework panics: a witness that violates the circuit's constraints may have no quotient polynomial.
 ///
 /// ```
 /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }

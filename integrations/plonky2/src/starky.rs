@@ -1,4 +1,4 @@
-//! The prover of the crate `starky`, in a phase.
+//! Wraps the prover of the crate `starky` in a phase.
 
 use ::starky::config::StarkConfig;
 use ::starky::proof::StarkProofWithPublicInputs;
@@ -34,8 +34,8 @@ macro_rules! in_phase {
 in_phase! {
     /// Calls [`starky::prover::prove`] in a phase.
     ///
-    /// The trace was allocated before the call, so it isn't in the arena. The copies that the framework extends and commits to are. To have
-    /// both in the arena, use [`prove_with_trace`].
+    /// The trace was allocated before the call, so it isn't in the arena, but the copies that the framework extends and commits to are. To
+    /// place both in the arena, use [`prove_with_trace`].
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ in_phase! {
     /// # Panics
     ///
     /// If the framework panics: the trace is empty, its height is not a power of two, or it doesn't suit the FRI
-    /// parameters. A trace that breaks the constraints may have no quotient polynomial.
+    /// parameters. A trace that violates the constraints may have no quotient polynomial.
     fn prove(trace_poly_values: Vec<PolynomialValues<F>>) = trace_poly_values;
 
     /// Calls `trace` and [`starky::prover::prove`] in one phase.
@@ -53,7 +53,7 @@ in_phase! {
     ///
     /// # Errors
     ///
-    /// Same as for [`prove`]. If your generator can fail, open a [`zk_alloc::phase`] around it and [`prove`].
+    /// Same as for [`prove`]. If your trace generator can fail, open a [`zk_alloc::phase`] around it and [`prove`].
     ///
     /// # Panics
     ///

@@ -1,4 +1,4 @@
-//! Real plonky2 proofs through the adapter, with zk-alloc installed, across phases.
+//! Tests the adapter with real plonky2 proofs, across phases, with zk-alloc installed.
 
 #[allow(dead_code)]
 mod common;
@@ -21,8 +21,8 @@ fn prove_and_verify(circuit: &Squarings, x: u64) -> Proof {
     proof
 }
 
-/// Five proofs of one circuit, each in its own phase. Earlier proofs must survive later phases, whose requests have the same sizes in the
-/// same order. The arena must have served these requests.
+/// Makes five proofs of one circuit, each in its own phase. Earlier proofs must survive later phases, whose requests have the same sizes in
+/// the same order. The arena must have served these requests.
 #[test]
 fn five_proofs_of_changing_inputs_all_verify_at_the_end() {
     let _turn = alone();
@@ -39,7 +39,7 @@ fn five_proofs_of_changing_inputs_all_verify_at_the_end() {
     }
 }
 
-/// The inner proof's buffers come from the inner phase, and the outer proof's witness is made from them. All proofs of
+/// The inner phase allocates the inner proof's buffers, and the outer proof's witness is built from them. All proofs of
 /// a circuit read its tables. Here one circuit is built outside any phase and the other inside one, and both must stay
 /// usable for several proofs.
 #[test]
@@ -56,10 +56,10 @@ fn a_proof_of_a_proof_verifies_with_circuits_built_inside_and_outside_a_phase() 
     }
 }
 
-// Proofs through the adapter equal the framework's own, byte for byte. Two proofs of one witness differ in two places even without the
-// adapter, and these tests fix both. The unused wires of a row of public inputs get random values: `fixed` makes them zero. A proof also
-// contains the first proof of work that *any* of rayon's threads finds, which determines its queries: with `on_one_thread`, the search
-// always finds the same one.
+// Proofs made through the adapter equal the framework's own, byte for byte. Even without the adapter, two proofs of one witness differ in
+// two places, so these tests make both deterministic. Unused wires in the row of public inputs get random values; `fixed` sets them to
+// zero. The proof of work, which determines the queries, is the first that *any* of rayon's threads finds; on a single thread
+// (`on_one_thread`), the search always finds the same one.
 
 /// Runs `f` on a pool of one thread.
 fn on_one_thread<R: Send>(f: impl FnOnce() -> R + Send) -> R {
@@ -67,8 +67,8 @@ fn on_one_thread<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     pool.install(f)
 }
 
-/// Builds a circuit without random wires. In their place, sets the last wire of row 0 to zero, its value anyway, because squarings do not
-/// use it.
+/// Builds a circuit without random wires. Makes their generators set the last wire of row 0 to zero instead, which changes nothing, because
+/// squarings do not use that wire.
 fn fixed(squarings: usize) -> Squarings {
     let mut circuit = Squarings::build(squarings);
     let wire_index = circuit.data.common.config.num_wires - 1;
@@ -81,8 +81,8 @@ fn fixed(squarings: usize) -> Squarings {
     circuit
 }
 
-/// Every function must make the same proof: from the two halves of the circuit, from the prover's data alone, and from
-/// a finished witness.
+/// Every function must produce the same proof: from the two halves of the circuit, from the prover's data alone, and
+/// from a finished witness.
 #[test]
 fn every_function_of_the_adapter_makes_the_same_proof() {
     let _turn = alone();

@@ -1,4 +1,4 @@
-//! Real proofs of the crate `starky` through the adapter, with zk-alloc installed, across phases.
+//! Tests the adapter with real proofs of the crate `starky`, across phases, with zk-alloc installed.
 
 #[allow(dead_code)]
 mod common;
@@ -28,7 +28,7 @@ static ALLOCATOR: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator;
 
 type Proof = StarkProofWithPublicInputs<F, C, D>;
 
-/// Each proof has its own phase. Earlier proofs must survive later phases, the trace must lie in the arena, and the
+/// Each proof has its own phase. Earlier proofs must survive later phases, the trace must be in the arena, and each
 /// proof must equal the framework's.
 #[test]
 fn five_starks_of_changing_size_verify_and_equal_the_framework_s() {
@@ -75,7 +75,7 @@ fn bytes(proof: &Proof) -> Vec<u8> {
     postcard::to_allocvec(proof).expect("a proof serialises")
 }
 
-/// One column, which counts from 0. The public value is its last row.
+/// A STARK with one column, which counts up from 0. The public value is the last row.
 #[derive(Clone, Copy)]
 struct Counter;
 

@@ -14,12 +14,12 @@ use p3_lookup::InteractionSymbolicBuilder;
 use p3_matrix::dense::RowMajorMatrix;
 use p3_uni_stark::{PcsProverError, PreprocessedProverData, Proof, ProvingError, QuotientAir, StarkGenericConfig, Val};
 
-// Does not compile against the crate `zk-alloc` on crates.io, which belongs to another project. That arena overwrites
-// live memory.
+// Does not compile against the crate `zk-alloc` on crates.io, which belongs to another project. That crate's arena
+// overwrites live memory.
 const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
 
-/// Builds rayon's global thread pool, which Plonky3 proves on, outside any phase: see [`zk_alloc::pool::build_global`].
-/// Call it first thing in `main`. Returns `false` if the pool already existed, and without the feature `parallel`.
+/// Builds rayon's global thread pool, on which Plonky3 proves, outside any phase: see [`zk_alloc::pool::build_global`].
+/// Call it at the start of `main`. Returns `false` if the pool already existed or if the feature `parallel` is off.
 ///
 /// ```
 /// zk_alloc_plonky3::init();
@@ -29,11 +29,11 @@ pub fn init() -> bool {
     cfg!(feature = "parallel") && zk_alloc::pool::build_global()
 }
 
-// With debug assertions on, the framework checks the trace against the AIR before it proves, and needs one more bound on `A` for that. The
-// framework's bound is chosen when the p3 crates are compiled, and ours when this crate is compiled. So if debug assertions are on for
-// `p3-uni-stark` and `p3-batch-stark`, they must be on for this crate. A profile sets debug assertions for all crates at once. A profile
-// that overrides `debug-assertions` for the p3 crates alone must also name `zk-alloc-plonky3`, or this crate doesn't compile. (The reverse
-// compiles, and only requires an unused bound.)
+// With debug assertions on, the framework checks the trace against the AIR before it proves, which needs one more bound on `A`. The
+// framework has that bound if the p3 crates are compiled with debug assertions, and this crate if it is compiled with them. So if debug
+// assertions are on for `p3-uni-stark` and `p3-batch-stark`, they must be on for this crate. A profile sets debug assertions for all crates
+// at once. A profile that overrides `debug-assertions` for the p3 crates alone must also name `zk-alloc-plonky3`, or this crate doesn't
+// compile. (The reverse compiles, with an unused bound.)
 
 /// Wraps functions of the framework in a phase.
 macro_rules! in_phase {
@@ -94,12 +94,13 @@ in_phase! {
 
     /// Calls `trace` and [`p3_uni_stark::prove`] in one phase.
     ///
-    /// The trace is the largest buffer of a Plonky3 proof. It has capacity for its low-degree extension, which the prover makes in place.
-    /// If the closure builds the trace, it lies in pages that the last proof left resident. `trace` is called once, on the calling thread.
+    /// The trace is the largest buffer of a Plonky3 proof. It has capacity for its low-degree extension, which the prover computes in
+    /// place. A trace that the closure builds reuses pages that the previous proof left resident. `trace` is called once, on the calling
+    /// thread.
     ///
     /// # Errors
     ///
-    /// Same as for [`prove`]. If your generator can fail, open a [`zk_alloc::phase`] around it and [`prove`].
+    /// Same as for [`prove`]. If your trace generator can fail, open a [`zk_alloc::phase`] around it and [`prove`].
     ///
     /// # Panics
     ///
@@ -122,8 +123,8 @@ in_phase! {
 
     /// Calls [`p3_uni_stark::prove_with_preprocessed`] in a phase.
     ///
-    /// `preprocessed` comes from [`p3_uni_stark::setup_preprocessed`]. It outlives the proof, so make it outside any phase. As with
-    /// [`prove`], the trace is only in the arena if the caller makes it inside a [`zk_alloc::phase`].
+    /// `preprocessed` comes from [`p3_uni_stark::setup_preprocessed`]. It outlives the proof, so create it outside any phase. As with
+    /// [`prove`], the trace is in the arena only if the caller builds it inside a [`zk_alloc::phase`].
     ///
     /// # Errors
     ///
@@ -131,8 +132,8 @@ in_phase! {
     ///
     /// # Panics
     ///
-    /// Same as for [`prove`], but the AIR may have preprocessed columns. If it has any, the framework also panics if `preprocessed` is
-    /// `None` or has another height than the trace.
+    /// Same as for [`prove`], but the AIR may have preprocessed columns. If it does, the framework also panics if `preprocessed` is `None`
+    /// or differs in height from the trace.
     ///
     /// ```
     /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }
@@ -154,8 +155,8 @@ in_phase! {
 
 /// Calls [`p3_batch_stark::prove_batch`] in a phase.
 ///
-/// The traces were allocated before the call, so they aren't in the arena. The copies that the framework extends and commits to are. To
-/// have both in the arena, open a [`zk_alloc::phase`] around this call and the code that makes the traces.
+/// The traces were allocated before the call, so they aren't in the arena, but the copies that the framework extends and commits to are. To
+/// place both in the arena, open a [`zk_alloc::phase`] around this call and the code that builds the traces.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Real Plonky3 proofs through the adapter, with zk-alloc installed, across phases.
+//! Tests the adapter with real Plonky3 proofs, across phases, with zk-alloc installed.
 
 #[allow(dead_code)]
 mod common;
@@ -18,12 +18,12 @@ fn bytes<T: Serialize>(proof: &T) -> Vec<u8> {
     postcard::to_allocvec(proof).expect("a proof serialises")
 }
 
-/// The config caches the DFT's twiddle factors by height, inside the phase of the first proof that needs them. A proof holds buffers of its
-/// phase: with 256 queries, some are large enough for the arena. Both must survive the phases of later proofs, whose requests have the same
-/// sizes in the same order. An arena that resets would overwrite them, but only if the sizes repeat.
+/// The config caches the DFT's twiddle factors by height, inside the phase of the first proof that needs them. A proof owns buffers that
+/// its phase allocated: with 256 queries, some are large enough for the arena. The cache and the buffers must survive later phases, whose
+/// requests have the same sizes in the same order, because only then would an arena that resets overwrite them.
 ///
 /// The trace is the largest buffer of a Plonky3 proof. If the closure builds it, it must come from the arena, with its capacity for the
-/// extension. If it is built before `prove`, it does not come from the arena, which serves all other buffers.
+/// extension. If it is built before `prove`, it does not come from the arena, but all other buffers do.
 ///
 /// The adapter adds only a phase, and changes nothing in the transcript, so each proof equals the framework's byte for byte.
 #[test]
@@ -60,8 +60,8 @@ fn five_proofs_of_changing_size_equal_the_framework_s_and_verify_at_the_end() {
     }
 }
 
-/// Every proof reads the committed preprocessed columns and their Merkle tree. Here a phase makes them, as a program may do, and they must
-/// survive that phase.
+/// Every proof reads the committed preprocessed columns and their Merkle tree. Here they are created inside a phase, as a program may do,
+/// and they must outlive it.
 #[test]
 fn preprocessed_data_made_in_one_phase_serves_the_next_three() {
     let _turn = alone();
@@ -81,8 +81,8 @@ fn preprocessed_data_made_in_one_phase_serves_the_next_three() {
     }
 }
 
-/// A batch commits to traces of different heights at once, and later batches use these heights again. The config's
-/// caches must serve them, and the proof must equal the framework's.
+/// A batch commits to traces of different heights at once, and later batches use the same heights. The config's caches
+/// must serve every batch, and each proof must equal the framework's.
 #[test]
 fn batches_of_changing_shape_prove_and_equal_the_framework_s() {
     let _turn = alone();

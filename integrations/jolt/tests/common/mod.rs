@@ -1,8 +1,9 @@
 // A stand-in for the code that `#[jolt::provable]` generates from a guest `fn fib(n: u64) -> u64`. It has the same
-// shapes, over the real Dory.
+// structure, and uses the real Dory.
 //
-// The trace of a run is a polynomial of 2^log_rows coefficients. A proof is its commitment, and an opening at its last
-// row. There, a multilinear polynomial equals its last coefficient, which is the output.
+// The trace of a run is a polynomial of 2^log_rows coefficients. A proof consists of the polynomial's commitment and
+// its opening at the last row. At that point, a multilinear polynomial equals its last coefficient, which is the
+// output.
 
 use dory_pcs::backends::arkworks::{
     ArkDoryProof, ArkFr, ArkGT, ArkworksPolynomial, BN254, Blake2bTranscript, G1Routines, G2Routines,
@@ -11,14 +12,14 @@ use dory_pcs::primitives::arithmetic::Field;
 use dory_pcs::primitives::transcript::Transcript;
 use dory_pcs::{DoryError, Polynomial, ProverSetup, Transparent, VerifierSetup};
 
-/// Like Jolt's proof, it does not contain the claim.
+/// A proof that, like Jolt's, does not contain the claim.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Proof {
     pub(crate) commitment: ArkGT,
     pub(crate) opening: ArkDoryProof,
 }
 
-/// Like `JoltDevice`, it says whether the guest panicked.
+/// Records whether the guest panicked, like `JoltDevice`.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) panic: bool,
@@ -28,7 +29,8 @@ pub(crate) fn preprocess(max_log_rows: usize) -> (ProverSetup<BN254>, VerifierSe
     dory_pcs::setup(max_log_rows)
 }
 
-/// Like `guest::build_prover_fib`. A guest has no `log_rows`; the run determines the length of its trace.
+/// Returns a prover, like `guest::build_prover_fib`. A real guest has no argument `log_rows`: its run determines the
+/// length of the trace.
 pub(crate) fn build_prover_fib(setup: ProverSetup<BN254>) -> impl Fn(u64, usize) -> (u64, Proof, Device) + Send + Sync {
     move |n, log_rows| {
         let trace = trace_fib(n, log_rows);
@@ -37,7 +39,7 @@ pub(crate) fn build_prover_fib(setup: ProverSetup<BN254>) -> impl Fn(u64, usize)
     }
 }
 
-/// Like `guest::build_verifier_fib`, but it takes a reference.
+/// Returns a verifier, like `guest::build_verifier_fib`, but takes the proof by reference.
 pub(crate) fn build_verifier_fib(setup: VerifierSetup<BN254>) -> impl Fn(u64, u64, bool, &Proof) -> bool + Send + Sync {
     move |n, output, panic, proof| !panic && verify_fib(setup.clone(), n, output, proof).is_ok()
 }
@@ -68,7 +70,7 @@ pub(crate) fn verify_fib(setup: VerifierSetup<BN254>, n: u64, output: u64, proof
     verify(proof.commitment, ArkFr::from_u64(output), &point, &proof.opening, setup, &mut transcript(n))
 }
 
-/// Returns the point of a trace's last row.
+/// Returns the evaluation point that corresponds to a trace's last row.
 pub(crate) fn point(log_rows: usize) -> Vec<ArkFr> {
     vec![ArkFr::one(); log_rows]
 }

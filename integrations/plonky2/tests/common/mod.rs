@@ -1,5 +1,5 @@
-// Small, complete uses of plonky2. The tests share them with the bench's prover, and with the doc examples, which use `include!`; so there
-// are no inner attributes.
+// Small, complete uses of plonky2, which the tests, the bench's prover and the doc examples share. The doc examples use `include!`, which
+// allows no inner attributes.
 
 use plonky2::field::goldilocks_field::GoldilocksField;
 use plonky2::field::types::Field;
@@ -19,7 +19,7 @@ pub(crate) fn builder() -> CircuitBuilder<F, D> {
     CircuitBuilder::new(CircuitConfig::standard_recursion_config())
 }
 
-// Squares x repeatedly. Public values are x and the last square. A row holds 20 squarings.
+// A circuit that squares x repeatedly. The public values are x and the last square. A row has room for 20 squarings.
 pub(crate) struct Squarings {
     pub(crate) data: CircuitData<F, C, D>,
     first: Target,

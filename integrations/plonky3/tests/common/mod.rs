@@ -1,5 +1,5 @@
-// A small, complete use of Plonky3. The tests share it with the doc examples, which use `include!`; so there are no
-// inner attributes.
+// A small, complete use of Plonky3, which the tests and the doc examples share. The doc examples use `include!`, which
+// allows no inner attributes.
 
 use p3_air::{Air, AirBuilder, BaseAir, WindowAccess};
 use p3_challenger::DuplexChallenger;
@@ -29,8 +29,8 @@ pub(crate) type Config = StarkConfig<Pcs, Challenge, Challenger>;
 // for the extension.
 pub(crate) const LOG_BLOWUP: usize = 1;
 
-// A configuration without proofs of work. Their search takes the first witness that any thread finds, so two proofs of the same input would
-// differ.
+// Returns a configuration without proof of work. Its search takes the first witness that any thread finds, so two proofs of the same input
+// would differ.
 pub(crate) fn config() -> Config {
     let perm = default_koalabear_poseidon2_16();
     let val_mmcs = ValMmcs::new(Hash::new(perm.clone()), Compress::new(perm.clone()), 0);
@@ -48,7 +48,7 @@ pub(crate) fn config() -> Config {
     Config::new(pcs, Challenger::new(perm))
 }
 
-// Two columns of Fibonacci numbers. Public values are the first two and the last one.
+// An AIR with two columns of Fibonacci numbers. The public values are the first two numbers and the last.
 #[derive(Clone, Copy)]
 pub(crate) struct Fibonacci;
 
@@ -98,7 +98,7 @@ impl<AB: AirBuilder> Air<AB> for Fibonacci {
     }
 }
 
-// One column: the squares of the preprocessed column 0, 1, 2, ...
+// An AIR with one column: the squares of the preprocessed column 0, 1, 2, ...
 #[derive(Clone, Copy)]
 pub(crate) struct Squares {
     pub(crate) log_rows: usize,
