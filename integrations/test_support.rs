@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Waits for this test's turn. Phases and statistics belong to the process, so tests that use either take turns.
+/// Waits for this test's turn. Phases and statistics are process-wide, so tests that use either take turns.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)

@@ -52,7 +52,7 @@ pub fn prove<R>(f: impl FnOnce() -> R) -> R {
 ///
 /// # Errors
 ///
-/// The errors of `f`, unchanged. The phase has ended when they are returned.
+/// The errors of `f`, unchanged. The phase ends before they are returned.
 ///
 /// # Panics
 ///
@@ -78,9 +78,9 @@ pub fn try_prove<T, E>(f: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
 /// Wraps a prover so that each call runs in its own phase. Intended for the closures that `#[jolt::provable]` generates.
 ///
 /// `guest::build_prover_fib(program, preprocessing)` is an `impl Fn(u32) -> (Output, Proof, JoltDevice) + Send + Sync`.
-/// The wrapped prover takes the same arguments, and threads can share it as before. You can wrap any function or
-/// closure of up to eight arguments that is `Send + Sync`. The result is a `Box`, so its type can be named, for example
-/// as the type of a field.
+/// The wrapped prover takes the same arguments, and threads can share it like the original. You can wrap any function
+/// or closure of up to eight arguments that is `Send + Sync`. The result is a `Box`, so its type can be named, for
+/// example as the type of a field.
 ///
 /// Arguments may be borrowed, but a borrowed value must outlive the wrapped prover, so declare the value first.
 /// Otherwise leave the prover unwrapped, and put the call in [`prove`]: `prove(|| prove_sha2(&input))`.

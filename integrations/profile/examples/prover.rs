@@ -1,4 +1,4 @@
-//! Profiles three proofs by Plonky3, and compares the estimates with the allocator's counters:
+//! Profiles three Plonky3 proofs, and compares the estimates with the allocator's counters:
 //!
 //!     cargo run --release -p zk-alloc-profile --example prover -- DIR
 

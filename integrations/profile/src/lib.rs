@@ -18,17 +18,18 @@ use zk_alloc::profile::{self, Snapshot};
 
 use sites::{Elsewhere, Figures, Line, RawProfile, Stack};
 
-// Does not compile against the crate `zk-alloc` on crates.io, which belongs to another project. That arena overwrites
-// live memory.
+// Does not compile against the crate `zk-alloc` on crates.io, which belongs to another project. That crate's arena
+// overwrites live memory.
 const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
 
-/// Sites with less than 1/10,000 of the sum share one line in a file. They would be too narrow to see in a flame graph.
+/// A site gets its own line in a file if its value is at least the sum divided by this number. Smaller sites share one line, because they
+/// would be too narrow to see in a flame graph.
 const SMALLEST_PART: u64 = 10_000;
 
 /// The minimum width of a frame in a flame graph, in percent. Without it, a narrow tower of a hundred frames makes the graph tall and empty.
 const MIN_WIDTH: f64 = 0.2;
 
-/// CSS for a flame graph on a narrow page, and in dark mode.
+/// CSS that adapts a flame graph to a narrow page and to dark mode.
 const LOOK: &str = "#search { opacity: 0.6; }
 @media (max-width: 600px) { #title { font-size: 11px; } }
 @media (prefers-color-scheme: dark) {
@@ -36,7 +37,7 @@ svg > rect { fill: #14161a; } #title, #subtitle, #details, #unzoom, #search, #ma
 }
 </style>";
 
-/// A profile with the names of functions.
+/// A profile with function names.
 #[derive(Debug)]
 pub struct Profile {
     stacks: Vec<Stack>,
@@ -44,10 +45,10 @@ pub struct Profile {
     missed: u64,
 }
 
-/// Takes a profile now and writes it into `dir`, which it creates if needed: `profile.pb.gz` for pprof; and for each of [`Value::OF_BYTES`]
-/// folded stacks (`peak_space.folded`) and a flame graph (`peak_space.svg`). Writes no files for a figure that is 0 at every site.
+/// Takes a profile now and writes it into `dir`, which it creates if needed: `profile.pb.gz` for pprof, and for each of [`Value::OF_BYTES`]
+/// folded stacks (`peak_space.folded`) and a flame graph (`peak_space.svg`). Writes no files for a value that is 0 at every site.
 ///
-/// Looking up the names may take a second, and memory for the program's debug information. The profile does not include that memory.
+/// Looking up the names may take a second, and needs memory for the program's debug information, which the profile does not include.
 ///
 /// # Errors
 /// The system's error, if the folder or a file can't be written.
@@ -83,10 +84,10 @@ impl Profile {
         profile::unsampled(|| Self::with_names(&snapshot.into(), sites::here))
     }
 
-    /// Reads a file that `libzk_alloc.so` wrote, and looks up the names of the functions in the program's files.
+    /// Reads a file that `libzk_alloc.so` wrote, and looks up the names of the functions in the program's binaries.
     ///
     /// # Errors
-    /// The system's error, if the file can't be read; `InvalidData`, if it has another format.
+    /// The system's error, if the file can't be read; `InvalidData`, if its format is not recognised.
     pub fn read(raw: impl AsRef<Path>) -> io::Result<Self> {
         let text = fs::read_to_string(raw)?;
         let (profile, maps) = RawProfile::parse(&text)
@@ -100,20 +101,20 @@ impl Profile {
         Self { stacks, mean_bytes: raw.mean_bytes, missed: raw.missed }
     }
 
-    /// Returns the number of samples that could not be stored. The figures do not include them.
+    /// Returns the number of samples that could not be stored. The values do not include them.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.missed
     }
 
-    /// Returns the sum of a figure over all call sites.
+    /// Returns the sum of `value` over all call sites.
     #[must_use]
     pub fn total(&self, value: Value) -> u64 {
         self.stacks.iter().map(|stack| value.of(&stack.figures)).sum()
     }
 
-    /// Returns the file for pprof: a message of `profile.proto`, compressed with gzip. A server may answer requests for `/debug/pprof/heap`
-    /// with it.
+    /// Returns the contents of the file for pprof: a message of `profile.proto`, compressed with gzip. A server may return them for
+    /// `/debug/pprof/heap`.
     ///
     /// # Errors
     /// None in practice: the compressor writes to memory.
@@ -121,14 +122,14 @@ impl Profile {
         let mut profile = Message::default();
         let mut strings = Numbers::new();
         let (mut functions, mut locations) = (Numbers::new(), Numbers::new());
-        // The format requires the empty string first.
+        // The format requires the first string to be empty.
         number(&mut strings, String::new());
         for value in Value::ALL {
             profile.message(1, |kind| value_type(kind, &mut strings, value.name(), value.unit()));
         }
         for stack in &self.stacks {
             profile.message(2, |sample| {
-                // Location numbers begin with 1.
+                // Location ids start at 1.
                 sample.numbers(1, stack.calls.iter().map(|call| number(&mut locations, call.clone()) + 1));
                 sample.numbers(2, Value::ALL.iter().map(|value| value.of(&stack.figures)));
                 sample.message(3, |label| {
@@ -154,7 +155,7 @@ impl Profile {
             profile.message(5, |function| {
                 function.number(1, id);
                 function.number(2, number(&mut strings, name));
-                // The system name (field 3) stays empty. If it held the name, `go tool pprof` would take `<T as Trait>::f` for C++,
+                // The system name (field 3) stays empty. If it contained the name, `go tool pprof` would take `<T as Trait>::f` for C++,
                 // and show `::f`.
                 function.number(4, number(&mut strings, file));
             });
@@ -169,14 +170,14 @@ impl Profile {
         gzip.finish()
     }
 
-    /// Returns folded stacks: a line for each call site, with its functions from the outermost to the innermost, and the figure. Leaves out
-    /// sites where the figure is 0. Requests that the backing allocator served lie below `[backing allocator]`.
+    /// Returns folded stacks: a line for each call site, with its functions from the outermost to the innermost, and its value. Omits sites
+    /// whose value is 0. Requests that the backing allocator served are under `[backing allocator]`.
     #[must_use]
     pub fn folded(&self, value: Value) -> String {
         self.folded_from(value, 1)
     }
 
-    /// Like [`folded`](Self::folded), with one line for all sites whose figure is below `least`.
+    /// Like [`folded`](Self::folded), but with a single line for all sites whose value is below `least`.
     fn folded_from(&self, value: Value, least: u64) -> String {
         let mut text = String::new();
         let mut rest = 0;
@@ -188,7 +189,7 @@ impl Profile {
             }
             let root = (!stack.is_of_arena).then(|| "[backing allocator]".to_owned());
             let lines = stack.calls.iter().rev().flat_map(|call| call.lines.iter().rev());
-            // A semicolon ends a function's name in folded stacks.
+            // In folded stacks, a semicolon separates functions.
             let names = lines.map(|line| line.function.replace(';', ","));
             let mut names: Vec<_> = root.into_iter().chain(names).collect();
             if names.is_empty() {
@@ -202,7 +203,7 @@ impl Profile {
         text
     }
 
-    /// Returns a flame graph as SVG, or `None` if the figure is 0 at every site.
+    /// Returns a flame graph as SVG, or `None` if the value is 0 at every site.
     ///
     /// # Errors
     /// None in practice: the graph is written to memory.
@@ -216,14 +217,14 @@ impl Profile {
         options.count_name = value.unit().into();
         options.min_width = MIN_WIDTH;
         options.colors = Palette::Basic(BasicPalette::Mem);
-        // A name that is cut must keep its beginning, and so most of the function's path.
+        // A truncated name keeps its beginning, which has most of the function's path.
         options.text_truncate_direction = TextTruncateDirection::Right;
         let mut svg = Vec::new();
         flamegraph::from_lines(&mut options, folded.lines(), &mut svg).map_err(io::Error::other)?;
         Ok(Some(String::from_utf8_lossy(&svg).replacen("</style>", LOOK, 1).into_bytes()))
     }
 
-    /// Returns the smallest figure of a site that has a line of its own in the files.
+    /// Returns the smallest value for which a site gets its own line in the files.
     fn least(&self, value: Value) -> u64 {
         (self.total(value) / SMALLEST_PART).max(1)
     }
@@ -246,10 +247,10 @@ impl Profile {
     }
 }
 
-/// Defines the figures, with their names and the titles of their flame graphs.
+/// Defines the values of a profile, with their names and the titles of their flame graphs.
 macro_rules! values {
     ($($(#[$doc:meta])* $value:ident = $name:literal, $title:literal;)*) => {
-        /// A figure that a profile has for each call site. The names are those that pprof shows.
+        /// A value that a profile records for each call site. The names are those that pprof shows.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Value {
@@ -257,10 +258,10 @@ macro_rules! values {
         }
 
         impl Value {
-            /// All figures, in the order of the file for pprof.
+            /// All values, in the order of the pprof file.
             pub const ALL: [Self; 7] = [$(Self::$value),*];
 
-            /// Returns the figure's name, and the title of its flame graph.
+            /// Returns the value's name, and the title of its flame graph.
             const fn words(self) -> (&'static str, &'static str) {
                 match self {
                     $(Self::$value => ($name, $title),)*
@@ -279,16 +280,16 @@ values! {
     InuseObjects = "inuse_objects", "Allocations alive now";
     /// `inuse_space`: the bytes of live allocations.
     InuseSpace = "inuse_space", "Bytes alive now";
-    /// `peak_objects`: the number of allocations that were alive at the peak of the live bytes.
+    /// `peak_objects`: the number of allocations that were live when live bytes peaked.
     PeakObjects = "peak_objects", "Allocations alive at the peak";
-    /// `peak_space`: the bytes of these allocations.
+    /// `peak_space`: the bytes of the allocations that were live when live bytes peaked.
     PeakSpace = "peak_space", "Bytes alive at the peak";
     /// `fresh_space`: the bytes that were not resident when the arena handed them out.
     FreshSpace = "fresh_space", "Fresh bytes, which cost page faults";
 }
 
 impl Value {
-    /// The figures that count bytes. Each has a file of folded stacks and a flame graph.
+    /// The values that count bytes. Each has a file of folded stacks and a flame graph.
     pub const OF_BYTES: [Self; 4] = [Self::AllocSpace, Self::InuseSpace, Self::PeakSpace, Self::FreshSpace];
 
     /// Returns the name that pprof shows.
@@ -313,7 +314,7 @@ impl Value {
 // The format of pprof: a message of Protocol Buffers, compressed with gzip. The numbers of the fields are those of `profile.proto` in
 // <https://github.com/google/pprof>.
 
-/// A message that is being written.
+/// A Protocol Buffers message under construction.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -326,7 +327,7 @@ impl Message {
         self.0.push(value as u8);
     }
 
-    /// Writes a number. Leaves out fields that are 0.
+    /// Writes a number as a field. Omits it if it is 0.
     fn number(&mut self, field: u32, value: u64) {
         if value != 0 {
             self.varint(u64::from(field) << 3);
@@ -351,7 +352,7 @@ impl Message {
     }
 }
 
-/// Values, numbered from 0 on in the order in which they were first seen.
+/// Items, numbered from 0 in the order in which they were first seen.
 type Numbers<T> = HashMap<T, u64>;
 
 fn number<T: Eq + Hash>(numbers: &mut Numbers<T>, value: T) -> u64 {

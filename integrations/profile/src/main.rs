@@ -1,4 +1,4 @@
-//! Turns the files that `libzk_alloc.so` writes (`ZK_ALLOC_PROFILE=DIR`) into files for pprof, folded stacks and flame graphs.
+//! Converts the files that `libzk_alloc.so` writes (`ZK_ALLOC_PROFILE=DIR`) into pprof files, folded stacks and flame graphs.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Call sites: first as return addresses, from this process or from a file that another process wrote, then with the names of their
-//! functions. The names of another process come from the files that it had mapped.
+//! Looks up the function names of call sites. Their return addresses come from this process or from a file that another process wrote. The
+//! names for another process come from the files that it had mapped.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,13 +14,13 @@ use zk_alloc::profile::{Site, Snapshot, Source};
 
 use crate::Value;
 
-/// The figures of a site, in the order of [`Value::ALL`].
+/// The values of a site, in the order of [`Value::ALL`].
 pub(crate) type Figures = [u64; 7];
 
-/// A call site without names: the addresses to which its calls return.
+/// A call site without function names: the return addresses of its calls.
 type RawSite = Stack<usize>;
 
-/// The sites of a process.
+/// The call sites of a process, without function names.
 #[derive(Debug)]
 pub(crate) struct RawProfile {
     pub(crate) sites: Vec<RawSite>,
@@ -44,8 +44,8 @@ impl From<&Snapshot> for RawProfile {
 }
 
 impl RawProfile {
-    /// Returns the profile in the text of a `.raw` file, and the lines of the process's `/proc/self/maps`. `None` if the text has another
-    /// format.
+    /// Parses the text of a `.raw` file. Returns the profile and the lines of the process's `/proc/self/maps`, or `None` if the format is
+    /// not recognised.
     pub(crate) fn parse(text: &str) -> Option<(Self, &str)> {
         let (head, maps) = text.split_once("\nmaps\n")?;
         let mut lines = head.strip_prefix("zk-alloc-profile 1\n")?.lines();
@@ -57,7 +57,7 @@ impl RawProfile {
 }
 
 impl RawSite {
-    /// Parses a site from the text `figure * 7 : address ...`. Figures are decimal and addresses hexadecimal.
+    /// Parses a site: seven decimal values, a colon, and hexadecimal addresses.
     fn parse(words: &str) -> Option<Self> {
         let (figures, addresses) = words.split_once(" :")?;
         let figures: Vec<u64> = figures.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
@@ -67,34 +67,34 @@ impl RawSite {
     }
 }
 
-/// A place in the source.
+/// A source location.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Line {
     pub(crate) function: String,
-    /// Empty if it is not known.
+    /// The source file; empty if unknown.
     pub(crate) file: String,
-    /// 0 if it is not known.
+    /// The line number; 0 if unknown.
     pub(crate) line: u32,
 }
 
 impl Line {
-    /// Returns a line of which only the function is known.
+    /// Returns a location with only a function name.
     pub(crate) fn named(function: String) -> Self {
         Self { function, file: String::new(), line: 0 }
     }
 }
 
-/// A call, identified by its return address. It has several lines, the innermost first, if functions were inlined there.
+/// A call, identified by its return address. It has several lines, innermost first, if functions were inlined there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Call {
     pub(crate) address: usize,
     pub(crate) lines: Arc<[Line]>,
 }
 
-/// A call site of the program. Once it has the names of functions, it lacks the allocator's own calls.
+/// A call site of the program. Once its function names are looked up, the allocator's own calls are removed.
 #[derive(Debug)]
 pub(crate) struct Stack<C = Call> {
-    /// The calls, the innermost first.
+    /// The calls, innermost first.
     pub(crate) calls: Vec<C>,
     pub(crate) is_of_arena: bool,
     pub(crate) figures: Figures,
@@ -116,21 +116,21 @@ pub(crate) fn stacks(sites: &[RawSite], mut look_up: impl FnMut(usize) -> Vec<Li
     stacks
 }
 
-/// The lines of each address that was looked up.
+/// The lines that were found so far, by address.
 type Known = HashMap<usize, Arc<[Line]>>;
 
-/// Returns the calls of the program itself. The innermost calls of a site are those of the allocator, and of the standard library on the
-/// way there; the outermost ones start the program or a thread.
+/// Returns only the program's own calls. Removes the innermost calls, which are in the allocator and in the standard library code that
+/// leads to it, and the outermost calls, which start the program or a thread.
 fn of_program(addresses: &[usize], known: &mut Known, look_up: &mut impl FnMut(usize) -> Vec<Line>) -> Vec<Call> {
     let mut look_up = |address| match look_up(address) {
-        // If nothing is known about an address, the address itself is shown as the function.
+        // An unknown address is shown in place of a function name.
         lines if lines.is_empty() => vec![Line::named(format!("{address:#x}"))],
         lines => lines,
     };
     let mut names = |address| known.entry(address).or_insert_with(|| look_up(address).into()).clone();
     let calls: Vec<_> = addresses.iter().map(|&address| Call { address, lines: names(address) }).collect();
     let lines: Vec<&Line> = calls.iter().flat_map(|call| call.lines.iter()).collect();
-    // The outermost entry counts, because the program's own `GlobalAlloc` may lie between two entries.
+    // Takes the outermost entry, because the program's own `GlobalAlloc` may be between two entries.
     let innermost = &lines[..lines.len().min(MAX_LINES)];
     let entered = innermost.iter().rposition(|line| is_entry(line)).map_or(0, |last| last + 1);
     let mut skipped = entered + lines[entered..].iter().take_while(|line| is_allocator(line)).count();
@@ -149,7 +149,7 @@ fn of_program(addresses: &[usize], known: &mut Known, look_up: &mut impl FnMut(u
 }
 
 /// Returns the number of outermost lines that start the program or a thread: the C library's, and Rust's up to
-/// `__rust_begin_short_backtrace`. 0 if there are no other lines.
+/// `__rust_begin_short_backtrace`. Returns 0 if there are no other lines.
 fn of_runtime(lines: &[&Line]) -> usize {
     let marked = lines.iter().rposition(|line| line.function.contains("__rust_begin_short_backtrace"));
     let within = &lines[..marked.unwrap_or(lines.len())];
@@ -166,7 +166,7 @@ fn of_runtime(lines: &[&Line]) -> usize {
 /// The number of innermost lines that may contain an allocator's own calls.
 const MAX_LINES: usize = 40;
 
-/// Returns whether a line is the entry of an allocator: a symbol such as `__rust_alloc`, a C function such as `malloc`, or a method of
+/// Returns whether a line is an entry point of an allocator: a symbol such as `__rust_alloc`, a C function such as `malloc`, or a method of
 /// `ZkAllocator`.
 fn is_entry(line: &Line) -> bool {
     let name = &*line.function;
@@ -180,8 +180,8 @@ fn is_entry(line: &Line) -> bool {
 const OF_RUST: &[&str] = &["__rust_alloc", "__rust_realloc", "__rg_", "__rdl_"];
 const OF_C: &[&str] = &["malloc", "calloc", "realloc", "reallocarray", "posix_memalign", "aligned_alloc", "memalign"];
 
-/// Returns whether a line belongs to an allocator, or to the standard library's way there. The names of inlined functions may lack their
-/// modules, so the file counts too.
+/// Returns whether a line belongs to an allocator, or to the standard library code that leads to it. The names of inlined functions may
+/// lack their modules, so the source file is checked too.
 fn is_allocator(line: &Line) -> bool {
     let name = line.function.trim_start_matches('<');
     is_entry(line)
@@ -193,10 +193,10 @@ const OF_ALLOCATORS: &[&str] =
     &["zk_alloc::", "backtrace::", "alloc::alloc::", "alloc::raw_vec::", "core::alloc::", "operator new"];
 const FILES: &[&str] = &["/alloc/src/alloc.rs", "/alloc/src/raw_vec"];
 
-/// Returns the lines at an address of this process, the innermost first.
+/// Returns the lines at an address of this process, innermost first.
 pub(crate) fn here(address: usize) -> Vec<Line> {
     let mut lines = Vec::new();
-    // `resolve` looks up the call that lies before this return address.
+    // `resolve` looks up the call just before this return address.
     backtrace::resolve(without_provenance_mut(address), |symbol| {
         lines.push(Line {
             function: symbol.name().map_or_else(|| format!("{address:#x}"), |name| format!("{name:#}")),
@@ -232,14 +232,14 @@ impl<'a> Elsewhere<'a> {
         Self { mappings: maps.lines().filter_map(Mapping::parse).collect(), files: HashMap::new() }
     }
 
-    /// Returns the lines at an address of that process, the innermost first. Files that no longer exist give no names.
+    /// Returns the lines at an address of that process, innermost first. Files that no longer exist provide no names.
     pub(crate) fn lines(&mut self, address: usize) -> Vec<Line> {
-        // The call lies before its return address.
+        // The call instruction is just before its return address.
         let call = (address as u64).wrapping_sub(1);
         let mapping = self.mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&call));
         let Some(mapping) = mapping else { return Vec::new() };
         let name = Path::new(mapping.path).file_name().unwrap_or_default().to_string_lossy();
-        // This is the preload library, so the frame is the allocator's own.
+        // Frames in the preload library belong to the allocator.
         if name.starts_with("libzk_alloc.so") {
             return vec![Line::named("zk_alloc::".into())];
         }
@@ -248,7 +248,7 @@ impl<'a> Elsewhere<'a> {
         if let Some(lines) = file.as_ref().and_then(|file| file.lines(offset)) {
             return lines;
         }
-        // A stripped file has no names. The place in the file replaces the name, because it is the same in every run.
+        // A stripped file has no names. The address in the file, which is the same in every run, replaces the name.
         let place = file.as_ref().and_then(|file| file.address(offset)).unwrap_or(offset) + 1;
         vec![Line::named(format!("{name}+{place:#x}"))]
     }
@@ -279,7 +279,7 @@ impl File {
         Some(offset - start + address)
     }
 
-    /// Returns the lines at an offset in the file.
+    /// Returns the source lines at an offset in the file.
     fn lines(&self, offset: u64) -> Option<Vec<Line>> {
         let probe = self.address(offset)?;
         let mut lines: Vec<_> = self.loader.find_frames(probe).ok()?.map(|frame| Ok(line_of(&frame))).collect().ok()?;

@@ -1,4 +1,4 @@
-//! Readers by other authors find the figures of the snapshot in the files.
+//! Tests that third-party readers find the snapshot's values in the files.
 
 #[path = "../../test_support.rs"]
 mod support;
@@ -18,7 +18,7 @@ static ALLOC: ZkAllocator = ZkAllocator::resident();
 
 const MIB: usize = 1 << 20;
 
-/// Starts sampling, and allocates eight MiB at a known site.
+/// Starts sampling, and allocates 8 MiB at a known site.
 fn sampling() -> (MutexGuard<'static, ()>, Vec<u8>) {
     let turn = support::alone();
     profile::start(profile::MEAN_BYTES);
@@ -45,7 +45,7 @@ fn text(proto: &Proto, index: i64) -> &str {
     &proto.string_table[usize::try_from(index).unwrap()]
 }
 
-/// Returns the sum of a figure over the samples with this function.
+/// Returns the sum of `value` over the samples whose stacks contain `function`.
 fn sum(proto: &Proto, value: Value, function: &str) -> i64 {
     let index = proto.sample_type.iter().position(|kind| text(proto, kind.ty) == value.name()).expect("a sample type");
     let functions = proto.function.iter().filter(|known| text(proto, known.name).ends_with(function));
@@ -102,8 +102,8 @@ fn go_tool_pprof_shows_whole_names() {
     assert!(!text.lines().any(|line| line.ends_with(" 0x0")), "{text}");
 }
 
-/// If these calls stayed, a table by function would attribute every byte to the allocator, and thirteen lines of the runtime would lie at
-/// the bottom of every flame graph. The program itself calls `phase`, so that call stays.
+/// Otherwise a table by function would attribute every byte to the allocator, and every flame graph would begin with thirteen runtime
+/// frames. The call of `phase` stays, because the program itself makes it.
 #[test]
 fn the_calls_of_the_allocator_and_those_that_start_a_thread_are_skipped_and_no_others() {
     let (_one, _kept) = sampling();

@@ -1,5 +1,5 @@
-//! Prints how many nanoseconds an empty span takes (made, entered, left and closed), with tracing-subscriber alone and with the layer.
-//! Each figure is the lowest of 20 batches.
+//! Prints the nanoseconds that creating, entering, leaving and closing an empty span takes, with tracing-subscriber alone and with the
+//! layer. Each time is the lowest of 20 batches.
 //!
 //! ```sh
 //! cargo run --release -p zk-alloc-tracing --example overhead

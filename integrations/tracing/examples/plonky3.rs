@@ -1,4 +1,4 @@
-//! Plonky3's example `prove_poseidon2_koala_bear_keccak` with three added lines. It prints the memory of each stage, and writes
+//! Plonky3's example `prove_poseidon2_koala_bear_keccak` with three added lines. It prints the memory use of each stage, and writes
 //! `memory.json` and `trace.json` into `target/memory`. The optional argument is the binary logarithm of the number of rows.
 //!
 //! ```sh
@@ -23,7 +23,7 @@ use p3_symmetric::{CompressionFunctionFromHasher, PaddingFreeSponge, Serializing
 use p3_uni_stark::{StarkConfig, prove, verify};
 use rand::{SeedableRng, rngs::SmallRng};
 
-/// The first added line: the allocator that counts. With another allocator, only time and page faults are known.
+/// The first added line: zk-alloc as the global allocator. With another allocator, only time and page faults are recorded.
 #[global_allocator]
 static ALLOC: zk_alloc::ZkAllocator = zk_alloc::ZkAllocator::resident();
 
@@ -44,7 +44,7 @@ type Dft = Radix2DitParallel<KoalaBear>;
 type Pcs = TwoAdicFriPcs<KoalaBear, Dft, Mmcs, ChallengeMmcs>;
 type Config = StarkConfig<Pcs, Challenge, Challenger>;
 
-/// Poseidon2 permutations in a row of the trace.
+/// The number of Poseidon2 permutations in a row of the trace.
 const VECTOR_LEN: usize = 8;
 type Poseidon2Air = VectorizedPoseidon2Air<
     KoalaBear,

@@ -21,15 +21,15 @@ use recording::Recording;
 pub use recording::{Level, ThreadTotals, Totals};
 pub use report::{Coverage, Report, SpanReport, ThreadReport};
 
-// Does not compile against the crate `zk-alloc` on crates.io, which belongs to another project. That arena overwrites
-// live memory.
+// Does not compile against the crate `zk-alloc` on crates.io, which belongs to another project. That crate's arena
+// overwrites live memory.
 const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
 
-/// Begins a recording, and installs a global subscriber that does nothing else. A program that has a subscriber of its own adds
-/// [`Recorder::layer`] to it instead.
+/// Begins a recording, and installs a global subscriber that does nothing else. A program with its own subscriber adds [`Recorder::layer`]
+/// to that subscriber instead.
 ///
-/// It records the spans that `RUST_LOG` names, such as `info,p3_dft=debug`. Without that variable, it records those of level `INFO` and
-/// above. (The variable is ignored if it has directives for fields, which only `EnvFilter` supports.)
+/// Records the spans that `RUST_LOG` selects, such as `info,p3_dft=debug`. Without that variable, records spans of level `INFO` and above.
+/// (The variable is ignored if it has directives for fields, which only `EnvFilter` supports.)
 ///
 /// # Panics
 /// If the program already has a global subscriber.
@@ -47,8 +47,8 @@ pub fn init() -> Recorder {
     memory
 }
 
-/// A recording, from which the program takes its reports. Clones share it. It never ends: a report covers the time from
-/// [`new`](Self::new) to the call.
+/// A recording, from which the program takes its reports. Clones share the recording. It never ends: a report covers
+/// the time since [`new`](Self::new).
 ///
 /// ```
 /// use tracing_subscriber::layer::SubscriberExt;
@@ -71,14 +71,15 @@ impl Recorder {
         Self(Arc::new(Mutex::new(Recording::new())))
     }
 
-    /// Returns a layer that records the spans of its subscriber. If the subscriber has filters, it records the spans that they let through.
+    /// Returns a layer that records the spans of its subscriber. If the subscriber has filters, the layer records only the spans that pass
+    /// them.
     #[must_use]
     pub fn layer(&self) -> MemoryLayer {
         MemoryLayer(self.clone())
     }
 
     /// Returns a report of the spans so far, including those that are still open. Call it outside of phases: in a phase, the arena would
-    /// serve the report itself.
+    /// serve the report's own memory.
     #[must_use]
     pub fn report(&self) -> Report {
         let mut recording = self.lock();
@@ -86,8 +87,8 @@ impl Recorder {
         Report::of(&recording)
     }
 
-    /// Writes the spans so far in the format of Chrome's traces, which <https://ui.perfetto.dev> and `chrome://tracing` open: each
-    /// entry of a span on its thread, and the arena's live, resident and retained memory.
+    /// Writes the spans so far in Chrome's trace format, which <https://ui.perfetto.dev> and `chrome://tracing` open: each entry of a span,
+    /// on its thread, and the arena's live, resident and retained memory over time.
     ///
     /// ```
     /// # let memory = zk_alloc_tracing::Recorder::new();
@@ -128,7 +129,7 @@ impl Recorder {
     }
 
     fn lock(&self) -> MutexGuard<'_, Recording> {
-        // After a panic under the lock, the recording lacks some counts and stays usable. So the poison is ignored.
+        // Ignores poisoning: after a panic under the lock, the recording lacks some counts but stays usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -164,7 +165,7 @@ mod tests {
 
     use super::Coverage;
 
-    /// The unit tests do not install zk-alloc. No other unit test may open a phase, because phases belong to the process.
+    /// The unit tests do not install zk-alloc. No other unit test may open a phase, because phases are process-wide.
     #[test]
     fn with_another_allocator_spans_report_only_time_and_faults() {
         let memory = super::init();

@@ -1,7 +1,7 @@
-//! The figures of each span. At each entry and exit of a span, the layer reads the counters, and adds their changes since the last
-//! reading to every span that a thread was in during that time.
+//! The measurements of each span. At each entry and exit of a span, the layer reads the counters, and adds their changes since the previous
+//! reading to every span that any thread was in during that time.
 //!
-//! Collections live in the system allocator, because the program's allocator would count them as the prover's memory.
+//! Collections use the system allocator, because the program's allocator would count them as the prover's memory.
 
 use std::cmp::Reverse;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -13,10 +13,10 @@ use allocator_api2::SliceExt;
 use allocator_api2::alloc::System;
 use serde::Serialize;
 
-/// A list in the system allocator.
+/// A list that uses the system allocator.
 pub(crate) type List<T> = allocator_api2::vec::Vec<T, System>;
 
-/// A map in the system allocator. Its hasher has no random keys, which each thread would have to get from the system first.
+/// A map that uses the system allocator. Its hasher has no random keys, because each thread would first have to get them from the system.
 pub(crate) type Map<K, V> = hashbrown::HashMap<K, V, BuildHasherDefault<DefaultHasher>, System>;
 
 pub(crate) const fn list<T>() -> List<T> {
@@ -26,7 +26,7 @@ pub(crate) const fn list<T>() -> List<T> {
 /// The maximum number of threads. Entries on further threads are not recorded.
 const MAX_THREADS: usize = 1024;
 
-/// The spans and figures that were recorded so far.
+/// The spans and measurements recorded so far.
 #[derive(Debug)]
 pub(crate) struct Recording {
     began: Instant,
@@ -42,7 +42,7 @@ pub(crate) struct Recording {
     spans: Map<u64, Span>,
     /// The nodes with a span that is currently entered.
     open_nodes: List<NodeId>,
-    /// The currently entered spans, in the order of their entries.
+    /// The currently entered spans, in order of entry.
     pub(crate) entered: List<Entry>,
     /// The number of entries that were not recorded.
     pub(crate) unrecorded: u64,
@@ -59,7 +59,7 @@ struct Span {
 pub(crate) struct Thread {
     /// The thread's name, in UTF-8.
     name: Option<List<u8>>,
-    /// The thread's number in its pool, if it is a worker of rayon.
+    /// The thread's number in its pool, if it is a rayon worker.
     worker: Option<usize>,
     last: ThreadTotals,
 }
@@ -96,8 +96,8 @@ impl Recording {
         }
     }
 
-    /// Records a new span. A span with a parent goes under that parent. A span that a rayon worker makes goes under the span that the worker
-    /// works for, unless it is declared a root. Any other span goes under the whole program.
+    /// Records a new span. A span with a parent goes under that parent. A span that a rayon worker creates goes under the span that the
+    /// worker works for, unless it is declared as a root. Any other span goes under the node of the whole program.
     pub(crate) fn span_made(&mut self, span: u64, name: &'static str, parent: Option<u64>, is_root: bool) {
         let under = match parent {
             Some(parent) => self.spans.get(&parent).map_or(Some(WHOLE), |parent| parent.node),
@@ -142,7 +142,8 @@ impl Recording {
         let Some(index) = self.entered.iter().rposition(is_this) else { return };
         self.advance();
         self.advance_thread(thread);
-        // This thread entered these spans later, and has not left them. Slices of a trace have to nest, so the trace shows these in two parts.
+        // This thread entered these spans later, and has not left them. Slices of a trace must nest, so the trace shows each of these spans
+        // in two parts.
         for later in self.entered[index + 1..].iter_mut().filter(|later| later.thread == thread).rev() {
             self.timeline.push_entry(*later);
             (later.begun_ns, later.totals) = (self.last.totals.wall_ns, Totals::default());
@@ -184,12 +185,12 @@ impl Recording {
         }
     }
 
-    /// Returns the nodes under this one, in the order of their first span.
+    /// Returns the children of this node, in the order of their first spans.
     pub(crate) fn children(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
         (1..self.nodes.len()).filter(move |&child| self.nodes[child].parent == id)
     }
 
-    /// Returns the node for spans of this name under `parent`. Makes one if there is none. Returns `None` if the tree is full.
+    /// Returns the node for spans of this name under `parent`, and adds it if there is none. Returns `None` if the tree is full.
     fn find_or_add(&mut self, parent: NodeId, name: &'static str) -> Option<NodeId> {
         let known = self.children(parent).find(|&child| self.nodes[child].name == name);
         if known.is_some() || self.nodes.len() == MAX_NODES {
@@ -214,8 +215,8 @@ impl Recording {
         Some(next)
     }
 
-    /// Returns the parent for a span that a rayon worker makes: the innermost span of the thread that the pool works for. It is known only
-    /// if exactly one thread outside of the pool is in a span.
+    /// Returns the parent for a span that a rayon worker creates: the innermost span of the thread that the pool works for. That thread is
+    /// known only if exactly one thread outside the pool is in a span.
     fn served_by_worker(&self) -> Option<NodeId> {
         rayon::current_thread_index()?;
         let mut outside = self.entered.iter().filter(|entry| self.threads[entry.thread].worker.is_none());
@@ -227,7 +228,7 @@ impl Recording {
 /// The maximum number of nodes: more than any prover has. It bounds the layer's memory if a recursive function opens spans.
 const MAX_NODES: usize = 4096;
 
-/// A node's place in the tree. The node of the whole program is [`WHOLE`].
+/// The index of a node in the tree. The node of the whole program is [`WHOLE`].
 pub(crate) type NodeId = usize;
 
 pub(crate) const WHOLE: NodeId = 0;
@@ -244,7 +245,7 @@ pub(crate) struct Node {
     /// The arena's memory at the first entry, and at the last exit.
     pub(crate) at_entry: Level,
     pub(crate) at_exit: Level,
-    /// The part of each thread that entered a span of this node, by the thread's number.
+    /// The share of each thread that entered a span of this node, by thread number.
     pub(crate) threads: Map<usize, ThreadTotals>,
     parent: NodeId,
 }
@@ -254,7 +255,7 @@ const MAX_ENTRIES: usize = 1 << 16;
 /// The maximum number of samples of the memory. If there are more, neighbours are merged in pairs.
 const MAX_SAMPLES: usize = 1 << 15;
 
-/// One entry of a span by one thread, up to the exit.
+/// One visit of a thread to a span, from entry to exit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     span: u64,
@@ -264,12 +265,12 @@ pub(crate) struct Entry {
     pub(crate) totals: Totals,
 }
 
-/// The memory at one moment.
+/// The arena's memory at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     pub(crate) at_ns: u64,
     pub(crate) level: Level,
-    /// The peak of live bytes since the sample before.
+    /// The peak of live bytes since the previous sample.
     pub(crate) peak_live_bytes: u64,
 }
 
@@ -282,7 +283,7 @@ pub(crate) struct Timeline {
     pub(crate) dropped: u64,
     /// Entries that are shorter than this are dropped.
     shortest_ns: u64,
-    /// The number of readings that a sample stands for, and the number that the last sample stands for so far.
+    /// The number of readings that a sample covers, and the number that the last sample covers so far.
     stride: usize,
     in_last: usize,
 }
@@ -336,15 +337,15 @@ fn merged(earlier: Sample, later: Sample) -> Sample {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Totals {
-    /// Time, in nanoseconds. Time that several threads spend in the span at once counts once.
+    /// Wall-clock time, in nanoseconds. Time that several threads spend in the span at once counts once.
     pub wall_ns: u64,
     /// Processor time of all threads, in nanoseconds.
     pub cpu_ns: u64,
-    /// Page faults of all threads that needed no disk.
+    /// The number of page faults of all threads that needed no disk access.
     pub minor_faults: u64,
-    /// Whether the arena served requests at any time while the span was entered. If not, the fields below are 0 and mean nothing.
+    /// Whether the arena served requests at any time while the span was entered. If not, the fields below are 0 and have no meaning.
     pub is_served: bool,
-    /// Requests that the arena served.
+    /// The number of requests that the arena served.
     pub requests: u64,
     /// Bytes of these requests ([`Stats::arena_bytes`](zk_alloc::Stats::arena_bytes)).
     pub allocated_bytes: u64,
@@ -360,13 +361,13 @@ pub struct Totals {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ThreadTotals {
-    /// Time, in nanoseconds.
+    /// Wall-clock time, in nanoseconds.
     pub wall_ns: u64,
-    /// Processor time, in nanoseconds. 0 on systems other than Linux, which do not report it for a thread.
+    /// Processor time, in nanoseconds. 0 on systems other than Linux, which do not report it per thread.
     pub cpu_ns: u64,
-    /// Page faults that needed no disk. 0 on systems other than Linux.
+    /// The number of page faults that needed no disk access. 0 on systems other than Linux.
     pub minor_faults: u64,
-    /// Requests that the arena served.
+    /// The number of requests that the arena served.
     pub requests: u64,
     /// Bytes of these requests.
     pub allocated_bytes: u64,
@@ -376,16 +377,16 @@ pub struct ThreadTotals {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Level {
-    /// Live blocks and page runs.
+    /// Bytes in live blocks and page runs.
     pub live_bytes: u64,
-    /// Resident memory of the arena.
+    /// Resident bytes of the arena.
     pub resident_bytes: u64,
-    /// Free and resident: retained for the next proof, cached by threads, or lost to rounding.
+    /// Resident bytes that are free: retained for the next proof, cached by threads, or lost to rounding.
     pub retained_bytes: u64,
 }
 
-/// Implements the sum of two sets of counters, and the changes between two readings. The fields after the semicolon are not counters: the
-/// sum has the larger of two values.
+/// Implements the sum of two sets of counters, and the changes between two readings. The fields after the semicolon are not counters: their
+/// sum is the larger of the two values.
 macro_rules! counters {
     ($totals:ident: $($field:ident)*; $($largest:ident)*) => {
         impl AddAssign<&Self> for $totals {
@@ -396,8 +397,8 @@ macro_rules! counters {
         }
 
         impl $totals {
-            /// Returns the change of each counter; 0 if the counter decreased. A sum over threads is not read at one instant, so it may
-            /// decrease slightly, and the program may have reset its counters.
+            /// Returns the change of each counter, or 0 if it decreased. A sum over threads may decrease slightly, because it is not read
+            /// at one instant, and the program may have reset its counters.
             fn since(mut self, before: &Self) -> Self {
                 $(self.$field = self.$field.saturating_sub(before.$field);)*
                 self
@@ -423,7 +424,7 @@ impl ThreadTotals {
 /// start of the process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
-    /// `peak_live_bytes` is the peak since the last reading, and `is_served` says whether the arena serves now.
+    /// `peak_live_bytes` is the peak since the last reading, and `is_served` is whether the arena serves requests now.
     totals: Totals,
     pub(crate) level: Level,
     pub(crate) phases: u64,
@@ -469,8 +470,8 @@ impl Reading {
     }
 }
 
-/// Returns the processor time in nanoseconds and the page faults that needed no disk, as the kernel counts them: of the process, or of the
-/// calling thread alone. 0 on systems that do not report them.
+/// Returns the processor time in nanoseconds and the number of page faults that needed no disk access, as the kernel counts them, for the
+/// process or for the calling thread alone. Returns 0 on systems that do not report them.
 fn usage(_of_thread: bool) -> (u64, u64) {
     #[cfg(unix)]
     {

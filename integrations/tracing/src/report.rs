@@ -14,7 +14,7 @@ use crate::recording::{Entry, Level, NodeId, Recording, Sample, ThreadTotals, To
 pub struct Report {
     /// Which allocations are counted.
     pub coverage: Coverage,
-    /// The size of a page. Each page of the fresh bytes costs a page fault, unless one fault maps several pages or a huge page.
+    /// The size of a page in bytes. Each page of the fresh bytes costs a page fault, unless one fault maps several pages or a huge page.
     pub page_bytes: u64,
     /// The whole program, since the recording began.
     pub whole: SpanReport,
@@ -31,11 +31,11 @@ pub struct Report {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Coverage {
-    /// Those that the arena served: in phases, or all if the allocator is resident.
+    /// Allocations that the arena served: those in phases, or all if the allocator is resident.
     Arena,
     /// None: no phase was open, or `ZkAllocator` is not the global allocator.
     NothingServed,
-    /// None: phases were open, and `ZkAllocator` is not the global allocator.
+    /// None: phases were open, but `ZkAllocator` is not the global allocator.
     NotInstalled,
 }
 
@@ -43,9 +43,9 @@ pub enum Coverage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct SpanReport {
-    /// The spans' name.
+    /// The name of the spans.
     pub name: String,
-    /// How many spans were entered. A span that is entered again, as in `async` code, counts once.
+    /// The number of spans that were entered. A span that is entered repeatedly, as in `async` code, counts once.
     pub count: u64,
     /// The changes of the process's counters. They include the children's changes. If children overlap in time, the sum over the children
     /// may be larger.
@@ -55,13 +55,13 @@ pub struct SpanReport {
     pub at_entry: Level,
     /// The arena's memory at the last exit. For [`Report::whole`], the arena's memory when the report was made.
     pub at_exit: Level,
-    /// The part of each thread that entered these spans. The rest of `totals` is the work of other threads.
+    /// The share of each thread that entered these spans. The rest of `totals` is the work of other threads.
     pub threads: Vec<ThreadReport>,
     /// The spans under these spans, in the order in which they were first made.
     pub children: Vec<SpanReport>,
 }
 
-/// The part of one thread in a [`SpanReport`].
+/// The share of one thread in a [`SpanReport`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ThreadReport {
@@ -94,8 +94,8 @@ impl Report {
         }
     }
 
-    /// Returns the path to the innermost span that had the peak of live bytes: the names of the spans, the outermost first. It is empty if
-    /// the peak was outside of all spans.
+    /// Returns the path to the innermost span in which live bytes peaked, as span names, outermost first. The path is empty if the peak was
+    /// outside all spans.
     ///
     /// ```
     /// # let memory = zk_alloc_tracing::Recorder::new();
@@ -153,7 +153,7 @@ impl SpanReport {
             at_entry: node.at_entry,
             at_exit: node.at_exit,
             threads: threads.collect(),
-            // A span that was never entered has no figures. It stays only if it has children.
+            // A span that was never entered has no measurements. It is kept only if it has children.
             children: children.filter(|child| child.count > 0 || !child.children.is_empty()).collect(),
         }
     }
@@ -183,7 +183,7 @@ fn has_unserved(span: &SpanReport) -> bool {
     !span.totals.is_served || span.children.iter().any(has_unserved)
 }
 
-/// Adds a span, whose row begins with `branch`, and its children, whose rows begin with `stem`.
+/// Adds the row of a span, which begins with `branch`, and the rows of its children, which begin with `stem`.
 fn add<'a>(rows: &mut Vec<(String, &'a SpanReport)>, span: &'a SpanReport, branch: String, stem: String) {
     rows.push((branch + &span.name, span));
     let last = span.children.len().saturating_sub(1);
@@ -210,13 +210,13 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// Writes a number with a comma before each group of three digits.
+/// Formats a number with a comma before each group of three digits.
 fn grouped(number: u64) -> String {
     if number < 1000 { number.to_string() } else { format!("{},{:03}", grouped(number / 1000), number % 1000) }
 }
 
 /// Writes a recording in Chrome's trace format, as JSON: <https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>.
-/// An event of the kind `X` is a slice, `C` a value of a counter, `M` a name. Times are in microseconds.
+/// An event of type `X` is a slice, `C` a counter value, and `M` a name. Times are in microseconds.
 pub(crate) fn write_trace(recording: &Recording, out: impl Write) -> io::Result<()> {
     let mut out = BufWriter::new(out);
     write!(out, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
@@ -237,12 +237,12 @@ pub(crate) fn write_trace(recording: &Recording, out: impl Write) -> io::Result<
         let (ts, dur) = (microseconds(*begun_ns), microseconds(totals.wall_ns));
         event(json!({ "name": name, "ph": "X", "pid": 1, "tid": thread + 1, "ts": ts, "dur": dur, "args": totals }))?;
     }
-    // If the arena served nothing, its counters stay out of the trace.
+    // If the arena served nothing, its counters are left out of the trace.
     let is_served = recording.nodes[WHOLE].totals.is_served;
     let mut peak_from_ns = 0;
     for Sample { at_ns, level, peak_live_bytes } in recording.timeline.samples.iter().filter(|_| is_served) {
         for (name, at_ns, bytes) in [
-            // A sample has the peak since the sample before it, so the peak is drawn from that time on.
+            // A sample contains the peak since the previous sample, so the peak is drawn from the previous sample's time.
             ("peak of live", peak_from_ns, *peak_live_bytes),
             ("live", *at_ns, level.live_bytes),
             ("resident", *at_ns, level.resident_bytes),

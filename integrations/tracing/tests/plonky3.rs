@@ -1,4 +1,4 @@
-//! Plonky3's own example, with three added lines, reports its stages and their peaks.
+//! Tests that Plonky3's own example, with three added lines, reports its stages and their peaks.
 
 #[allow(dead_code, reason = "the example has a `main`")]
 #[path = "../examples/plonky3.rs"]
@@ -24,7 +24,7 @@ fn plonky3_stages_have_peaks() {
     let stages = stages.map(|name| find(&prove.children[0].children, name));
     assert!(find(&report.spans, "verify").totals.peak_live_bytes < prove.totals.peak_live_bytes);
 
-    // The trace has capacity for its extension, which doubles the rows. A row has eight permutations of more than 100 columns each, of 4
+    // The trace has capacity for its extension, which doubles the rows. A row has eight permutations, each of more than 100 columns of 4
     // bytes.
     let trace_bytes = (2 << LOG_ROWS) * 8 * 100 * 4;
     assert!(trace.totals.allocated_bytes >= trace_bytes, "{report}");

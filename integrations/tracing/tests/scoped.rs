@@ -1,4 +1,4 @@
-//! Without phases, zk-alloc counts nothing, and the report says so.
+//! Tests that zk-alloc counts nothing without phases, and that the report says so.
 
 use std::hint::black_box;
 
@@ -13,7 +13,7 @@ fn stage(span: tracing::Span) {
     span.in_scope(|| drop(black_box(vec![1u8; 8 << 20])));
 }
 
-/// This file has a single test, because phases belong to the process.
+/// This file has a single test, because phases are process-wide.
 #[test]
 fn report_marks_spans_without_an_open_phase() {
     let memory = zk_alloc_tracing::init();

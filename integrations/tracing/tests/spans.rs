@@ -1,5 +1,5 @@
-//! The figures of spans that nest, overlap and run on several threads: peak, bytes allocated and live bytes; and the files with
-//! these figures.
+//! Tests the measurements of spans that nest, overlap and run on several threads: peak, allocated and live bytes. Also tests the files that
+//! contain them.
 
 #[path = "../../test_support.rs"]
 mod support;
@@ -25,7 +25,7 @@ fn mib(count: u64) -> Vec<u8> {
     black_box(vec![1; (count * MIB) as usize])
 }
 
-/// Takes a turn, and begins a recording. Returns the subscriber that it records.
+/// Waits for this test's turn, and begins a recording. Also returns the subscriber that it records.
 fn recorder() -> (MutexGuard<'static, ()>, Recorder, Dispatch) {
     let (turn, memory) = (support::alone(), Recorder::new());
     let dispatch = tracing_subscriber::registry().with(memory.layer()).into();
@@ -43,7 +43,7 @@ fn at<'a>(report: &'a Report, path: &[&str]) -> &'a SpanReport {
     found.expect("a path has a name")
 }
 
-/// Allows a difference of 1 MiB, because threads of the test harness allocate a little.
+/// Asserts that `bytes` is `expected` MiB within 1 MiB, because threads of the test harness allocate a little.
 #[track_caller]
 fn assert_mib(bytes: u64, expected: u64) {
     assert!(bytes.abs_diff(expected * MIB) < MIB, "{bytes} bytes are not {expected} MiB");
@@ -111,7 +111,7 @@ fn spans_of_one_name_are_folded_and_the_threads_told_apart() {
     let report = memory.report();
     let hash = at(&report, &["hash"]);
     assert_eq!((report.spans.len(), hash.count), (1, 2));
-    // Both threads were in the span at the same time, and the process's time and memory count once.
+    // Both threads were in the span at the same time, so the process's time and memory count only once.
     assert!(hash.totals.wall_ns >= 20_000_000, "{hash:#?}");
     let thread_ns: u64 = hash.threads.iter().map(|thread| thread.totals.wall_ns).sum();
     assert!(thread_ns > hash.totals.wall_ns, "{hash:#?}");
@@ -139,8 +139,8 @@ fn a_span_that_moves_between_threads_counts_once_and_only_while_it_is_entered() 
     assert_mib(future.totals.allocated_bytes, 4 + 8);
 }
 
-/// If the layer's memory counted, the prover's figures would grow with the number of its spans. The trace keeps the longest entries, and
-/// the report counts the others.
+/// If the layer's memory counted, the prover's measurements would grow with its number of spans. The trace keeps the longest entries, and
+/// the report counts the dropped ones.
 #[test]
 fn layers_own_memory_is_bounded_and_not_counted_as_the_provers() {
     const ROUNDS: u64 = 100_000;
@@ -165,7 +165,7 @@ fn layers_own_memory_is_bounded_and_not_counted_as_the_provers() {
     assert_eq!(report.unrecorded_entries, 0);
 }
 
-/// In tracing, a span that a rayon worker makes has no parent. Workers see only the global subscriber.
+/// In tracing, a span that a rayon worker creates has no parent. Workers see only the global subscriber.
 #[test]
 fn spans_of_rayon_workers_go_under_the_span_that_they_work_for() {
     const PARTS: u64 = 64;
@@ -176,7 +176,7 @@ fn spans_of_rayon_workers_go_under_the_span_that_they_work_for() {
             let hash = |_| info_span!("hash").in_scope(|| drop(mib(1)));
             (0..PARTS).into_par_iter().for_each(hash);
         });
-        // The workers' work has no span of its own here. It counts towards the span that waits for the pool.
+        // The workers open no spans here. Their work counts towards the span that waits for the pool.
         info_span!("open").in_scope(|| {
             (0..PARTS).into_par_iter().for_each(|_| drop(mib(1)));
         });
@@ -213,7 +213,7 @@ fn written(memory: &Recorder) -> (Report, Value) {
     (report, trace)
 }
 
-/// Asserts that the slices of each thread nest, and that the counters are numbers in order, with the peak of the report. Returns the names
+/// Asserts that the slices of each thread nest, and that the counters are in order of time and reach the report's peak. Returns the names
 /// of the slices.
 fn assert_drawn(report: &Report, trace: &Value) -> Vec<String> {
     let number = |event: &Value, key: &str| event[key].as_f64().unwrap_or_else(|| panic!("no {key}: {event}"));
@@ -251,7 +251,7 @@ fn assert_drawn(report: &Report, trace: &Value) -> Vec<String> {
     names
 }
 
-/// Each of two threads has spans that do not end in the reverse order of their entries, and one that is still open when the report is made.
+/// Two threads each have spans that do not end in reverse order of entry, and a span that is still open when the report is made.
 #[test]
 fn spans_that_end_in_another_order_keep_their_own_time_and_nested_slices() {
     let (_turn, memory, dispatch) = recorder();
