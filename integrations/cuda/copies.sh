@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures copies on a machine that has a GPU and no Rust. On this machine, `build` builds the program. Copy the program and this script
-# to the other machine, with the same paths below one folder. There, `run` describes the machine and measures the copies in about two minutes.
+# Measures copies on a machine that has a GPU and no Rust. On this machine, `build` builds the program. Copy the program and this script to
+# the other machine, with the same relative paths. There, `run` describes the machine and measures the copies in about two minutes.
 # usage: integrations/cuda/copies.sh build | run [MIB]
 # The exit codes of `run` are those of examples/copies.rs, and 124 if the program has not ended after 6 minutes.
 set -euo pipefail
@@ -9,7 +9,7 @@ program=target/copies/release/examples/copies
 
 case ${1-} in
     build)
-        # Overrides .cargo/config.toml, which builds for the processor of this machine.
+        # Overrides .cargo/config.toml, which targets this machine's processor.
         case $(uname -m) in x86_64) cpu=x86-64-v3 ;; *) cpu=generic ;; esac
         RUSTFLAGS="-C target-cpu=$cpu -C strip=symbols" \
             cargo build --release --package zk-alloc-cuda --example copies --target-dir target/copies
@@ -17,7 +17,7 @@ case ${1-} in
         ;;
     run)
         shift
-        # Commands and files that the machine lacks are left out.
+        # Skips commands and files that the machine lacks.
         {
             uname -srm
             lscpu | grep -E '^(Model name|CPU\(s\)|NUMA node\(s\)):'

@@ -12,8 +12,8 @@ fn main() {
     if !is_gnu {
         return;
     }
-    // The library is never unloaded. Otherwise a program that loads it by `dlopen` and closes it would keep a thread key
-    // whose destructor is gone.
+    // The library is never unloaded. Otherwise a program that loads it with `dlopen` and closes it would keep a thread
+    // key whose destructor is unmapped.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     // valgrind replaces the functions of a library only if the library has a soname. With this soname, valgrind sees the
     // program's requests, and the library is not in use.

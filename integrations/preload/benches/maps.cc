@@ -1,4 +1,4 @@
-// A program of maps and strings, whose requests are all small: maps fill|copy|find. Each takes about a second and 80 MB under glibc.
+// Works with maps and strings, whose requests are all small: maps fill|copy|find. Each takes about a second and 80 MB under glibc.
 //   g++ -O2 integrations/preload/benches/maps.cc -o maps && LD_PRELOAD=$PWD/target/release/libzk_alloc.so ./maps copy
 #include <cstdint>
 #include <cstdio>
@@ -35,7 +35,7 @@ static size_t fill() {
     return sum;
 }
 
-/// Keeps forty maps. Each round replaces one map by a copy of another, and changes a quarter of its entries.
+/// Keeps forty maps. Each round replaces one map with a copy of another, and changes a quarter of its entries.
 static size_t copy() {
     size_t sum = 0;
     std::vector<Map> maps(40);
@@ -51,7 +51,7 @@ static size_t copy() {
     return sum;
 }
 
-/// Adds and erases random entries of one map. Most of the time goes into searches.
+/// Adds and erases random entries of one map. Searches take most of the time.
 static size_t find() {
     Map map;
     for (int i = 0; i < 600000; i++) {

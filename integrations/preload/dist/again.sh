@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the packages of the last commit once more, in another folder with tools of its own, and compares them with those in target/dist.
+# Builds the packages of the last commit again, in another folder with its own tools, and compares them with the packages in target/dist.
 source "$(dirname "$0")/common.sh"
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT

@@ -17,7 +17,7 @@ architectures=(x86_64 aarch64)
 # The oldest C library that the packages must run with.
 glibc=2.28
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$root/Cargo.toml")
-# Only the same compiler makes the same packages from a commit, so this is the compiler of CI.
+# Only the same compiler makes identical packages from a commit, so this is CI's compiler.
 rust=$(sed -n 's/^version=//p' "$root/.ci/toolchain")
 export RUSTUP_TOOLCHAIN=$rust
 
@@ -26,14 +26,15 @@ fail() {
     exit 1
 }
 
-# Files in packages have the time of the last commit.
+# Files in packages get the time of the last commit.
 if [ -z "${SOURCE_DATE_EPOCH-}" ]; then
     SOURCE_DATE_EPOCH=$(git -C "$root" log -1 --format=%ct) ||
         fail "git cannot tell the time of the last commit, which the files in packages get; set SOURCE_DATE_EPOCH. Nothing was built"
 fi
 export SOURCE_DATE_EPOCH
 
-# The address that users of a package write to, and the project's home page. The sources name no address, so this is the last commit's author.
+# The contact address for users of a package, and the project's home page. The sources contain no address, so this is the last commit's
+# author.
 maintainer=${ZK_DIST_MAINTAINER:-$(git -C "$root" log -1 --format='The zk-alloc developers <%ae>')}
 homepage=${ZK_DIST_HOMEPAGE:-${GITHUB_REPOSITORY:+${GITHUB_SERVER_URL:-https://github.com}/$GITHUB_REPOSITORY}}
 

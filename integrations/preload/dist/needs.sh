@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the libraries that a build of the library needs, and fails if one of them is not allowed: needs.sh LIBRARY
+# Prints the libraries that a build of the library depends on, and fails if one of them is not allowed: needs.sh LIBRARY
 source "$(dirname "$0")/common.sh"
 file=$1
 needed=$(readelf --dynamic --wide "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Builds libzk_alloc.so for other machines, packs it as .tar.gz, .deb and wheel into target/dist, and tries the packages here.
-# docs/preload.md says how to install them. Needs rustup, python3 with venv, readelf, GNU tar and dpkg-deb.
+# docs/preload.md describes how to install them. Needs rustup, python3 with venv, readelf, GNU tar and dpkg-deb.
 #   run.sh [--untried]
 source "$(dirname "$0")/common.sh"
 here=$preload/dist
 
-# Installs the compiler and the tools that build the packages, each in the version that the packages are made with.
+# Installs the compiler and the tools that build the packages, each in the version that the packages require.
 tools() {
     if ! rustup toolchain list | grep -q "^$rust-"; then
         rustup toolchain install "$rust" --profile minimal --no-self-update ||
@@ -27,8 +27,8 @@ build() (
     target=$arch-unknown-linux-gnu
     into=$work/$arch
 
-    # RUSTFLAGS replaces the flags of .cargo/config.toml, which name the processor of this machine. It also keeps paths of this machine out of the
-    # library.
+    # RUSTFLAGS replaces the flags of .cargo/config.toml, which target this machine's processor. It also keeps this machine's paths out of
+    # the library.
     unset CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS RUSTC_WRAPPER CARGO_BUILD_RUSTC_WRAPPER
     cargo_home=${CARGO_HOME:-$HOME/.cargo}
     export RUSTFLAGS="--remap-path-prefix=$root=/zk-alloc --remap-path-prefix=$cargo_home=/cargo"
@@ -72,7 +72,7 @@ check() (
 
     exported=$(readelf --dyn-syms --wide "$file" | awk '$7 != "UND" && ($5 == "GLOBAL" || $5 == "WEAK") { print $8 }')
     grep -qx malloc <<<"$exported" || fail "$file does not export malloc; no package was made"
-    # Other libraries would call such a function here instead of the one in their own libgcc_s.so.1.
+    # Otherwise other libraries would call such a function here instead of the one in their own libgcc_s.so.1.
     inner=$(grep -E '^(_Unwind_|__register_frame|__deregister_frame|__gcc_|__unw_|__(u?div|u?mod|mul)[a-z]i)' <<<"$exported" || true)
     [ -z "$inner" ] || fail "$file exports functions of its compiler: ${inner//$'\n'/ }; no package was made"
 

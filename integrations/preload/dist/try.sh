@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Tries the packages with the programs that this machine can run, and says which it could not try: try.sh ARCHITECTURE...
+# Tries the packages with the programs that this machine can run, and names the packages that it could not try: try.sh ARCHITECTURE...
 source "$(dirname "$0")/common.sh"
 
 # Prints the folder of a small Debian, with the oldest C library that the mirror has: debian_root ARCHITECTURE
-# For an architecture other than this machine's, it unpacks the packages, but does not configure them. Says why if it can't make the folder.
+# For an architecture other than this machine's, it unpacks the packages, but does not configure them. Prints the reason if it can't make the
+# folder.
 debian_root() (
     arch=$1
     mirror=http://deb.debian.org/debian
@@ -55,7 +56,7 @@ wheel() (
     ends() {
         local expected=$1 code=0
         shift
-        # The shell prints a message about a program that a signal ended. Here that is no error.
+        # The shell prints a message if a signal ends a program. Here that is not an error.
         { "$into/bin/python" -m zk_alloc run "$@" >/dev/null 2>"$into/said"; } 2>/dev/null || code=$?
         [ "$code" = "$expected" ] || fail "python -m zk_alloc run $* ended with $code instead of $expected: $(cat "$into/said")"
     }
@@ -78,7 +79,7 @@ wheel() (
     [ -z "$changed" ] || fail "$wheel: the program got variables that were not given: $changed"
     ends 7 sh -c 'exit 7'
     ends 143 sh -c 'kill -TERM $$'
-    # Python ignores SIGPIPE. A program that inherited this would not end at the signal.
+    # Python ignores SIGPIPE. A program that inherited this setting would not end at the signal.
     ends 141 sh -c 'kill -PIPE $$'
     ends 126 /dev/null
     ends 127 there-is-no-such-program

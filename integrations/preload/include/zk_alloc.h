@@ -4,7 +4,7 @@
  * program that includes this file links and runs without the library. The inline functions below check whether the library is
  * loaded. If it is not, they do nothing and return 0.
  *
- * Sizes are in bytes. Every function may be called by any thread. docs/preload.md of zk-alloc says more.
+ * Sizes are in bytes. Any thread may call any function. See docs/preload.md of zk-alloc for details.
  */
 #ifndef ZK_ALLOC_H
 #define ZK_ALLOC_H
@@ -37,7 +37,7 @@ __attribute__((weak)) void zk_alloc_stop_background_thread(void);
 __attribute__((weak)) void zk_alloc_on_memory_limit(unsigned percent, void (*event)(size_t resident_bytes, size_t max_bytes));
 __attribute__((weak)) size_t zk_alloc_stats(struct zk_alloc_stats *stats, size_t size);
 
-/* Begins a phase. Until it ends, no free memory is purged by time. Phases nest, and overlap on any threads. */
+/* Begins a phase, which pauses the time-based purging of free memory. Phases may nest, and may overlap on any threads. */
 static inline void zk_phase_begin(void) {
     if (zk_alloc_phase_begin) zk_alloc_phase_begin();
 }
@@ -47,41 +47,42 @@ static inline void zk_phase_end(void) {
     if (zk_alloc_phase_end) zk_alloc_phase_end();
 }
 
-/* Makes `bytes` of memory resident ahead of time, on several threads; returns how many bytes are resident. */
+/* Makes `bytes` bytes of memory resident ahead of time, on several threads. Returns how many bytes are resident. */
 static inline size_t zk_reserve(size_t bytes) {
     return zk_alloc_reserve ? zk_alloc_reserve(bytes) : 0;
 }
 
-/* Returns all free memory to the system; returns how many bytes of the arena were purged. */
+/* Returns all free memory to the system, and returns the number of arena bytes that were purged. */
 static inline size_t zk_release(void) {
     return zk_alloc_release ? zk_alloc_release() : 0;
 }
 
-/* Lets the system take free memory when it runs short; returns how many bytes it may take. */
+/* Lets the kernel reclaim free memory when it runs short. Returns how many bytes it may reclaim. */
 static inline size_t zk_soften(void) {
     return zk_alloc_soften ? zk_alloc_soften() : 0;
 }
 
-/* Starts the background thread, which purges free memory also while the program makes no requests. Does nothing if this process already
- * has that thread; a forked child does not have it. Returns 0, or the number of the error. ZK_ALLOC_BACKGROUND=1 starts the thread with the
- * program. */
+/* Starts the background thread, which purges free memory even while the program makes no requests. Does nothing if this process already has
+ * that thread; a forked child does not inherit it. Returns 0, or an error number. ZK_ALLOC_BACKGROUND=1 starts the thread when the program
+ * starts. */
 static inline int zk_start_background_thread(void) {
     return zk_alloc_start_background_thread ? zk_alloc_start_background_thread() : 0;
 }
 
-/* Ends the background thread, and returns when it has ended. */
+/* Stops the background thread, and waits until it has ended. */
 static inline void zk_stop_background_thread(void) {
     if (zk_alloc_stop_background_thread) zk_alloc_stop_background_thread();
 }
 
-/* Registers `event`, which is called when the resident bytes reach `percent` of ZK_ALLOC_MAX_BYTES: once for each crossing, by the thread
- * whose request crosses it, within that request. `event` may allocate, and call zk_release(). A null pointer unregisters it. Variables that
- * `event` sets should be atomic or volatile, because compilers assume that malloc calls no function of the program. */
+/* Registers `event`, which is called when the resident bytes reach `percent` % of ZK_ALLOC_MAX_BYTES: once for each crossing, on the
+ * thread whose request crosses it, during that request. `event` may allocate, and call zk_release(). A null pointer unregisters the
+ * function. Variables that `event` sets should be atomic or volatile, because compilers assume that malloc calls no function of the
+ * program. */
 static inline void zk_on_memory_limit(unsigned percent, void (*event)(size_t resident_bytes, size_t max_bytes)) {
     if (zk_alloc_on_memory_limit) zk_alloc_on_memory_limit(percent, event);
 }
 
-/* Fills `stats`; returns 0 if the library is not in use. Pass sizeof(struct zk_alloc_stats) as `size`: later versions append fields. */
+/* Fills in `stats`. Returns 0 if the library is not in use. Pass sizeof(struct zk_alloc_stats) as `size`: later versions append fields. */
 static inline size_t zk_stats(struct zk_alloc_stats *stats, size_t size) {
     return zk_alloc_stats ? zk_alloc_stats(stats, size) : 0;
 }

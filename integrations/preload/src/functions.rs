@@ -1,8 +1,8 @@
 //! The functions that programs call, exported under the names at the end of this file. A request below the threshold costs one comparison
-//! before it goes to glibc. Freed memory belongs to the arena if it lies in the arena's address space, and to glibc otherwise.
+//! before it goes to glibc. Freed memory belongs to the arena if it is in the arena's address space, and to glibc otherwise.
 //!
-//! Nothing here unwinds: a panic in such a function ends the process. If the arena has no memory, the request goes to
-//! glibc, which sets `errno` if it has no memory either.
+//! Nothing here unwinds: a panic in one of these functions ends the process. If the arena has no memory, the request
+//! goes to glibc, which sets `errno` if it has no memory either.
 #![allow(unsafe_code, reason = "the C library's functions")]
 
 use std::arch::{asm, naked_asm};
@@ -28,18 +28,18 @@ fn from_arena(size: usize, align: usize, zeroed: bool) -> Option<*mut c_void> {
 /// Sets `errno` to the reason, and returns null.
 #[cold]
 fn fails(reason: c_int) -> *mut c_void {
-    // SAFETY: this thread's own `errno`.
+    // SAFETY: the pointer is to this thread's own `errno`.
     unsafe { *libc::__errno_location() = reason };
     null_mut()
 }
 
-/// The slow path of [`malloc`]. It is `extern "C"`, so that `malloc` can jump here, and saves no registers on the fast path.
+/// The slow path of [`malloc`]. It is `extern "C"`, so `malloc` can jump here and saves no registers on its fast path.
 #[inline(never)]
 extern "C" fn malloc_any(size: usize) -> *mut c_void {
     if let Some(at) = start::answer_to_probe(size) {
         return at;
     }
-    // SAFETY: any length is allowed.
+    // SAFETY: malloc(3) accepts any size.
     from_arena(size, MIN_ALIGN, false).unwrap_or_else(|| unsafe { glibc::malloc(size) })
 }
 
@@ -47,7 +47,7 @@ extern "C" fn malloc_any(size: usize) -> *mut c_void {
 #[inline(always)]
 pub(crate) extern "C" fn malloc(size: usize) -> *mut c_void {
     if !start::is_for_arena(size) {
-        // SAFETY: any length is allowed.
+        // SAFETY: malloc(3) accepts any size.
         return unsafe { glibc::malloc(size) };
     }
     match c_api::alloc_cached(size) {
@@ -62,12 +62,12 @@ pub(crate) extern "C" fn malloc(size: usize) -> *mut c_void {
 /// As the C standard requires.
 #[inline(always)]
 pub(crate) unsafe extern "C" fn free(at: *mut c_void) {
-    // SAFETY: upheld by the caller.
+    // SAFETY: the caller upholds this function's contract.
     match unsafe { c_api::put_cached(at.cast()) } {
         Cached::Done => {}
-        // SAFETY: upheld by the caller; memory outside the arena came from glibc.
+        // SAFETY: the caller upholds this function's contract; memory outside the arena came from glibc.
         Cached::Elsewhere => unsafe { glibc::free(at) },
-        // SAFETY: upheld by the caller; the memory is not freed yet.
+        // SAFETY: the caller upholds this function's contract; the memory is not freed yet.
         Cached::Unknown => unsafe { free_any(at) },
     }
 }
@@ -78,20 +78,20 @@ pub(crate) unsafe extern "C" fn free(at: *mut c_void) {
 /// Same as for [`free`].
 #[inline(never)]
 unsafe extern "C" fn free_any(at: *mut c_void) {
-    // SAFETY: upheld by the caller.
+    // SAFETY: the caller upholds this function's contract.
     match unsafe { c_api::dealloc(at.cast()) } {
         Freed::Here => {}
-        // SAFETY: upheld by the caller; memory outside the arena came from glibc.
+        // SAFETY: the caller upholds this function's contract; memory outside the arena came from glibc.
         Freed::Elsewhere => unsafe { glibc::free(at) },
         Freed::Not(why) => invalid("free", at, why),
     }
 }
 
-/// Like glibc, ends the process on an address that was already freed, or never handed out.
+/// Ends the process, as glibc does, for an address that was already freed or never handed out.
 #[cold]
 fn invalid(function: &str, at: *mut c_void, why: NotFreeable) -> ! {
     c_api::print_line(format_args!("{function}({at:p}): {why}"));
-    // SAFETY: ends the process.
+    // SAFETY: abort(3) has no preconditions.
     unsafe { libc::abort() }
 }
 
@@ -103,7 +103,7 @@ pub(crate) extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     {
         return at;
     }
-    // SAFETY: any length is allowed; glibc refuses a product that overflows.
+    // SAFETY: calloc(3) accepts any sizes; glibc refuses a product that overflows.
     unsafe { glibc::calloc(count, size) }
 }
 
@@ -116,16 +116,15 @@ pub(crate) unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_
         return malloc(size);
     }
     if !c_api::owns(at.cast()) {
-        // SAFETY: upheld by the caller; memory outside the arena came from glibc.
+        // SAFETY: the caller upholds this function's contract; memory outside the arena came from glibc.
         return unsafe { realloc_of_glibc(at, size) };
     }
     if size == 0 {
-        // glibc does the same.
-        // SAFETY: upheld by the caller.
+        // glibc does the same. SAFETY: the caller upholds this function's contract.
         unsafe { free(at) };
         return null_mut();
     }
-    // SAFETY: upheld by the caller.
+    // SAFETY: the caller upholds this function's contract.
     let old_size = match unsafe { c_api::resize(at.cast(), size) } {
         Ok(Resized::To(new)) => return new.as_ptr().cast(),
         Ok(Resized::Not(old_size)) => old_size,
@@ -136,14 +135,14 @@ pub(crate) unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_
         if size >= old_size {
             return null_mut();
         }
-        // Shrinking never fails: the allocation stays in place.
-        // SAFETY: upheld by the caller; the new size is smaller.
+        // Shrinking never fails: the allocation stays in place. SAFETY: the caller upholds this function's contract;
+        // the new size is smaller.
         unsafe { c_api::shrink_in_place(at.cast(), size) };
         return at;
     }
     // SAFETY: both allocations are at least this long, and the new one overlaps no live memory.
     unsafe { c_api::copy(at.cast(), new.cast(), old_size.min(size)) };
-    // SAFETY: upheld by the caller, who no longer uses the old memory.
+    // SAFETY: the caller passes a live allocation, and does not use the old memory afterwards.
     unsafe { free(at) };
     new
 }
@@ -152,7 +151,7 @@ pub(crate) unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_
 /// Same as for [`realloc`], with memory of glibc.
 unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
     if start::is_for_arena(size)
-        // SAFETY: upheld by the caller.
+        // SAFETY: the caller upholds this function's contract.
         && let old_size = unsafe { glibc::usable_size(at) }
         && (1..size).contains(&old_size)
         // The kernel moves longer allocations without a copy.
@@ -164,11 +163,11 @@ unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
         }
         // SAFETY: both allocations have at least the old length, and the new one overlaps no live memory.
         unsafe { copy_nonoverlapping(at.cast::<u8>(), new.cast(), old_size) };
-        // SAFETY: upheld by the caller, who no longer uses the old memory.
+        // SAFETY: the caller passes a live allocation, and does not use the old memory afterwards.
         unsafe { glibc::free(at) };
         return new;
     }
-    // SAFETY: upheld by the caller.
+    // SAFETY: the caller upholds this function's contract.
     unsafe { glibc::realloc(at, size) }
 }
 
@@ -192,7 +191,7 @@ pub(crate) extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     {
         return at;
     }
-    // SAFETY: any length and any alignment are allowed.
+    // SAFETY: memalign(3) accepts any size and any alignment.
     unsafe { glibc::memalign(align, size) }
 }
 
@@ -202,7 +201,7 @@ pub(crate) extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void
     if align.is_power_of_two() { memalign(align, size) } else { fails(libc::EINVAL) }
 }
 
-/// posix_memalign(3). Returns the error, and leaves `errno` alone.
+/// posix_memalign(3). Returns the error, and leaves `errno` unchanged.
 ///
 /// # Safety
 /// `place` must be valid for writes.
@@ -210,15 +209,15 @@ pub(crate) unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: u
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
         return libc::EINVAL;
     }
-    // SAFETY: this thread's own `errno`.
+    // SAFETY: the pointer is to this thread's own `errno`.
     let errno = unsafe { *libc::__errno_location() };
     let at = memalign(align, size);
     if at.is_null() {
-        // SAFETY: this thread's own `errno`.
+        // SAFETY: the pointer is to this thread's own `errno`.
         unsafe { *libc::__errno_location() = errno };
         return libc::ENOMEM;
     }
-    // SAFETY: upheld by the caller.
+    // SAFETY: the caller upholds this function's contract.
     unsafe { *place = at };
     0
 }
@@ -243,7 +242,7 @@ pub(crate) unsafe extern "C" fn malloc_usable_size(at: *mut c_void) -> usize {
     if c_api::owns(at.cast()) {
         c_api::usable_size(at.cast())
     } else {
-        // SAFETY: upheld by the caller; memory outside the arena came from glibc.
+        // SAFETY: the caller upholds this function's contract; memory outside the arena came from glibc.
         unsafe { glibc::usable_size(at) }
     }
 }
@@ -254,16 +253,16 @@ pub(crate) extern "C" fn malloc_trim(pad: usize) -> c_int {
     c_int::from(glibc::trim(pad) || gone)
 }
 
-/// Defines the C names by which programs reach the functions above: the usual names, and glibc's second names. Wrappers of `malloc` call
-/// the second names with memory that other code allocated. If the program defines a function of one of these names, all calls by that name
-/// reach the program's function. So nothing else in this library calls these names.
+/// Exports the functions above under the C names that programs call: the usual names, and glibc's second names. Wrappers of `malloc` call
+/// the second names with memory that other code allocated. If the program defines a function with one of these names, all calls by that
+/// name reach the program's function, so this library never makes such calls.
 macro_rules! exports {
     (@one $name:tt $function:ident ($($argument:ident: $kind:ty),*) -> $answer:ty) => {
         const _: () = {
             #[unsafe(export_name = $name)]
             unsafe extern "C" fn export($($argument: $kind),*) -> $answer {
                 #[allow(unused_unsafe, reason = "some have no requirements")]
-                // SAFETY: upheld by the caller, as for the function.
+                // SAFETY: the caller upholds the contract of the function.
                 unsafe {
                     $function($($argument),*)
                 }

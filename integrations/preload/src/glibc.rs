@@ -1,9 +1,9 @@
 //! glibc's own allocation functions, from the symbol table of `libc.so.6` itself. Other files of the process may define
 //! functions of the same names (`malloc_usable_size`, `__libc_malloc`) that know nothing about glibc's memory.
 //!
-//! The first call looks up all of them. Our constructor makes that call, unless a request comes before it. With another C library (musl's
+//! All of them are looked up at once: by our constructor, or by the first request if one comes earlier. With another C library (musl's
 //! loader supports LD_PRELOAD too), the look-up finds the next definitions in the search order (`RTLD_NEXT`), and our functions only
-//! forward to these.
+//! forward to those definitions.
 #![allow(unsafe_code, reason = "calls the C library, and reads tables of the loader")]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::names::address;
 
-/// Defines functions of the C library, each with a place for its address. Before the look-up, the place holds a function
-/// that looks up the address and then calls it.
+/// Defines functions of the C library, each with a variable for its address. Before the look-up, the variable points to
+/// a function that looks up the address and then calls it.
 macro_rules! looked_up {
     ($look_up:block $($(#[$doc:meta])* $place:ident: fn $own:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)?;)*) => {$(
         static $place: AtomicPtr<c_void> = {
             unsafe extern "C" fn first($($argument: $kind),*) $(-> $answer)? {
                 $look_up
-                // SAFETY: upheld by the caller.
+                // SAFETY: the caller upholds this function's contract.
                 unsafe { $own($($argument),*) }
             }
             AtomicPtr::new(first as *mut c_void)
@@ -37,7 +37,7 @@ macro_rules! looked_up {
             let found = $place.load(Ordering::Relaxed);
             // SAFETY: a function of this name has this type in every C library.
             let found = unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) $(-> $answer)?>(found) };
-            // SAFETY: upheld by the caller.
+            // SAFETY: the caller upholds this function's contract.
             unsafe { found($($argument),*) }
         }
     )*};
@@ -62,12 +62,12 @@ looked_up! {
     TRIM: fn malloc_trim(pad: usize) -> c_int;
 }
 
-/// Looks up all of these functions. Returns `false` if there is no glibc, or if glibc lacks one of them. The places then
-/// hold the functions that come after ours in the search order.
+/// Looks up all of these functions. Returns `false` if there is no glibc, or if glibc lacks one of them. In that case,
+/// the variables point to the next functions after ours in the search order.
 pub(crate) fn look_up() -> bool {
     // SAFETY: the C library is never unloaded.
     let glibc = unsafe { Symbols::around(address_of_release()) };
-    // Each place, the function's name in glibc, and the name of an equivalent function in another C library.
+    // Each variable, the function's name in glibc, and the name of an equivalent function in other C libraries.
     let needed = [
         (&MALLOC, c"malloc", c"malloc"),
         (&FREE, c"free", c"free"),
@@ -90,12 +90,12 @@ pub(crate) fn look_up() -> bool {
 
 /// Returns the function of this name that comes after ours in the search order. Loaders other than glibc's do not allocate here.
 fn behind(name: &CStr) -> *mut c_void {
-    // SAFETY: a NUL-terminated name.
+    // SAFETY: the name is NUL-terminated.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
-/// Looks up the function of this name that comes after ours in the search order. If there is none, returns `false` and leaves `place` as
-/// it is.
+/// Looks up the function of this name that comes after ours in the search order. If there is none, returns `false` and leaves `place`
+/// unchanged.
 pub(crate) fn look_up_behind(place: &AtomicPtr<c_void>, name: &CStr) -> bool {
     let next = behind(name);
     if !next.is_null() {
@@ -110,7 +110,7 @@ extern "C" fn trim_elsewhere(_pad: usize) -> c_int {
 
 /// Returns the size of a page.
 pub(crate) fn page_bytes() -> usize {
-    // SAFETY: only returns a number.
+    // SAFETY: sysconf(3) has no preconditions.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn is_there() -> bool {
     !address_of_release().is_null()
 }
 
-/// Returns the address of `gnu_get_libc_release`, which only glibc has. The symbol is weak, because programs of other C libraries must
+/// Returns the address of `gnu_get_libc_release`, which only glibc has. The symbol is weak, because programs with other C libraries must
 /// start without it.
 fn address_of_release() -> *mut c_void {
     address!(
@@ -142,9 +142,9 @@ global_asm!(
 
 looked_up! {
     { if !look_up_behind(&FIND_OBJECT, c"_dl_find_object") { return -1; } }
-    /// glibc's own `_dl_find_object`. Without a profile, only the backtrace of a panic calls it, and the panic ends the process. A profile
-    /// walks the stack within `malloc`, where dlsym(3) would wait for the loader's lock, and change what dlerror(3) returns. So a profile
-    /// calls [`prepare_walks`] first.
+    /// glibc's own `_dl_find_object`. Without profiling, only the backtrace of a panic calls it, and the panic ends the process. Profiling
+    /// walks the stack inside `malloc`, where dlsym(3) would wait for the loader's lock and change what dlerror(3) returns, so it calls
+    /// [`prepare_walks`] first.
     FIND_OBJECT: fn find_object(pc: *mut c_void, result: *mut c_void) -> c_int;
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn prepare_walks() -> bool {
 
 /// Purges the free memory of glibc's heap, except `pad` bytes at its end. Returns whether anything was purged.
 pub(crate) fn trim(pad: usize) -> bool {
-    // SAFETY: malloc_trim(3) accepts any number.
+    // SAFETY: malloc_trim(3) accepts any size.
     unsafe { malloc_trim(pad) != 0 }
 }
 
@@ -165,16 +165,16 @@ pub(crate) fn trim(pad: usize) -> bool {
 #[cold]
 pub(crate) fn warm_up_malloc() {
     trim(0);
-    // SAFETY: freed one line below.
+    // SAFETY: malloc(3) accepts any size.
     let at = std::hint::black_box(unsafe { malloc(arena::c_api::malloc_warmup_bytes()) });
-    // SAFETY: allocated one line above, or null.
+    // SAFETY: `at` was allocated above or is null, and is not used afterwards.
     unsafe { free(at) };
 }
 
 /// glibc's allocation functions as the allocator of this library's own Rust code.
 pub(crate) struct Glibc;
 
-// SAFETY: glibc's functions return memory at multiples of 16.
+// SAFETY: `memalign` returns unused memory with the layout's length and alignment, or null.
 unsafe impl GlobalAlloc for Glibc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: glibc accepts any length, and any power of two as the alignment.
@@ -182,14 +182,14 @@ unsafe impl GlobalAlloc for Glibc {
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, _layout: Layout) {
-        // SAFETY: upheld by the caller: the block came from `alloc`.
+        // SAFETY: the caller passes a block that `alloc` returned.
         unsafe { free(ptr.cast()) };
     }
 }
 
-// dlsym(3) finds the first function of a name, in any file. A symbol version does not help, because an unversioned function matches every
-// version. A handle from dlopen(3) would name the file, but both calls may allocate. The first `malloc` needs these tables before it can
-// return.
+// dlsym(3) finds the first function with a name, in any file. A symbol version does not help, because an unversioned function matches every
+// version. A handle from dlopen(3) would select the file, but both calls may allocate, and the first `malloc` needs these tables before it
+// can return.
 
 /// Tags of `.dynamic`. The crate `libc` has no names for them, or gives them other types.
 const DT_NULL: u64 = 0;
@@ -198,7 +198,7 @@ const DT_SYMTAB: u64 = 6;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
 const DT_VERSYM: u64 = 0x6fff_fff0;
 
-/// The kind of a symbol that is a function.
+/// The symbol type of a function.
 const STT_FUNC: u8 = 2;
 /// Set in the version of a symbol that exists only for old binaries.
 const VERSYM_HIDDEN: u16 = 0x8000;
@@ -212,14 +212,14 @@ type File = (usize, &'static [libc::Elf64_Phdr]);
 /// Stores the file if it contains the address. Returns 1 to end the search.
 ///
 /// # Safety
-/// Only `dl_iterate_phdr` may call this, with an address and a place for its file.
+/// Only `dl_iterate_phdr` may call this, with `search` pointing to an address and a variable for its file.
 unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
-    // SAFETY: upheld by the caller.
+    // SAFETY: the caller upholds this function's contract.
     let (info, (address, file)) = unsafe { (&*info, &mut *search.cast::<(usize, Option<File>)>()) };
     if info.dlpi_phdr.is_null() {
         return 0;
     }
-    // SAFETY: a list of this length, which stays valid as long as the file is loaded.
+    // SAFETY: the list has this length, and stays valid as long as the file is loaded.
     let segments = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let bias = info.dlpi_addr as usize;
     let contains = |segment: &libc::Elf64_Phdr| {
@@ -232,7 +232,7 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, search: *
 
 /// The symbol table of a loaded file, read in place. It stays valid as long as the file is loaded.
 pub(crate) struct Symbols {
-    /// The difference between addresses in memory and in the file.
+    /// The address in memory minus the address in the file.
     bias: usize,
     symbols: *const libc::Elf64_Sym,
     names: *const c_char,
@@ -242,8 +242,8 @@ pub(crate) struct Symbols {
 }
 
 impl Symbols {
-    /// Finds the symbol table of the loaded file that contains an address. Returns `None` if no file contains it, or if that file has no
-    /// such table.
+    /// Finds the symbol table of the loaded file that contains an address. Returns `None` if no file contains the address, or if the file
+    /// has no symbol table.
     ///
     /// dladdr(3) would find the file too, but it also searches all symbols of the file for the nearest one. That takes longer than all
     /// other start-up work of this library.
@@ -252,7 +252,7 @@ impl Symbols {
     /// The file must stay loaded while the result is in use.
     pub(crate) unsafe fn around(address: *const c_void) -> Option<Self> {
         let mut search = (address.addr(), None::<File>);
-        // SAFETY: `look` gets this variable as its last argument.
+        // SAFETY: `look` gets a pointer to `search`, which is of the type that it expects.
         unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
         let (bias, segments) = search.1?;
         let dynamic = segments.iter().find(|segment| segment.p_type == libc::PT_DYNAMIC)?;
@@ -278,7 +278,7 @@ impl Symbols {
         Some(Self { bias, symbols: symbols?, names: names?, hashes: hashes?, versions: versions.unwrap_or(null()) })
     }
 
-    /// Returns the function of this name that programs link with today; null if there is none.
+    /// Returns the function of this name that new programs link with; null if there is none.
     pub(crate) fn function(&self, name: &CStr) -> *mut c_void {
         let hash = name.to_bytes().iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
         // SAFETY: the loader searches the same table. It consists of four numbers, a filter of `filter_words` words of 64 bits, the
@@ -304,9 +304,9 @@ impl Symbols {
     }
 
     /// # Safety
-    /// `index` must lie within the table of symbols.
+    /// `index` must be within the symbol table.
     unsafe fn is_function(&self, index: usize, name: &CStr) -> bool {
-        // SAFETY: upheld by the caller; names are NUL-terminated.
+        // SAFETY: the caller passes an index within the table; names are NUL-terminated.
         unsafe {
             let symbol = &*self.symbols.add(index);
             symbol.st_info & 0xf == STT_FUNC

@@ -21,7 +21,7 @@ macro_rules! functions {
 }
 
 functions! {
-    /// Begins a phase, in which no free memory is purged by time.
+    /// Begins a phase, which pauses the time-based purging of free memory.
     fn zk_alloc_phase_begin() = arena::begin_phase();
     /// Ends a phase.
     fn zk_alloc_phase_end() = arena::end_phase();
@@ -29,18 +29,18 @@ functions! {
     fn zk_alloc_reserve(bytes: usize) -> usize = arena::reserve(bytes);
     /// Purges all free memory, and returns how many bytes of the arena were purged.
     fn zk_alloc_release() -> usize = {
-        // zk-alloc's own `release` does not fit here: it trims the C library's heap through `malloc_trim`, which is this library's
-        // function.
+        // zk-alloc's own `release` can't be used here: it trims the C library's heap through `malloc_trim`, which would be this library's
+        // own function.
         let gone = arena::c_api::trim();
         glibc::trim(0);
         gone
     };
-    /// Lets the system take free memory when it runs short, and returns how many bytes it may take.
+    /// Lets the kernel reclaim free memory when it runs short, and returns how many bytes it may reclaim.
     fn zk_alloc_soften() -> usize = arena::purge_lazily();
-    /// Starts the background thread, if this process has none; returns 0, or the number of the error.
+    /// Starts the background thread if this process has none. Returns 0, or an error number.
     fn zk_alloc_start_background_thread() -> c_int =
         arena::start_background_thread().err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EAGAIN));
-    /// Ends the background thread.
+    /// Stops the background thread.
     fn zk_alloc_stop_background_thread() = arena::stop_background_thread();
     /// Registers a function that is called when the resident bytes reach `percent` of `ZK_ALLOC_MAX_BYTES`. Null or 0 percent unregisters it.
     fn zk_alloc_on_memory_limit(percent: c_uint, event: *mut c_void) = {
@@ -49,14 +49,14 @@ functions! {
         arena::on_memory_limit(percent, |resident_bytes, max_bytes| {
             let event = EVENT.load(Ordering::Acquire);
             if !event.is_null() {
-                // SAFETY: the caller's function, which the header declares with this type.
+                // SAFETY: `event` is the program's function, which the header declares with this type.
                 unsafe { transmute::<*mut c_void, extern "C" fn(usize, usize)>(event)(resident_bytes, max_bytes) };
             }
         });
     };
 }
 
-/// The program's function for [`zk_alloc_on_memory_limit`].
+/// The function that the program passed to [`zk_alloc_on_memory_limit`].
 static EVENT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 /// Writes at most `size` bytes of the statistics, and returns their full length. Returns 0 if the library is not in use.
@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C" fn zk_alloc_stats(stats: *mut u8, size: usize) -> u
         return 0;
     }
     let counted = arena::stats();
-    // `struct zk_alloc_stats`.
+    // The fields of `struct zk_alloc_stats`.
     let all: [u64; 8] = [
         counted.arena_allocations,
         counted.arena_bytes,
@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn zk_alloc_stats(stats: *mut u8, size: usize) -> u
         counted.fresh_bytes,
         counted.system_calls,
     ];
-    // SAFETY: at most `size` bytes, which the caller provides, and at most the length of `all`.
+    // SAFETY: copies at most `size` bytes, for which `stats` is valid, and at most the length of `all`.
     unsafe { std::ptr::copy_nonoverlapping(all.as_ptr().cast(), stats, size.min(size_of_val(&all))) };
     size_of_val(&all)
 }

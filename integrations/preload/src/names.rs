@@ -1,5 +1,5 @@
-//! Calls by a name that the process may have bound to another function. The loader looks in the program first, then in
-//! libraries preloaded before this one, then here. A call in Rust would always reach our function.
+//! Calls functions by names that the process may have bound to other functions. The loader looks in the program first,
+//! then in libraries preloaded before this one, then here. A call in Rust would always reach our function.
 #![allow(unsafe_code, reason = "reads the library's table of addresses")]
 
 /// Loads an address into a register, with inline assembly for each architecture.
@@ -43,8 +43,8 @@ macro_rules! is_ours {
 }
 
 /// Defines functions that jump to the process's function of another name, or to a function of this library. They leave the registers and
-/// the stack as they are, except that a target in brackets gets the third argument in place of the second. Each function starts with the
-/// label that [`is_ours`] compares with.
+/// the stack unchanged, except that a target in brackets gets the third argument in place of the second. Each function starts with the
+/// label against which [`is_ours`] compares.
 macro_rules! jumps {
     (@to $name:literal $target:ident) => {
         jumps!(@asm $name, "jmp {target}", "b {target}", target = sym $target);

@@ -4,8 +4,8 @@
 //! They work like those of libstdc++: each form calls the simpler one by name, and the simplest calls `malloc`, `aligned_alloc`
 //! or `free` by name. So a program that defines one of these functions gets the same calls as without this library.
 //!
-//! Nothing here needs a C++ library until memory is short. Then the C++ library of the process supplies the handler and throws.
-//! The exception passes through functions of this file, so these are `C-unwind` and own nothing that needs a destructor.
+//! Nothing here needs a C++ library until an allocation fails. Then the process's C++ library supplies the new-handler and throws. The
+//! exception passes through functions of this file, so they are `C-unwind` and own nothing that needs a destructor.
 #![allow(unsafe_code, reason = "functions for C++")]
 
 use std::arch::{asm, naked_asm};
@@ -20,7 +20,7 @@ use crate::glibc::Symbols;
 use crate::names::{is_ours, jumps, named};
 use crate::watched;
 
-// The target finds the arguments in the same registers, and ignores those that it has no parameter for.
+// The target finds its arguments in the same registers, and ignores the extra ones.
 jumps! {
     /// `new(size)`.
     new = "_Znwm" -> new_plain;
@@ -60,7 +60,7 @@ jumps! {
 #[inline]
 fn plain(size: usize) -> *mut c_void {
     let malloc = named!("malloc");
-    // SAFETY: a function of this name has this type, and any length is allowed.
+    // SAFETY: a function of this name has this type, and accepts any size.
     unsafe { transmute::<*mut c_void, extern "C" fn(usize) -> *mut c_void>(malloc)(size.max(1)) }
 }
 
@@ -74,7 +74,7 @@ fn aligned(size: usize, align: usize) -> *mut c_void {
     // C11 allows only multiples of the alignment.
     let Some(size) = size.max(1).checked_next_multiple_of(align) else { return null_mut() };
     let aligned_alloc = named!("aligned_alloc");
-    // SAFETY: a function of this name has this type, and any length is allowed.
+    // SAFETY: a function of this name has this type, and accepts any size.
     unsafe { transmute::<*mut c_void, extern "C" fn(usize, usize) -> *mut c_void>(aligned_alloc)(align, size) }
 }
 
@@ -88,7 +88,7 @@ extern "C-unwind" fn new_with_align(size: usize, align: usize) -> *mut c_void {
     if at.is_null() { new_at_last(size, align) } else { at }
 }
 
-/// Calls the program's handler until memory is found or no handler is left, then throws `std::bad_alloc`. `align` is 0 for
+/// Calls the program's new-handler until the allocation succeeds or no handler is installed, then throws `std::bad_alloc`. `align` is 0 for
 /// [`plain`] memory.
 #[cold]
 #[inline(never)]
@@ -98,7 +98,7 @@ fn new_at_last(size: usize, align: usize) -> *mut c_void {
     let throw = unsafe { transmute::<*mut c_void, Option<extern "C-unwind" fn() -> !>>(thrower()) };
     let Some(throw) = throw else { no_library(size) };
     let get_handler = of_library(c"_ZSt15get_new_handlerv");
-    // SAFETY: as above.
+    // SAFETY: a function of this name has this type. A null pointer is `None`.
     let get_handler =
         unsafe { transmute::<*mut c_void, Option<extern "C-unwind" fn() -> Option<Handler>>>(get_handler) };
     let get_handler = get_handler.filter(|_| align == 0 || align.is_power_of_two());
@@ -113,9 +113,9 @@ fn new_at_last(size: usize, align: usize) -> *mut c_void {
     }
 }
 
-/// Defines the forms that do not throw. They allocate directly only if the throwing forms are this library's. Otherwise, or
-/// if there is no memory, they call the C++ library's own function of that name. It calls the throwing form and catches the
-/// exception, which Rust code cannot do. They return null if the process has no C++ library.
+/// Defines the forms that do not throw. They allocate directly only if the throwing forms are this library's. Otherwise, or if there is no
+/// memory, they call the C++ library's own function of the same name, which calls the throwing form and catches the exception; Rust code
+/// cannot catch it. They return null if the process has no C++ library.
 macro_rules! nothrow {
     ($($(#[$doc:meta])* $own:ident($($argument:ident: $kind:ty),*) = $export:literal, $name:literal:
         $find:ident if $($form:literal)&&+;)*) => {$(
@@ -134,7 +134,7 @@ macro_rules! nothrow {
             if its_own.is_null() {
                 return its_own;
             }
-            // SAFETY: a function of this name has this type; the caller upholds the rest.
+            // SAFETY: a function of this name has this type; the caller upholds its contract.
             unsafe { transmute::<*mut c_void, New>(its_own)($($argument,)* tag) }
         }
     )*};
@@ -159,15 +159,15 @@ nothrow! {
 fn thrower() -> *mut c_void {
     // The C++ library may be visible only to the libraries that depend on it (`RTLD_LOCAL`).
     let files = [c"libstdc++.so.6", c"libc++.so.1"].into_iter();
-    // SAFETY: a NUL-terminated name. The call loads no library, and loaded libraries stay loaded.
+    // SAFETY: the name is NUL-terminated. The call loads no library, and loaded libraries stay loaded.
     let loaded = files.map(|file| unsafe { watched::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) });
     let libraries = iter::once(libc::RTLD_DEFAULT).chain(loaded.filter(|library| !library.is_null()));
-    // SAFETY: a NUL-terminated name.
+    // SAFETY: the name is NUL-terminated.
     let mut functions = libraries.map(|library| unsafe { libc::dlsym(library, c"_ZSt17__throw_bad_allocv".as_ptr()) });
     functions.find(|function| !function.is_null()).unwrap_or(null_mut())
 }
 
-/// Returns a function from the C++ library's own symbol table. A look-up by name might find another library's function.
+/// Returns a function from the C++ library's own symbol table. A look-up by name could find another library's function.
 #[cold]
 #[inline(never)]
 fn of_library(name: &CStr) -> *mut c_void {
@@ -181,6 +181,6 @@ fn no_library(size: usize) -> ! {
     c_api::print_line(format_args!(
         "operator new: no memory for {size} bytes, and no C++ library that throws bad_alloc"
     ));
-    // SAFETY: ends the process.
+    // SAFETY: abort(3) has no preconditions.
     unsafe { libc::abort() }
 }

@@ -1,5 +1,5 @@
-//! `ZK_ALLOC_PROFILE=DIR`: samples the call sites of the arena's requests. Writes them to a file in the folder when the process exits,
-//! and when it gets the signal of `ZK_ALLOC_PROFILE_SIGNAL`. The program `zk-alloc-profile` looks up the names of the functions.
+//! `ZK_ALLOC_PROFILE=DIR`: samples the call sites of the arena's requests. Writes them to a file in the folder when the process exits, and
+//! when it gets the signal that `ZK_ALLOC_PROFILE_SIGNAL` names. The program `zk-alloc-profile` looks up the function names.
 #![allow(unsafe_code, reason = "is called by the loader")]
 
 use std::ffi::OsStr;
@@ -25,7 +25,7 @@ static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 /// Stores the folder that the process was started with. Without a folder, or with `0`, the library samples nothing.
 pub(crate) fn configure(folder: Option<&[u8]>, is_reported: impl Fn(&str) -> bool) {
     let Some(folder) = folder.filter(|folder| !folder.is_empty() && *folder != b"0") else { return };
-    // SAFETY: reads a number that the kernel gave the process.
+    // SAFETY: getauxval(3) has no preconditions.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         // A set-uid program must not write to a folder that its user chose.
         return;
@@ -41,7 +41,7 @@ pub(crate) fn configure(folder: Option<&[u8]>, is_reported: impl Fn(&str) -> boo
     }
 }
 
-// SAFETY: the loader calls the functions that are listed here when the process exits, without arguments.
+// SAFETY: the loader calls the functions in this section without arguments when the process exits.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = at_exit;
@@ -50,14 +50,14 @@ extern "C" fn at_exit() {
     write_if_on("", profile::stop);
 }
 
-/// Writes the profile after a signal, on a thread of its own.
+/// Writes the profile after a signal. Runs on its own thread.
 fn at_signal() {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
     write_if_on(&format!(".{number}"), || ());
 }
 
-/// Calls `first`, and writes the process's file with this suffix, if the process is profiled.
+/// If the process is profiled, calls `first`, then writes the process's file with this suffix.
 fn write_if_on(suffix: &str, first: impl FnOnce()) {
     // A sandbox may end a process that opens a file.
     let Some(folder) = FOLDER.get().filter(|_| profile::is_on() && !c_api::is_in_sandbox()) else { return };
@@ -84,7 +84,7 @@ fn write(folder: &Path, suffix: &str) -> io::Result<()> {
     writeln!(file, "maps")?;
     io::copy(&mut fs::File::open("/proc/self/maps")?, &mut file)?;
     file.flush()?;
-    // Renames the file when it is complete, so that no reader sees a part of it.
+    // Renames the file when it is complete, so no reader sees a partial file.
     fs::rename(part, whole)
 }
 

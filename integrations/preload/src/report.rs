@@ -1,5 +1,5 @@
 //! With `ZK_ALLOC_REPORT=1` the process prints one line on standard error when it exits. With `ZK_ALLOC_REPORT=/a/file` it appends the line
-//! to that file. The report takes its own memory from glibc.
+//! to that file. The report's own memory comes from glibc.
 #![allow(unsafe_code, reason = "is called by the loader, and reads the C library's variables")]
 
 use std::borrow::Cow;
@@ -17,8 +17,7 @@ use arena::c_api;
 
 use crate::{glibc, start, watched};
 
-/// The id of this process if it reports, otherwise 0. Its forked children do not report, because they have their parent's
-/// counters.
+/// The id of this process if it reports, otherwise 0. Forked children do not report, because they inherit their parent's counters.
 static REPORTS: AtomicU32 = AtomicU32::new(0);
 
 /// The path of the file for the report; empty for standard error. It is stored because programs may change their environment.
@@ -27,7 +26,7 @@ static FILE: OnceLock<PathBuf> = OnceLock::new();
 /// The variable that turns the report on.
 pub(crate) const VARIABLE: &str = "ZK_ALLOC_REPORT";
 
-/// Stores the setting that the process was started with. `is_reported` tells whether the parent has warned of the same value.
+/// Stores the setting that the process was started with. `is_reported` returns whether the parent has already warned about the same value.
 pub(crate) fn configure(value: Option<&[u8]>, is_reported: impl FnOnce() -> bool) {
     match value.map(<[u8]>::trim_ascii) {
         Some(b"1") => REPORTS.store(std::process::id(), Ordering::Relaxed),
@@ -43,12 +42,12 @@ pub(crate) fn configure(value: Option<&[u8]>, is_reported: impl FnOnce() -> bool
     }
 }
 
-// SAFETY: the loader calls the functions that are listed here when the process exits, without arguments.
+// SAFETY: the loader calls the functions in this section without arguments when the process exits.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = at_exit;
 
-/// Writes one line of the report to its file. Writes it to standard error if there is no file, or if the file can't be written.
+/// Writes one line of the report to its file, or to standard error if there is no file or it can't be written.
 fn say(message: fmt::Arguments<'_>) {
     let Some(path) = FILE.get() else { return c_api::print_line(message) };
     c_api::write_line(message, |line| {
@@ -60,7 +59,7 @@ fn say(message: fmt::Arguments<'_>) {
 }
 
 extern "C" fn at_exit() {
-    // Returns before it reads the process's id, because that takes a system call, and the process may be in a sandbox.
+    // Returns before reading the process id, because that takes a system call, and the process may be in a sandbox.
     if REPORTS.load(Ordering::Relaxed) == 0 {
         return;
     }
@@ -100,7 +99,7 @@ extern "C" fn at_exit() {
         stats.overflow_allocations,
         mib(bytes_of("/proc/self/status", "VmHWM:")),
         c_api::minor_faults(),
-        // The private memory that is in huge pages now.
+        // The private memory that is currently in huge pages.
         mib(bytes_of("/proc/self/smaps_rollup", "AnonHugePages:")),
     ));
 }
@@ -125,9 +124,9 @@ fn program() -> Cow<'static, str> {
     unsafe extern "C" {
         static program_invocation_short_name: *const c_char;
     }
-    // SAFETY: a variable of glibc, which a program may set to another string, or to null.
+    // SAFETY: glibc defines this variable. A program may set it to another string, or to null.
     let name = unsafe { program_invocation_short_name };
-    // SAFETY: as above.
+    // SAFETY: if the variable is not null, it points to a NUL-terminated string.
     if name.is_null() { "?".into() } else { unsafe { CStr::from_ptr(name) }.to_string_lossy() }
 }
 
@@ -136,7 +135,7 @@ fn mib(bytes: u64) -> impl fmt::Display {
     fmt::from_fn(move |f| write!(f, "{:.1} MiB", bytes as f64 / f64::from(1 << 20)))
 }
 
-/// Returns the bytes that a line of one of the process's files in `/proc` states. The file's text takes memory from glibc only.
+/// Returns the number of bytes that a line in one of the process's `/proc` files gives. The file's text takes memory from glibc only.
 fn bytes_of(file: &str, name: &str) -> u64 {
     let text = fs::read_to_string(file).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name));

@@ -1,4 +1,4 @@
-//! Determines whether the library is in use, and the smallest request that it serves. The loader calls it once, before `main`.
+//! Determines whether the library is in use, and the smallest request that it serves. The loader runs this code once, before `main`.
 //!
 //! Until then, glibc serves every request, including those of the loader and of other libraries' constructors.
 #![allow(unsafe_code, reason = "is called by the loader, and asks it")]
@@ -14,19 +14,19 @@ use arena::c_api;
 
 use crate::{glibc, profile, report, watched};
 
-/// The first request of this size or more opens the arena, unless `ZK_ALLOC_MIN_BYTES` is set. The many small programs that inherit the
-/// environment never make such a request, and pay nothing.
+/// The first request of at least this many bytes opens the arena, unless `ZK_ALLOC_MIN_BYTES` is set. The many small programs that inherit
+/// the environment never make such a request, so the arena costs them nothing.
 const OPENING_BYTES: usize = 64 << 10;
 /// The arena also opens when the program has requested this many bytes in total, no matter how small its requests are.
 const OPENING_SUM_BYTES: usize = 8 << 20;
-/// The smallest request that the open arena serves; 0 means that it serves all requests. Requests that are left to glibc
-/// take additional memory in glibc's heap (docs/preload.md).
+/// The smallest request that the open arena serves, in bytes; 0 means that it serves all requests. Requests that are
+/// left to glibc take additional memory in glibc's heap (docs/preload.md).
 const SERVING_BYTES: usize = 0;
 
-/// The smallest request that the arena serves. No request is this large while the library is not in use.
+/// The smallest request that the arena serves, in bytes. While the library is not in use, no request is this large.
 static MIN_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// Bytes that the program may request from glibc before the arena opens; 0 if they are not counted. Threads that count at the same time may
-/// miss some bytes.
+/// The number of bytes that the program may still request from glibc before the arena opens; 0 if they are not counted. Threads that count
+/// at the same time may miss some bytes.
 static LEFT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether the program's requests arrive here. It is false if another `malloc` comes before this one, if the process was started with
@@ -60,15 +60,15 @@ pub(crate) fn min_bytes() -> usize {
     MIN_BYTES.load(Ordering::Relaxed)
 }
 
-// Runs after zk-alloc's own constructors (101 to 103), which copy the environment and read the threshold.
-// SAFETY: the loader calls the functions that are listed here before `main`. Arguments that it may pass are ignored.
+// Runs after zk-alloc's own constructors (101 to 103), which copy the environment and read the threshold. SAFETY: the
+// loader calls the functions in this section before `main`. `begin` ignores any arguments that the loader passes.
 #[used]
 #[unsafe(link_section = ".init_array.00104")]
 static BEFORE_MAIN: extern "C" fn() = begin;
 
 extern "C" fn begin() {
     c_api::postpone_asking_host();
-    // One process of a tree warns of a value: the first that has the library and was started with that value.
+    // Only one process of a tree warns about a value: the first one that has the library and was started with that value.
     let is_reported = |name: &str| {
         parent_has_library() && std::env::var_os(name).is_some_and(|value| parent_was_started_with(name, &value))
     };
@@ -112,18 +112,18 @@ pub(crate) fn arena_opened(is_glibc_free: bool) {
     }
 }
 
-/// Whether a probe request is under way, and whether it arrived here. If it did, so do the program's requests.
+/// Whether a probe request is in progress, and whether it arrived here. If it did, so do the program's requests.
 static IS_PROBED: AtomicBool = AtomicBool::new(false);
 static ARRIVED: AtomicBool = AtomicBool::new(false);
 
-/// A length that another thread is unlikely to request at the same time.
+/// The size of the probe request, which another thread is unlikely to request at the same time.
 const PROBE_BYTES: usize = 12_289;
 
-/// The memory that answers the probe. It is not in glibc's heap, which a small program may never need. Only a wrapper of
-/// `malloc` in the program may write to it, during the one probe.
+/// The memory that the probe request returns. It is not in glibc's heap, which a small program may never need. Only a
+/// wrapper of `malloc` in the program may write to it, during the single probe.
 static mut PROBE: [u128; PROBE_BYTES.div_ceil(16)] = [0; PROBE_BYTES.div_ceil(16)];
 
-/// Returns the memory for a request, if it is the probe.
+/// Returns the probe's memory if this request is the probe.
 #[inline]
 pub(crate) fn answer_to_probe(size: usize) -> Option<*mut c_void> {
     let is_probe = size == PROBE_BYTES && IS_PROBED.load(Ordering::Relaxed);
@@ -134,24 +134,24 @@ pub(crate) fn answer_to_probe(size: usize) -> Option<*mut c_void> {
 }
 
 /// Returns whether `malloc` is ours. It is not ours if the program brings its own, which comes before all libraries, or if `dlopen` loaded
-/// this library late. Comparing addresses does not show this: a program's address of `malloc` may be a stub in the program that leads to
-/// ours. Nor does a call by name from this file, which the linker may have bound to ours.
+/// this library late. Comparing addresses is not enough: the program's address of `malloc` may be a stub that leads to ours. Neither is a
+/// call by name from this file, which the linker may have bound to ours.
 fn arrives_here() -> bool {
-    // SAFETY: a NUL-terminated name.
+    // SAFETY: the name is NUL-terminated.
     let malloc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
     // SAFETY: a function of this name has this type in every process. A null pointer is `None`.
     let malloc = unsafe { transmute::<*mut c_void, Option<unsafe extern "C" fn(usize) -> *mut c_void>>(malloc) };
     let Some(malloc) = malloc else { return false };
     IS_PROBED.store(true, Ordering::Relaxed);
     MIN_BYTES.store(PROBE_BYTES, Ordering::Relaxed);
-    // SAFETY: any length is allowed.
+    // SAFETY: malloc(3) accepts any size.
     let at = unsafe { malloc(PROBE_BYTES) };
     MIN_BYTES.store(usize::MAX, Ordering::Relaxed);
     IS_PROBED.store(false, Ordering::Relaxed);
     if ARRIVED.load(Ordering::Relaxed) {
         return true;
     }
-    // SAFETY: a NUL-terminated name.
+    // SAFETY: the name is NUL-terminated.
     let free = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"free".as_ptr()) };
     if !free.is_null() {
         // SAFETY: a function of this name has this type, and belongs to this `malloc`, no matter which library defines them.
@@ -162,7 +162,7 @@ fn arrives_here() -> bool {
 
 /// Returns the file of the `malloc` that comes first in the search order.
 pub(crate) fn owner_of_malloc() -> Option<&'static CStr> {
-    // SAFETY: a NUL-terminated name.
+    // SAFETY: the name is NUL-terminated.
     file_of(unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) })
 }
 
@@ -173,11 +173,11 @@ pub(crate) fn own_file() -> Option<&'static CStr> {
 
 /// Returns the file that contains an address.
 fn file_of(address: *const c_void) -> Option<&'static CStr> {
-    // SAFETY: all zeroes are a valid value.
+    // SAFETY: a `Dl_info` of zeroes is valid.
     let mut info = unsafe { zeroed::<libc::Dl_info>() };
-    // SAFETY: a place for the answer.
+    // SAFETY: `info` is valid for writes.
     unsafe { libc::dladdr(address, &raw mut info) };
-    // SAFETY: null, or a string of the loader that stays valid as long as the file is loaded.
+    // SAFETY: the pointer is not null, and the loader's string stays valid as long as the file is loaded.
     (!info.dli_fname.is_null()).then(|| unsafe { CStr::from_ptr(info.dli_fname) })
 }
 
@@ -186,8 +186,8 @@ fn file_name(file: &CStr) -> &[u8] {
     file.to_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default()
 }
 
-/// Reports that this library was loaded late, which is a mistake. Prints nothing for a program with its own `malloc`, which
-/// may be one of many that inherit the environment.
+/// Prints a message if this library was loaded late, which is a mistake. Prints nothing for a program with its own `malloc`, because it may
+/// be one of many that inherit the environment.
 fn say_if_late() {
     let name = owner_of_malloc().map_or(&b""[..], file_name);
     if name.starts_with(b"libc.so") || name.starts_with(b"libc-") {
@@ -198,19 +198,19 @@ fn say_if_late() {
     }
 }
 
-/// Returns whether the parent process has the library, too. `false` if that cannot be determined.
+/// Returns whether the parent process also has the library; `false` if that cannot be determined.
 pub(crate) fn parent_has_library() -> bool {
     let name = own_file().map_or(&b""[..], file_name);
     !name.is_empty() && of_parent("maps").windows(name.len()).any(|window| window == name)
 }
 
-/// Returns whether the parent process was started with this variable and value. `false` if that cannot be determined.
+/// Returns whether the parent process was started with this variable and value; `false` if that cannot be determined.
 fn parent_was_started_with(name: &str, value: &OsStr) -> bool {
     let entry = [name.as_bytes(), b"=", value.as_bytes()].concat();
     of_parent("environ").split(|&byte| byte == 0).any(|known| known == entry)
 }
 
-/// Reads one of the parent's files in `/proc`; empty if it can't be read.
+/// Returns the contents of one of the parent's `/proc` files; empty if it can't be read.
 fn of_parent(file: &str) -> Vec<u8> {
     fs::read(format!("/proc/{}/{file}", parent_id())).unwrap_or_default()
 }

@@ -1,13 +1,14 @@
-//! Functions of the C library that this library replaces to see their arguments. Each then jumps to the C library's own, or calls it.
+//! Functions of the C library that this library replaces to see their arguments. Each replacement then jumps to the C library's own
+//! function, or calls it.
 //!
-//! `dlopen` drops `RTLD_DEEPBIND`. A library that is loaded with this flag looks for `malloc` and `free` in its own dependencies
-//! first, and finds the C library's. It would pass memory of this library to the C library's `free`. The loader finds the
-//! caller's `RUNPATH` by the return address of `dlopen`. So this function jumps to the loader's `dlopen`, and does not call it.
+//! `dlopen` drops `RTLD_DEEPBIND`. A library that is loaded with this flag looks for `malloc` and `free` in its own dependencies first, and
+//! finds the C library's. It would pass this library's memory to the C library's `free`. The loader finds the caller's `RUNPATH` by the
+//! return address of `dlopen`. So the replacement jumps to the loader's `dlopen` instead of calling it.
 //!
-//! `prctl` and `syscall` notice that the program is about to enter a sandbox (seccomp). The arena then asks the host at once for
-//! everything that it still needs to know. From then on it makes only the calls that glibc's own malloc makes, because any other
-//! may kill the program. glibc has no function for seccomp(2): programs call prctl(2) or, as libseccomp does, syscall(2). The
-//! replacements look only at the first arguments.
+//! `prctl` and `syscall` detect that the program is about to enter a sandbox (seccomp). The arena then immediately reads everything that it
+//! still needs to know about the host. From then on it makes only the system calls that glibc's own malloc makes, because any other call
+//! may kill the program. glibc has no function for seccomp(2): programs call prctl(2) or, as libseccomp does, syscall(2). The replacements
+//! inspect only the first arguments.
 #![allow(unsafe_code, reason = "replaces functions of the C library")]
 
 use std::arch::naked_asm;
@@ -23,12 +24,12 @@ use crate::start;
 
 looked_up! {
     { if !look_up_behind(&NEXT_DLOPEN, c"dlopen") { return null_mut(); } }
-    /// The loader's own `dlopen`. If the library is not in use, or a constructor runs before ours, the first call looks it up.
-    /// In that call, the loader ignores the search folders of the library that called.
+    /// The loader's own `dlopen`. If the library is not in use, or a constructor runs before ours, the first call looks up this function.
+    /// For that call, the loader ignores the search folders of the calling library.
     NEXT_DLOPEN: fn next_dlopen(file: *const c_char, flags: c_int) -> *mut c_void;
 }
 
-/// Whether `dlopen` dropped the flag.
+/// Whether `dlopen` has dropped the flag `RTLD_DEEPBIND`.
 static WAS_LEFT_OUT: AtomicBool = AtomicBool::new(false);
 
 /// Looks up the functions of the loader and of the C library that this file replaces. Returns `false` if there is no `dlopen`.
@@ -101,7 +102,7 @@ fn enters() {
     }
 }
 
-/// prctl(2). The arguments arrive in registers. Registers of arguments that the caller leaves out are passed on as they are.
+/// prctl(2). The arguments arrive in registers. Registers of arguments that the caller leaves out are passed on unchanged.
 ///
 /// # Safety
 /// As prctl(2) requires.
@@ -110,17 +111,17 @@ pub(crate) unsafe extern "C" fn prctl(option: c_int, a: c_long, b: c_long, c: c_
     if option == libc::PR_SET_SECCOMP {
         enters();
     }
-    // SAFETY: upheld by the caller.
+    // SAFETY: the caller upholds this function's contract.
     unsafe { next_prctl(option, a, b, c, d) }
 }
 
-/// The part of [`syscall`] for the calls that enter a sandbox.
+/// The path of [`syscall`] for calls that enter a sandbox.
 ///
 /// # Safety
 /// As syscall(2) requires.
 unsafe extern "C" fn enter(n: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long {
     enters();
-    // SAFETY: upheld by the caller.
+    // SAFETY: the caller upholds this function's contract.
     unsafe { next_syscall(n, a, b, c, d, e, f) }
 }
 

@@ -79,16 +79,16 @@ fn zk_alloc_off_loads_the_library_and_serves_nothing() {
     let report =
         errors_of(Arm::Everything.command(program("hello.c")).env("ZK_ALLOC", "off").env("ZK_ALLOC_REPORT", "1"));
     assert!(report.ends_with("): not in use, ZK_ALLOC=off\n") && report.lines().count() == 1, "{report}");
-    // The functions of the header then work as without the library.
+    // The header's functions then behave as they do without the library.
     let header = compiled("header", "header.c", &["-std=c99"]);
     assert_ok(Arm::Default.command(header).arg("off").env("ZK_ALLOC", "off"));
 }
 
-/// All processes have the same environment, so without this rule, each would print the same warning. Each process reports once, about
-/// itself. A process in which nothing happened does not report, and neither does a forked child.
+/// All processes of a tree inherit the same environment, so without this rule, each would print the same warning. Each process reports
+/// once, about itself. A process in which nothing happened does not report, and neither does a forked child.
 #[test]
 fn only_one_process_of_a_tree_warns_of_a_setting_and_each_reports_once() {
-    // Children, grandchildren, another shell, and forks that start no program. Each program makes requests that open the arena.
+    // Starts children, grandchildren, another shell, and forks that run no program. Each program makes requests that open the arena.
     let script = r#"for n in 1 2 3 4 5 6 7; do "$0"; done; (for n in 1 2; do "$0"; done); (: ; true); true $(true)
         bash --norc -c '"$0"; true' "$0"; true"#;
     let folder = empty_folder("profiles-of-a-tree");
@@ -112,7 +112,7 @@ fn only_one_process_of_a_tree_warns_of_a_setting_and_each_reports_once() {
     }
 }
 
-/// A parent that was started with another value has not warned of this one.
+/// A parent that was started with another value has not warned about this value.
 #[test]
 fn process_warns_of_a_value_that_its_parent_was_not_started_with() {
     let script = r#""$0"; ZK_ALLOC_MIN_BYTES=garbage+ "$0"; ZK_ALLOC_MIN_BYTES=1 "$0""#;
@@ -123,7 +123,7 @@ fn process_warns_of_a_value_that_its_parent_was_not_started_with() {
     assert_eq!(values, ["garbage", "garbage+"], "{}", output.err);
 }
 
-/// A program with only small requests opens the arena when their sum is large enough. A program with few requests does not open it.
+/// A program with only small requests opens the arena when their total size is large enough. A program with few requests does not open it.
 #[test]
 fn small_requests_open_the_arena_by_their_sum() {
     let program = program("hello.c");
@@ -143,7 +143,7 @@ fn report_goes_to_a_file_too() {
         assert_eq!(text.matches("zk-alloc: report of ls").count(), lines, "{text}");
         assert!(text.lines().all(|line| line.contains("served")), "{text}");
     }
-    // If the file can't be opened, the report must not be lost.
+    // If the report file can't be opened, the report must not be lost.
     let output =
         outcome_of(Arm::Everything.command("bash").args(["-c", ":"]).env("ZK_ALLOC_REPORT", file.join("file")));
     assert!(output.err.contains("report of bash"), "{}", output.err);
@@ -193,7 +193,7 @@ fn a_running_process_writes_its_call_sites_at_each_signal() {
     }
 }
 
-/// A walk of the stack within `malloc` that called dlsym(3) would wait for the lock that `dlopen` holds.
+/// If a stack walk inside `malloc` called dlsym(3), it would wait for the lock that `dlopen` holds.
 #[test]
 fn a_sample_neither_waits_for_the_loader_nor_changes_its_error() {
     let library = library_of("dlopen", "dlopen.c");

@@ -1,5 +1,5 @@
-//! Tests the library under process limits, in core files, and in idle processes. There, resident memory follows the peak live size of the
-//! last seconds, even without phases.
+//! Tests the library under process limits, the size of core files, and idle processes. The resident memory of an idle process follows the
+//! peak live size of the last few seconds, even without phases.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(unsafe_code, reason = "asks for the page faults of a child")]
 
@@ -21,8 +21,8 @@ fn assert_says_ok(command: &mut Command, error: &str) {
     assert!(errors.lines().count() <= 1 && errors.lines().all(is_expected), "{command:?}: {errors}");
 }
 
-/// The kernel counts reserved addresses, even unused ones. If the library reserved its whole range, a limit would leave no
-/// addresses for threads and libraries.
+/// The limit counts reserved addresses, even unused ones. If the library reserved its whole range, a limit would leave no addresses for
+/// threads and libraries.
 #[test]
 fn a_limit_on_address_space_leaves_room_for_the_program_whenever_it_is_set() {
     let program = program("limits.c");
@@ -36,7 +36,7 @@ fn a_limit_on_address_space_leaves_room_for_the_program_whenever_it_is_set() {
     }
 }
 
-/// An operator may prefer a program that fails to one that grows, and may tell a service to return its memory.
+/// An operator may want a program to fail rather than grow, and may signal a service to return its memory.
 #[test]
 fn requests_beyond_a_hard_limit_fail_and_a_signal_returns_free_memory() {
     let program = program("limits.c");
@@ -57,9 +57,9 @@ fn a_small_command_pays_few_page_faults_for_the_library() {
         let once = |_| {
             #[expect(clippy::zombie_processes, reason = "wait4 is called below, for the page faults")]
             let child = arm.command("true").spawn().expect("a process");
-            // SAFETY: all zeroes are a valid value.
+            // SAFETY: an `rusage` of zeroes is valid.
             let (mut status, mut usage) = (0, unsafe { std::mem::zeroed::<libc::rusage>() });
-            // SAFETY: a child of ours, and places for the answers.
+            // SAFETY: `status` and `usage` are valid for writes.
             let waited = unsafe { libc::wait4(child.id() as i32, &raw mut status, 0, &raw mut usage) };
             assert!(waited > 0 && status == 0, "{waited} {status}");
             usage.ru_minflt
@@ -84,8 +84,8 @@ fn foreign_mappings_in_the_address_range_of_the_library_keep_their_contents() {
     }
 }
 
-/// A debugger's core file contains every page of each mapping that is not excluded, touched or not. The arena's tables are large, and hardly
-/// touched.
+/// A debugger's core file contains every page of each mapping that is not excluded, touched or not. The arena's tables are large, and most
+/// of their pages are untouched.
 #[test]
 fn a_core_file_is_little_larger_than_what_is_resident() {
     for arm in ARMS {
@@ -108,7 +108,7 @@ fn a_core_file_is_little_larger_than_what_is_resident() {
                 _ => {}
             }
         }
-        // The program had 200 MiB alive at once.
+        // The program's live memory peaked at 200 MiB.
         let is_small = arm != Arm::Everything || dumped < 400 * MIB && left_out > 20 * MIB;
         assert!(is_small, "{arm:?}: {dumped} bytes would be dumped, {left_out} are left out");
         if has("gcore") {
@@ -129,9 +129,8 @@ fn a_core_file_is_little_larger_than_what_is_resident() {
     }
 }
 
-/// The sandbox allows the system calls of glibc's malloc and threads. Any other call of the library would kill the
-/// program, at once or when the arena opens. (glibc's own malloc is killed there when a thread frees much memory, because
-/// it opens a file of `/proc`.)
+/// The sandbox allows the system calls of glibc's malloc and threads. Any other call of the library would kill the program, at once or when
+/// the arena opens. (glibc's own malloc is killed when a thread frees a lot of memory, because it opens a file in `/proc`.)
 #[test]
 fn program_survives_a_sandbox_that_kills_on_other_system_calls() {
     let program = program("sandbox.c");
@@ -144,7 +143,7 @@ fn program_survives_a_sandbox_that_kills_on_other_system_calls() {
     }
 }
 
-/// A stage, as printed by the program: its name, page faults, resident MiB, and tasks.
+/// A stage as the program prints it: its name, page faults, resident MiB, and tasks.
 type Stage = (String, [u64; 3]);
 
 /// The peak live size while the program works, and the live size that stays, in MiB.
@@ -164,7 +163,7 @@ fn stages(arm: Arm, window: &str, seconds: &str, how: &str, background: bool) ->
     output.out.lines().map(stage).collect()
 }
 
-/// Memory of the program itself and of glibc's heap, in MiB.
+/// The memory of the program itself and of glibc's heap, in MiB.
 const BESIDE_MIB: u64 = 12;
 
 /// A busy process keeps its pages, and an idle one keeps little more than its live size. Without the background thread, the process makes a
@@ -176,7 +175,7 @@ fn a_busy_process_keeps_its_peak_and_an_idle_one_its_live_size() {
         let stages = stages(arm, "2.5", seconds, how, background);
         for (name, [faults, resident_mib, tasks]) in &stages {
             let (resident_mib, tasks) = (*resident_mib, *tasks);
-            // A forked child does not have its parent's thread, and stops its own.
+            // A forked child does not inherit its parent's thread. It starts its own, and stops it before the stage `ended`.
             let has_thread = background && !matches!(&**name, "forked" | "ended");
             let is_right = tasks == 1 + u64::from(has_thread)
                 && match &**name {
@@ -191,7 +190,7 @@ fn a_busy_process_keeps_its_peak_and_an_idle_one_its_live_size() {
         let names: Vec<_> = stages.iter().map(|stage| &*stage.0).collect();
         assert_eq!(names, ["cold", "warm", "idle", "again", "forked", "child", "ended", "idle"]);
     };
-    // Starts all runs at once, because they sleep most of the time.
+    // Starts all runs at once, because they mostly sleep.
     std::thread::scope(|scope| {
         for (arm, background) in ARMS[1..].iter().flat_map(|&arm| [(arm, false), (arm, true)]) {
             scope.spawn(move || check(arm, background));

@@ -1,5 +1,6 @@
-//! Programs of other projects. Each prints and writes the same with the library as without it, at the default threshold
-//! and with every request in the arena. Programs that are linked with another allocator run at more thresholds.
+//! Tests programs of other projects. Each must print and write the same with the library as without it, at the default
+//! threshold and with every request in the arena. Programs that are linked with another allocator run at more
+//! thresholds.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod support;
@@ -8,8 +9,8 @@ use std::process::Command;
 
 use support::{ARMS, Arm, Outcome, empty_folder, has, outcome_of, path_of};
 
-/// Runs a program of `programs.sh` in an empty folder, once in each arm, and compares all of its output. Does nothing unless the
-/// programs that it `needs` exist. The library must serve the first of them, or the test would show nothing. Only rustc may bring its own
+/// Runs a program of `programs.sh` in an empty folder, once in each arm, and compares all of its output. Does nothing unless the programs
+/// that it `needs` exist. The library must serve the first of these programs, or the test would prove nothing. Only rustc may bring its own
 /// allocator, as rustup's does.
 fn prints_the_same(name: &str, needs: &[&str]) {
     if !is_compared(name, needs, &[]) {
@@ -24,8 +25,8 @@ fn prints_the_same(name: &str, needs: &[&str]) {
     assert!(of_program.any(|line| line.contains(": served ") || is_own(line)), "{name}: {reports}");
 }
 
-/// Like `prints_the_same`, for a first program that is linked with libjemalloc. Also runs it at thresholds at which the arena serves only a
-/// part of its memory.
+/// Like `prints_the_same`, for a program that is linked with libjemalloc. Also runs it at thresholds at which the arena serves only part of
+/// its memory.
 fn prints_the_same_beside_jemalloc(name: &str, needs: &[&str]) {
     if is_compared(name, needs, &["1", "4096"]) {
         let program = path_of(needs[0]).expect("it was found before");
@@ -75,7 +76,7 @@ fn first_lines(output: &Outcome) -> String {
     output.out.lines().take(5).collect::<Vec<_>>().join(" | ")
 }
 
-/// Makes a test of each program in `programs.sh`: how its output is compared, and the programs that it needs.
+/// Defines a test for each program in `programs.sh`: its name, how its output is compared, and the programs that it needs.
 macro_rules! programs {
     ($($name:ident: $compare:ident($needs:expr);)*) => {$(
         #[test]
@@ -106,7 +107,7 @@ programs! {
     nghttpd: prints_the_same_beside_jemalloc(["nghttpd", "curl", "python3", "sha256sum"]);
 }
 
-/// numpy calls C's allocation functions directly, also for arrays that are zeroed or grow.
+/// numpy calls C's allocation functions directly, even for arrays that are zeroed or that grow.
 #[test]
 fn python_with_numpy() {
     let finds_numpy =

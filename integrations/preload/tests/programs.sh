@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Programs of other projects, which programs.rs runs in an empty folder: programs.sh NAME Each prints the same under every allocator.
-# SOURCES is the folder of this package, and USER_HOME that of the user.
+# Programs of other projects, which programs.rs runs in an empty folder: programs.sh NAME Each must print the same under every allocator.
+# SOURCES is the folder of this package, and USER_HOME is the user's home directory.
 set -euo pipefail
 # Ends background servers when the script ends.
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
@@ -24,7 +24,7 @@ print(2 ** 20011 % (10 ** 50 + 9), subprocess.run(["echo", "child"], capture_out
 '
 ;;
 
-# A pool forks its children while the arena holds much memory.
+# A pool forks its children while the arena has a lot of live memory.
 python_with_forked_workers)
 python3 -c '
 import multiprocessing, hashlib
@@ -140,7 +140,7 @@ printf 'fn main() { let v: Vec<u64> = (0..1000).map(|n| n * n).collect(); printl
 rustc --edition 2024 -O -C codegen-units=4 --emit=asm -o - p.rs | sha256sum && rustc --edition 2024 -O p.rs -o p && ./p
 ;;
 
-# redis calls `malloc_usable_size` for each allocation, and forks to write its data. redis-benchmark sends the requests.
+# redis calls `malloc_usable_size` for each allocation, and forks to save its data. redis-benchmark sends the requests.
 redis_server_and_its_benchmark)
 redis-server --port 0 --unixsocket "$PWD/socket" --save "" --io-threads 2 --enable-debug-command yes > log 2>&1 &
 until redis-cli -s socket ping 2>&1 | grep -q PONG; do kill -0 $!; sleep 0.05; done
@@ -185,7 +185,7 @@ varnishtest -b 64M -q -t 120 cache.vtc > log 2>&1 || { tail -n 30 log; exit 1; }
 echo passed
 ;;
 
-# dig allocates through functions that only jemalloc has. That memory must stay with jemalloc.
+# dig allocates through functions that only jemalloc has. Memory from those functions must stay with jemalloc.
 dig)
 python3 -c '
 import os, socket, struct, threading
@@ -233,7 +233,7 @@ if command -v h2load >/dev/null; then
 fi
 ;;
 
-# numpy calls C's allocation functions directly, also for arrays that are zeroed or grow.
+# numpy calls C's allocation functions directly, even for arrays that are zeroed or that grow.
 python_with_numpy)
 OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 python3 -c '
 import hashlib, threading

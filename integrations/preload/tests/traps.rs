@@ -1,6 +1,6 @@
-//! Known traps for libraries that replace `malloc`. Each trap has hung or crashed such a library. Every program also
-//! runs without the library, to show that it works at all. Some programs bring a second allocator, or parts of one: no
-//! memory crosses from one to the other, at any threshold.
+//! Tests known traps for libraries that replace `malloc`. Each trap has hung or crashed such a library. Every program
+//! also runs without the library, to show that it works at all. Some programs bring a second allocator, or parts of
+//! one: at any threshold, no memory may cross between the two allocators.
 #![cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 #[path = "../../../zk-alloc/tests/support/plugin.rs"]
@@ -15,8 +15,8 @@ use support::{
     program_with_library, programs, report_of, text,
 };
 
-/// Runs a program in each arm, and at other thresholds. One threshold lies in the middle of the size classes, and the largest is above
-/// every request.
+/// Runs a program in each arm, and at other thresholds. One threshold is in the middle of the size classes, and the largest is above every
+/// request.
 fn at_each_threshold(program: &Path, arguments: &[&str]) {
     in_all_arms(program, arguments);
     for threshold in ["1", "1000", "4096", "33K", "1M", "8388608T"] {
@@ -65,8 +65,8 @@ programs! {
     /// time, `malloc_trim` on another thread claims all caches.
     vforked_children_allocate_while_another_thread_empties_thread_caches: in_all_arms(
         "threads.c", &["vforks", "3"]);
-    /// The arena's own structures take some kilobytes, and so do the files of the host that it reads. Neither may lie on
-    /// the stack.
+    /// The arena's own structures take several kilobytes, and so do the host files that it reads. Neither may be on the
+    /// stack.
     the_first_request_may_come_on_a_thread_with_little_stack: in_all_arms(
         "threads.c", &["little stack", "thread"]);
     the_first_request_may_come_in_a_handler_with_little_stack: in_all_arms(
@@ -219,14 +219,14 @@ fn no_memory_crosses_between_the_library_and_a_linked_allocator() {
     assert_eq!(outcome_of(Arm::Without.command(&program).arg("trim")).out, "");
     assert_ok(Arm::Default.command(&program).arg("trim"));
     assert_ok(Arm::Everything.command(&program).arg("trim"));
-    // If both are preloaded, the first one serves.
+    // If both are preloaded, the first one serves the requests.
     for (first, second) in [(other.as_path(), library()), (library(), &other)] {
         let preload = format!("{} {}", first.display(), second.display());
         assert_ok(Arm::Everything.command(&program).env("LD_PRELOAD", preload));
     }
 }
 
-/// dig takes most of its memory through jemalloc's own functions, and the rest through `malloc`.
+/// dig allocates most of its memory through jemalloc's own functions, and the rest through `malloc`.
 #[test]
 fn memory_of_jemallocs_own_functions_is_never_freed_by_the_library() {
     let crossing = library_of("crossing", "jemalloc_crossing.c");
@@ -236,7 +236,7 @@ fn memory_of_jemallocs_own_functions_is_never_freed_by_the_library() {
     for threshold in ["65536", "0", "1", "4096"] {
         let mut command = Arm::Default.command("dig");
         let preload = format!("{} {}", crossing.display(), library().display());
-        // No server answers. dig prints that after it has freed all of its memory.
+        // No server answers, and dig reports this after it has freed all of its memory.
         command.args(["-p", "9", "@127.0.0.1", "+time=1", "+tries=1", "name.example"]);
         let output = outcome_of(command.env("LD_PRELOAD", preload).env("ZK_ALLOC_MIN_BYTES", threshold));
         assert!(output.out.contains("name.example"), "{threshold}: {} {}", output.out, output.err);

@@ -43,7 +43,7 @@ fn at<'a>(report: &'a Report, path: &[&str]) -> &'a SpanReport {
     found.expect("a path has a name")
 }
 
-/// Asserts that `bytes` is `expected` MiB within 1 MiB, because threads of the test harness allocate a little.
+/// Asserts that `bytes` is within 1 MiB of `expected` MiB, because threads of the test harness allocate a little.
 #[track_caller]
 fn assert_mib(bytes: u64, expected: u64) {
     assert!(bytes.abs_diff(expected * MIB) < MIB, "{bytes} bytes are not {expected} MiB");

@@ -1,5 +1,5 @@
-/* Shared by all of these programs: a check that ends the program and prints its line, memory with known contents, and files that contain
-   several programs. */
+/* Shared by all of these programs: a check that prints its line and ends the program if it fails, memory with known contents, and files
+   that contain several programs. */
 #pragma once
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -27,7 +27,7 @@ static inline uint64_t mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-/* The bytes that are checked: the first and the last ones, and one byte in each page. */
+/* Returns the next byte to check: the first and last bytes of the memory, and one byte in each page. */
 static inline size_t next_byte(size_t i, size_t size) {
     if (i < 64 || i + 64 >= size) return i + 1;
     return i + 4096 < size - 64 ? i + 4096 : size - 64;
@@ -62,13 +62,13 @@ static inline size_t hidden_size(size_t size) {
     return copy;
 }
 
-/* Sizes for all paths: below and above the default threshold, blocks, and runs of each zone. */
+/* Sizes that take all paths: below and above the default threshold, blocks, and runs in each zone. */
 static const size_t SIZES[] = {1, 16, 100, 1000, 5000, 32768, 40000, 65535, 65536, 100000, 262144, 1000000, 3000000, 70000000};
 #define SIZE_COUNT (sizeof SIZES / sizeof *SIZES)
 
 #define MIB ((size_t)1 << 20)
 
-/* One of the programs of a file. It has the arguments of `main`, without the one that selects it. */
+/* Defines one of the programs in a file. It gets the arguments of `main` without the one that selects it. */
 #define PROGRAM(name) static int name(__attribute__((unused)) int argc, __attribute__((unused)) char **argv)
 
 struct program {

@@ -1,4 +1,4 @@
-/* Programs that load a library. The first argument selects the program, and another one names the library. With LIBRARY defined, this
+/* Programs that load a library. The first argument selects the program, and another argument names the library. With LIBRARY defined, this
    file is such a library. */
 #include "check.h"
 
@@ -80,7 +80,7 @@ PROGRAM(late) {
     return 0;
 }
 
-/* A plugin with its own allocator is closed while a thread that used it lives; then the thread ends. */
+/* A plugin with its own allocator is closed while a thread that used it is still running. Then the thread ends. */
 static pthread_barrier_t proved, closed;
 static uint64_t (*prove)(uint64_t);
 
@@ -112,8 +112,8 @@ PROGRAM(unload) {
     return 0;
 }
 
-/* A sample within malloc must not need the loader's lock, and must not change what dlerror says. argv[1] is a library whose constructor waits for a
-   thread that allocates. */
+/* A sample inside malloc must not need the loader's lock, and must not change what dlerror says. argv[1] is a library whose constructor
+   waits for a thread that allocates. */
 PROGRAM(sample) {
     if (argc < 2 || !dlopen(argv[1], RTLD_NOW)) {
         puts(dlerror());

@@ -1,7 +1,7 @@
-/* Allocation before any constructor has run, in constructors, in atexit handlers and in destructors. With LIBRARY defined, this file is
-   the library. */
+/* Allocation before any constructor has run, in constructors, in atexit handlers and in destructors. With LIBRARY defined, this file is the
+   library. */
 #ifdef LIBRARY
-/* A library whose constructor runs before most others. The program frees the memory that it allocates. */
+/* A library whose constructor runs before most others. The program frees the memory that the constructor allocates. */
 #include "check.h"
 
 void *early[SIZE_COUNT];

@@ -1,4 +1,4 @@
-/* Each function behaves as in its manual page: lengths, alignments, contents, errors. */
+/* Checks that each function behaves as its manual page says: sizes, alignments, contents, errors. */
 #include "check.h"
 
 #include <stdalign.h>
@@ -23,7 +23,7 @@ static void lengths(void) {
         CHECK(at && is_zero(at, size));
         memset(at, 0xff, size);
         free(at);
-        /* Memory that was used before must be zeroed. */
+        /* calloc must zero memory that was used before. */
         at = calloc(1, size);
         CHECK(at && is_zero(at, size));
         free(at);
@@ -86,7 +86,7 @@ static void errors(void) {
     errno = 0;
     CHECK(!hidden(pvalloc(hidden_size(huge * 2))) && errno == ENOMEM);
     CHECK(posix_memalign(&place, 64, hidden_size(huge)) == ENOMEM && place == &place);
-    /* Lengths that overflow when they are rounded up, while the thread caches blocks of the smallest class. */
+    /* Requests sizes that overflow when they are rounded up, while the thread caches blocks of the smallest class. */
     free(hidden(malloc(1)));
     for (size_t less = 0; less < 40; less++) {
         size_t most = hidden_size(SIZE_MAX - less);
@@ -130,7 +130,7 @@ static void reallocations(void) {
     }
 }
 
-/* A random program checks that live memory never changes. */
+/* Runs random operations, and checks that live memory never changes. */
 static void random_program(uint64_t seed) {
     enum { SLOTS = 400 };
     static struct { void *at; size_t size; uint64_t seed; } slots[SLOTS];
@@ -165,7 +165,7 @@ static void random_program(uint64_t seed) {
     malloc_trim(0);
 }
 
-/* glibc's second names of the functions, used with memory of the usual names, and the reverse. */
+/* glibc's second names of the functions, used with memory from the usual names, and the reverse. */
 void *__libc_malloc(size_t size);
 void __libc_free(void *at);
 void *__libc_calloc(size_t count, size_t size);

@@ -1,4 +1,4 @@
-/* A program that uses zk_alloc.h runs without the library, and can do more than malloc with it. */
+/* A program that uses zk_alloc.h. It also runs without the library; with it, it uses more than malloc. */
 #include "check.h"
 #include "../../include/zk_alloc.h"
 
@@ -31,7 +31,7 @@ int main(int argc, char **argv) {
     char *at = (char *)malloc(16 << 20);
     memset(at, 1, 16 << 20);
     if (is_there) {
-        /* A program that knows fewer fields asks for fewer bytes. */
+        /* An older program, which knows fewer fields, passes a smaller size. */
         uint64_t first[2] = {0, 77};
         CHECK(zk_stats((struct zk_alloc_stats *)first, 8) == sizeof stats && first[0] >= 1 && first[1] == 77);
         zk_stats(&stats, sizeof stats);

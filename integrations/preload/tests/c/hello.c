@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* COUNT times, requests two blocks of 100 bytes and frees one at once. Checks the contents of the other before it is freed. */
+/* Allocates two blocks of 100 bytes `count` times, and frees one of them at once. Checks the contents of the other before freeing it. */
 static int small_requests(long count) {
     unsigned char **kept = malloc(512 * sizeof *kept);
     for (long i = 0; i < count; i++) {

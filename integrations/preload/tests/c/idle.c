@@ -1,6 +1,6 @@
-/* Works like a service that proves now and then. For each stage it prints its page faults, resident MiB and tasks. Its arguments: the
- * MiB that each round of work allocates and frees, the MiB that stay alive, the seconds of rest, and its kind: "idle", or "trickle",
- * which allocates a little now and then. A child that idles starts its own background thread. */
+/* Works like a service that proves occasionally. For each stage, prints the page faults, resident MiB and tasks. Arguments: the MiB that
+ * each round of work allocates and frees, the MiB that stay live, the seconds of rest, and the kind of rest: "idle", or "trickle", which
+ * makes a few small requests. A forked child that idles starts its own background thread. */
 #include "check.h"
 #include "../../include/zk_alloc.h"
 
@@ -84,8 +84,8 @@ int main(int argc, char **argv) {
     char *alive = malloc(stays << 20);
     memset(alive, 4, stays << 20);
     long before = faults();
-    /* The library purges memory when it is freed for the first time, and keeps it resident once the program uses it again. So these
-       rounds fault in the freed memory once more. */
+    /* The library purges memory that is freed for the first time, and keeps it resident once the program reuses it. So these rounds fault
+       in the freed memory a second time. */
     for (int i = 0; i < 3; i++) work(most);
     stage("cold", before);
     before = faults();

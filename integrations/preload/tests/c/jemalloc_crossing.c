@@ -1,5 +1,5 @@
 /* Preloaded before the library. It records the memory that jemalloc's own functions hand out. It counts frees of that
- * memory by other functions, and frees of other memory by jemalloc's. */
+ * memory by other functions, and frees of other memory by jemalloc's functions. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -29,7 +29,7 @@ static void *next(const char *name) {
     return found;
 }
 
-/* Returns the place of an address in the table of jemalloc's memory, or the first free place. */
+/* Returns the slot of an address in the table of jemalloc's memory, or the first free slot. */
 static void **place_of(const void *at) {
     size_t i = ((uintptr_t)at >> 3) * 0x9e3779b97f4a7c15u >> 44;
     while (places[i] && places[i] != at) i = (i + 1) % PLACES;

@@ -1,5 +1,5 @@
-/* A library takes all early thread keys. Every thread still has a cache, which a later thread adopts. With LIBRARY defined, this file is
-   the library. */
+/* A library takes all early thread keys. Every thread must still have a cache, which a later thread adopts. With LIBRARY defined, this file
+   is the library. */
 #ifdef LIBRARY
 /* Takes the keys for which glibc needs no memory, before all other code. */
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Programs under limits, and programs whose memory the test measures. The first argument selects the program. */
+/* Programs that run under limits, and programs whose memory the test measures. The first argument selects the program. */
 #include "check.h"
 #include "../../include/zk_alloc.h"
 
@@ -8,8 +8,8 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-/* A limit of 4 GiB of address space, set by the program after many allocations ("late") or by its parent ("early"). There must be room for threads,
-   libraries and mappings. */
+/* A limit of 4 GiB of address space, set by the program after many allocations ("late") or by its parent ("early"). The limit must leave
+   room for threads, libraries and mappings. */
 #define THREADS 20
 
 static pthread_barrier_t all_there;
@@ -50,13 +50,13 @@ PROGRAM(address_space) {
         mapped[i] = mmap(NULL, 100 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         CHECK(mapped[i] != MAP_FAILED);
     }
-    /* The allocator still gets new memory, in addition to the memory that it had before the limit. */
+    /* The allocator can still get new memory, in addition to the memory that it had before the limit was set. */
     void *more[40];
     for (int i = 0; i < 40; i++) {
         CHECK((more[i] = hidden(malloc(10 * MIB))));
         fill(more[i], 10 * MIB, 100 + i);
     }
-    /* A request beyond the limit is refused, as mmap would refuse it. */
+    /* A request beyond the limit must fail, as mmap would. */
     errno = 0;
     CHECK(!hidden(malloc(5000 * MIB)) && errno == ENOMEM);
     for (int i = 0; i < 60; i++) CHECK(is_filled(kept[i], 5 * MIB, i));
@@ -135,8 +135,8 @@ PROGRAM(hard_limit) {
     return 0;
 }
 
-/* The library maps memory as it needs it, at addresses that it plans ahead. This program maps some of them. The library must leave them alone, and
-   must know that glibc's memory there is not its own. */
+/* The library maps memory when it needs it, at addresses that it chooses in advance. This program maps some of them. The library must leave
+   them alone, and must recognise that glibc's memory there is not its own. */
 PROGRAM(foreign_mappings) {
     /* The lowest and the highest address that the library will use next are near its first block and its first large
        block. */
@@ -157,7 +157,7 @@ PROGRAM(foreign_mappings) {
     }
     for (int i = 0; i < 2; i++) {
         CHECK(is_filled(wanted[i], MIB, 7));
-        /* A chunk as glibc's malloc makes it by mmap: its length comes first, with a flag for mmap. */
+        /* Builds a chunk like those that glibc's malloc gets from mmap: its length comes first, with a flag for mmap. */
         size_t *chunk = (size_t *)wanted[i];
         chunk[0] = 0;
         chunk[1] = MIB | 2;
@@ -191,7 +191,7 @@ static size_t resident(void) {
 }
 
 PROGRAM(release_signal) {
-    /* Memory that is used a second time stays resident when it is freed. */
+    /* Memory that the program reuses stays resident when it is freed. */
     for (int time = 0; time < 2; time++) {
         void *at = hidden(malloc(64 << 20));
         CHECK(at);
@@ -209,7 +209,8 @@ PROGRAM(release_signal) {
     return 0;
 }
 
-/* Prints the size of the process's address space before and after the first request that the arena serves. The arena maps nothing before. */
+/* Prints the size of the process's address space before and after the first request that the arena serves. Before that request, the arena
+   maps nothing. */
 static long address_space_mib(void) {
     long pages = 0;
     FILE *file = fopen("/proc/self/statm", "r");

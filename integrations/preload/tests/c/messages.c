@@ -8,7 +8,7 @@
 
 #include <fcntl.h>
 
-/* Freeing memory twice, or memory that was never handed out, ends the program instead of corrupting another allocation. */
+/* Freeing memory twice, or freeing memory that was never handed out, ends the program instead of corrupting another allocation. */
 PROGRAM(invalid) {
     CHECK(argc == 2);
     char *at = malloc(1 << 20), *other = malloc(1 << 20);
@@ -56,7 +56,7 @@ PROGRAM(invalid) {
         for (int i = 0; i < MANY; i++) free(hidden(all[i]));
         break;
     }
-    /* No error: the usable size of an address at which no allocation begins is 0. */
+    /* This is no error: the usable size of an address at which no allocation begins is 0. */
     case 'u':
         CHECK(malloc_usable_size(hidden(block + 16)) == 0 && malloc_usable_size(hidden(at + 4096)) == 0);
         CHECK(malloc_usable_size(hidden(block)) >= 100);
@@ -82,8 +82,8 @@ PROGRAM(reads_freed) {
     return 0;
 }
 
-/* Has the library print a message after this program changed descriptor 2. The first argument says how, the second names a file of the program. With a
-   third argument, the program frees memory twice instead of reporting at its end. */
+/* Makes the library print a message after this program changed descriptor 2. The first argument says how, and the second names a file of
+   the program. With a third argument, the program frees memory twice instead of reporting at its end. */
 static int opened(const char *path) { return open(path, O_CREAT | O_RDWR | O_APPEND, 0600); }
 
 PROGRAM(standard_error) {

@@ -1,5 +1,5 @@
-// What C++ promises if there is no memory. The new-handler is called as long as one is installed. Then std::bad_alloc is
-// thrown, through frames that are cleaned up. Forms that do not throw return null.
+// Checks what C++ guarantees when there is no memory. operator new calls the new-handler as long as one is installed.
+// Then it throws std::bad_alloc through frames that are cleaned up. Forms that do not throw return null.
 #include "check.h"
 
 #include <new>

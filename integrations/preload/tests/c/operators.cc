@@ -1,4 +1,4 @@
-// C++'s operators reach the same functions: plain, aligned, nothrow, sized, and those of arrays.
+// Checks that all of C++'s operators reach the library: plain, aligned, nothrow, sized, and array forms.
 #include "check.h"
 
 #include <map>

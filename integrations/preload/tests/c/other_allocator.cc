@@ -1,9 +1,9 @@
-// A program that is linked with the library of this source. Like sloppy programs, it frees memory of C++'s operators by free(3), and the
-// reverse. It also asks for the usable size of such memory. Memory of the other library's own functions stays with that library. With
+// A program that is linked with the library of this source. Like sloppy programs, it passes memory from C++'s operators to free(3), and the
+// reverse. It also asks for the usable size of such memory. Memory from the other library's own functions stays with that library. With
 // LIBRARY defined, this file is the library.
 #ifdef LIBRARY
 // A library with an allocator, like libjemalloc. It has all of C's functions, glibc's second names for them, and C++'s operators. It
-// recognises its own memory, and ends a program that passes it any other.
+// recognises its own memory, and ends a program that passes it any other memory.
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -74,7 +74,7 @@ int malloc_trim(size_t) {
     (void)!write(2, said, sizeof said - 1);
     _exit(97);
 }
-// jemalloc has these in some builds.
+// Some builds of jemalloc have these functions.
 void *__libc_malloc(size_t size) { return handed_out(size, 16); }
 void __libc_free(void *at) { taken_back(at); }
 void *__libc_calloc(size_t count, size_t size) { return handed_out(count * size, 16); }

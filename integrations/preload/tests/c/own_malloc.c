@@ -35,7 +35,7 @@ void *realloc(void *at, size_t size) {
     return new;
 }
 
-/* Functions of glibc or C23, which call the program's own. */
+/* Functions of glibc or C23, which call the program's own functions. */
 void *reallocarray(void *at, size_t count, size_t size);
 __attribute__((weak)) void free_sized(void *at, size_t size);
 __attribute__((weak)) void free_aligned_sized(void *at, size_t align, size_t size);

@@ -1,5 +1,5 @@
-// A program that defines only the plainest `operator new` and `operator delete`. By the C++ standard, the other forms call
-// these. Their memory has 16 bytes in front, so the program notices code that takes it for memory of malloc.
+// A program that defines only the plainest `operator new` and `operator delete`. By the C++ standard, the other forms call these two. Their
+// memory has 16 bytes in front, so the program detects code that mistakes it for malloc's memory.
 #include "check.h"
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Holds memory from two functions, at exit and at the peak.
+// Allocates in two functions: the memory of one is live until exit, that of the other only at the peak.
 #include <stdio.h>
 #include <stdlib.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
-/* Allocates, frees, grows and shrinks hundreds of MiB on two threads in a sandbox that kills. The program enters it
-   after many allocations ("late"), or before the first large request ("early"). madvise is allowed only with the values
-   that glibc uses. */
+/* Allocates, frees, grows and shrinks hundreds of MiB on two threads in a sandbox that kills. The program enters the
+   sandbox after many allocations ("late"), or before the first large request ("early"). madvise is allowed only with
+   the values that glibc uses. */
 #include "check.h"
 
 #include <linux/audit.h>
@@ -18,7 +18,7 @@
 #define ARCH AUDIT_ARCH_AARCH64
 #endif
 
-/* dprintf makes calls that the sandbox forbids. */
+/* dprintf makes system calls that the sandbox forbids. */
 #undef CHECK
 #define CHECK(what)                                                                                     \
     do {                                                                                                \
@@ -30,14 +30,14 @@
         }                                                                                               \
     } while (0)
 
-/* The calls of malloc, free and threads in glibc. */
+/* The system calls that malloc, free and threads make in glibc. */
 static const int ALLOWED[] = {
     SYS_read, SYS_write, SYS_exit, SYS_exit_group, SYS_rt_sigreturn, SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_brk, SYS_futex,
     SYS_clock_gettime, SYS_clone, SYS_clone3, SYS_set_robust_list, SYS_rseq, SYS_rt_sigprocmask,
 };
 #define ALLOWED_COUNT (sizeof ALLOWED / sizeof *ALLOWED)
 
-/* `advices` lists the allowed values for madvise. Enters by prctl(2), or as libseccomp does. */
+/* `advices` lists the allowed values for madvise. Enters the sandbox by prctl(2), or as libseccomp does. */
 static inline void enter_sandbox(const int *advices, size_t advice_count, int by_syscall) {
     struct sock_filter filter[8 + 2 * ALLOWED_COUNT + 2 * 16], *next = filter;
 #define EMIT(...) *next++ = (struct sock_filter)__VA_ARGS__
@@ -89,7 +89,7 @@ static void *work(void *number) {
         free(slots[i]);
         slots[i] = NULL;
     }
-    /* Buffers that move to another zone and back, and buffers that are hardly touched. */
+    /* Buffers that move to another zone and back, and buffers that are mostly untouched. */
     for (int round = 0; round < 4; round++) {
         char *large = hidden(malloc(40 * MIB));
         CHECK(large);

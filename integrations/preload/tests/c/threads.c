@@ -13,7 +13,7 @@
 extern char **environ;
 static atomic_int stop;
 
-/* Children are forked while other threads allocate. They allocate, find their inherited memory unchanged, and end. */
+/* Children are forked while other threads allocate. The children allocate, find their inherited memory unchanged, and exit. */
 static void *busy(void *seed) {
     for (uint64_t step = (uintptr_t)seed * 1000003; !atomic_load(&stop); step++) {
         size_t size = SIZES[mix(step) % (SIZE_COUNT - 2)];
@@ -72,8 +72,8 @@ PROGRAM(forks) {
     return 0;
 }
 
-/* Children of vfork run on their parent's memory, with its thread's cache, while another thread claims all caches. No block may be handed out twice,
-   and nothing may abort. The argument is the number of seconds. */
+/* vforked children run on their parent's memory, with its thread's cache, while another thread claims all caches. No block may be handed
+   out twice, and nothing may abort. The argument is the number of seconds. */
 enum { KEPT = 160 };
 
 static atomic_long children, trims;
@@ -84,7 +84,7 @@ struct kept {
     uint64_t seed;
 };
 
-/* Few classes, so that a thread often finds its cache empty and must fetch blocks, which is where it checks for claims. */
+/* Uses few size classes, so a thread often finds its cache empty and must fetch blocks, which is when it checks for claims. */
 static size_t size_of(uint64_t number) {
     static const size_t sizes[] = {48, 48, 160, 1000, 1000, 3000, 20000, 60000};
     return sizes[number % 8];
@@ -106,7 +106,7 @@ static int churn(struct kept *kept, uint64_t seed, int steps) {
     return 1;
 }
 
-/* Frees all blocks at once, so that the cache fills up, and runs empty when the thread allocates again. */
+/* Frees all blocks, so the cache fills up, and runs empty when the thread allocates again. */
 static int drain(struct kept *kept) {
     for (int i = 0; i < KEPT; i++) {
         if (kept[i].at && !is_filled(kept[i].at, kept[i].size, kept[i].seed)) return 0;
@@ -169,7 +169,7 @@ PROGRAM(vforks) {
     return 0;
 }
 
-/* Other threads change the environment while the library needs its settings. */
+/* Other threads change the environment while the library reads its settings. */
 static void *change(void *seed) {
     char name[32], value[2000];
     memset(value, 'v', sizeof value - 1);
@@ -196,7 +196,7 @@ PROGRAM(environment) {
     return 0;
 }
 
-/* A program whose first thread ends before its last. The process ends with the last one, no matter which threads the library has. */
+/* A program whose main thread ends first. The process must end with its last thread, no matter which threads the library has. */
 static void *last(void *unused) {
     for (int round = 0; round < 20; round++) {
         for (size_t i = 0; i < SIZE_COUNT; i++) free(hidden(malloc(SIZES[i])));
@@ -220,7 +220,7 @@ PROGRAM(last_thread) {
 }
 
 /* The arena serves its first request on a small stack: on a thread with the smallest stack, or in a signal handler on its own stack. The
-   first argument selects one of them. With "idle" as the second, the program makes no request. */
+   first argument selects one of them. With "idle" as the second argument, the program makes no request. */
 #ifndef AT_MINSIGSTKSZ
 #define AT_MINSIGSTKSZ 51
 #endif
@@ -275,7 +275,7 @@ PROGRAM(little_stack) {
     is_idle = argc > 2 && strcmp(argv[2], "idle") == 0;
     size_t size = argc > 3 ? (size_t)atoi(argv[3]) : LEAST;
     if (strcmp(argv[1], "handler") == 0) {
-        /* The kernel stores the state of the interrupted code on this stack, which is more if registers are larger. */
+        /* The kernel saves the interrupted code's registers on this stack, which takes more space if they are larger. */
         if (argc <= 3) size = getauxval(AT_MINSIGSTKSZ) <= 4096 ? 8192 : getauxval(AT_MINSIGSTKSZ) + 4096;
     }
     unsigned char *own = stack(size);

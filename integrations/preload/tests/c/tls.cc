@@ -1,8 +1,8 @@
 // When a thread first touches thread-local memory, the loader allocates (dtv). For destructors of thread-locals, the C library allocates.
-// Both may happen inside an allocation, and must not need the state that this allocation is about to set up. A thread that ends frees this
+// Both allocations may happen inside another one, and must not need the state that it is about to set up. A thread that ends frees this
 // memory. With LIBRARY defined, this file is the library.
 #ifdef LIBRARY
-// A library with its own thread-local memory. The test builds many copies.
+// A library with its own thread-local memory. The test builds many copies of it.
 #include <stdlib.h>
 
 static __thread char block[200];
@@ -50,13 +50,13 @@ int main(int argc, char **argv) {
     pthread_key_create(&key, on_end);
     std::vector<std::thread> waiting;
     for (int i = 1; i < argc; i++) {
-        // No function has this name, so dlerror allocates a text.
+        // No function has this name, so dlerror allocates a message.
         CHECK(!dlsym(RTLD_DEFAULT, "no_such_function_anywhere") && dlerror());
         void *library = dlopen(argv[i], RTLD_NOW | RTLD_LOCAL);
         CHECK(library);
         touches.push_back(reinterpret_cast<void *(*)()>(dlsym(library, "touch")));
         CHECK(touches.back());
-        // A new thread touches the memory of all libraries so far.
+        // A new thread touches the thread-local memory of all libraries loaded so far.
         std::thread([] {
             pthread_setspecific(key, malloc(90000));
             use();

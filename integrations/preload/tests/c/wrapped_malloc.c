@@ -1,4 +1,5 @@
-/* A program that counts its allocations. Its malloc and related functions call glibc's second names. */
+/* A program that counts its allocations. Its malloc and related functions call glibc's functions by their second
+   names. */
 #include "check.h"
 
 void *__libc_malloc(size_t size);

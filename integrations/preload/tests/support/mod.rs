@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Returns the library, built like this test: cargo builds none for the tests of a package whose only library is a cdylib.
-/// `ZK_ALLOC_TEST_LIBRARY` names another one, such as that of `cargo make dist`.
+/// Returns the library's path. Builds the library like this test, because cargo builds none for the tests of a package whose only library
+/// is a cdylib. `ZK_ALLOC_TEST_LIBRARY` selects another library, such as that of `cargo make dist`.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -77,31 +77,31 @@ pub(crate) fn outcome_of(command: &mut Command) -> Outcome {
     Outcome { ok, signal, out: text(&output.stdout), err: text(&output.stderr) }
 }
 
-/// Runs a program that prints "ok", and returns what it printed on standard error.
+/// Runs a program, asserts that it succeeds and prints "ok", and returns its standard error.
 pub(crate) fn errors_of(command: &mut Command) -> String {
     let Outcome { ok, out, err, .. } = outcome_of(command);
     assert!(ok && out == "ok\n", "{command:?}: {ok} {out:?} {err:?}");
     err
 }
 
-/// Runs a program that prints "ok" and nothing else.
+/// Runs a program, and asserts that it prints "ok" and nothing else.
 pub(crate) fn assert_ok(command: &mut Command) {
     assert_eq!(errors_of(command), "", "{command:?}");
 }
 
-/// Runs a program that prints "ok" in each arm.
+/// Runs a program in each arm, and asserts that it prints "ok" and nothing else.
 pub(crate) fn in_all_arms(program: &Path, arguments: &[&str]) {
     for arm in ARMS {
         assert_ok(arm.command(program).args(arguments));
     }
 }
 
-/// Runs a program that prints "ok" with the library's defaults, and returns its report.
+/// Runs a program with the library's defaults, asserts that it prints "ok", and returns its report.
 pub(crate) fn report_of(program: &Path, arguments: &[&str]) -> String {
     errors_of(Arm::Default.command(program).args(arguments).env("ZK_ALLOC_REPORT", "1"))
 }
 
-/// Makes a test of each row: how the program runs, its source, and its arguments.
+/// Defines a test for each row: how the program runs, its source, and its arguments.
 macro_rules! programs {
     ($($(#[doc = $what:literal])* $name:ident: $run:ident($source:literal, $arguments:expr);)*) => {$(
         $(#[doc = $what])*
@@ -119,7 +119,7 @@ pub(crate) fn path_of(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// Returns whether a program exists. Prints a line if it does not, because a test that needs the program then checks nothing.
+/// Returns whether a program exists. Prints a line if it does not, because a test that needs the program is then skipped.
 pub(crate) fn has(program: &str) -> bool {
     let is_there = path_of(program).is_some();
     if !is_there {
@@ -159,12 +159,12 @@ pub(crate) fn compiled(output: &str, source: &str, flags: &[&str]) -> PathBuf {
     program
 }
 
-/// Returns a source's name without its extension.
+/// Returns a source file's name without its extension.
 fn stem(source: &str) -> &str {
     source.split_once('.').expect("a source has an ending").0
 }
 
-/// Compiles a program with the name of its source.
+/// Compiles a source as a program of the same name.
 pub(crate) fn program(source: &str) -> PathBuf {
     compiled(stem(source), source, &[])
 }
@@ -191,7 +191,7 @@ pub(crate) fn empty_folder(name: &str) -> PathBuf {
     folder
 }
 
-/// Returns a path as text, for a list of arguments.
+/// Returns a path as text, for use in a list of arguments.
 pub(crate) fn text(path: &Path) -> &str {
     path.to_str().expect("a path that is text")
 }
