@@ -98,7 +98,7 @@ fn commands_of(text: &str) -> Vec<(usize, String)> {
     commands.filter(|(_, text)| is_command(text)).collect()
 }
 
-/// Returns zk-alloc's variables that a line names. Skips names that end in `_`, which are prefixes of several variables.
+/// Returns the zk-alloc variables that a line names. Skips names that end in `_`, which are prefixes of several variables.
 fn variables(line: &str) -> Vec<&str> {
     let starts = line.match_indices("ZK_ALLOC_").map(|(at, _)| &line[at..]);
     let names = starts.filter_map(|rest| rest.split(|c: char| !c.is_ascii_uppercase() && c != '_').next());

@@ -8,13 +8,14 @@
 //!
 //! `dory_pcs::backends::arkworks::init_cache` prepares the setup's points for pairings, and stores them in a static
 //! variable for the rest of the process. **Call it before the first phase**, right after `setup`. Memory that is never
-//! freed gains nothing from the arena, and keeps its slabs from being purged. A call inside a phase is correct too, as
-//! are all later proofs.
+//! freed gains nothing from the arena, and keeps its slabs from being purged. Calling it inside a phase is also
+//! correct, and later proofs still work.
 //!
 //! # Setups
 //!
 //! `dory_pcs::setup` reads and writes files in the user's home directory only if the feature `disk-persistence` of
-//! `dory-pcs` is on. The feature `backends` turns it on. This crate needs only `arkworks` and `cache`, which do not.
+//! `dory-pcs` is on. The feature `backends` turns it on. This crate needs only `arkworks` and `cache`, which leave it
+//! off.
 //!
 //! ```
 //! use dory_pcs::backends::arkworks::{ArkFr, ArkworksPolynomial, BN254, Blake2bTranscript, G1Routines, G2Routines};

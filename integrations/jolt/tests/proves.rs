@@ -68,7 +68,7 @@ fn each_stage_of_the_pipeline_can_have_its_own_phase() {
 }
 
 /// The threads of a service share one prover, so their phases overlap. Memory that a thread frees in its phase must not
-/// be in use by another.
+/// be in use by another thread.
 #[test]
 fn threads_that_share_a_wrapped_prover_get_their_own_proofs() {
     let _turn = alone();
@@ -111,7 +111,7 @@ fn wrap_keeps_every_arity_up_to_eight() {
     assert_eq!(phases(), before + 5);
 }
 
-/// The functions of `dory-pcs`.
+/// Tests the adapter's wrappers of `dory-pcs`.
 #[cfg(feature = "dory")]
 mod openings {
     use std::hint::black_box;

@@ -15,7 +15,7 @@ use arena::c_api::{self, Cached, Freed, MIN_ALIGN, NotFreeable, Resized, Unserve
 use crate::names::{jumps, named};
 use crate::{glibc, start};
 
-/// Returns memory of the arena, or null with `errno` set if the request fails. Returns `None` if glibc must serve the request.
+/// Returns memory from the arena, or null with `errno` set if the request fails. Returns `None` if glibc must serve the request.
 #[inline]
 fn from_arena(size: usize, align: usize, zeroed: bool) -> Option<*mut c_void> {
     match c_api::alloc(size, align, zeroed, start::arena_opened) {
@@ -59,7 +59,7 @@ pub(crate) extern "C" fn malloc(size: usize) -> *mut c_void {
 /// free(3).
 ///
 /// # Safety
-/// As the C standard requires.
+/// The caller must meet the C standard's requirements for this function.
 #[inline(always)]
 pub(crate) unsafe extern "C" fn free(at: *mut c_void) {
     // SAFETY: the caller upholds this function's contract.
@@ -110,7 +110,7 @@ pub(crate) extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 /// realloc(3).
 ///
 /// # Safety
-/// As the C standard requires.
+/// The caller must meet the C standard's requirements for this function.
 pub(crate) unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_void {
     if at.is_null() {
         return malloc(size);
@@ -120,7 +120,7 @@ pub(crate) unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_
         return unsafe { realloc_of_glibc(at, size) };
     }
     if size == 0 {
-        // glibc does the same. SAFETY: the caller upholds this function's contract.
+        // As in glibc, a size of 0 frees the memory. SAFETY: the caller upholds this function's contract.
         unsafe { free(at) };
         return null_mut();
     }
@@ -148,7 +148,7 @@ pub(crate) unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_
 }
 
 /// # Safety
-/// Same as for [`realloc`], with memory of glibc.
+/// Same as for [`realloc`], with memory from glibc.
 unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
     if start::is_for_arena(size)
         // SAFETY: the caller upholds this function's contract.
@@ -179,7 +179,7 @@ unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
 pub(crate) unsafe extern "C" fn reallocarray(at: *mut c_void, count: usize, size: usize) -> *mut c_void {
     let Some(bytes) = count.checked_mul(size) else { return fails(libc::ENOMEM) };
     let realloc = named!("realloc");
-    // SAFETY: a function of this name has this type; the caller upholds the rest.
+    // SAFETY: a function of this name has this type; the caller upholds its contract.
     unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void>(realloc)(at, bytes) }
 }
 
@@ -237,7 +237,7 @@ pub(crate) extern "C" fn pvalloc(size: usize) -> *mut c_void {
 /// malloc_usable_size(3).
 ///
 /// # Safety
-/// As malloc_usable_size(3) requires.
+/// The caller must meet the requirements of malloc_usable_size(3).
 pub(crate) unsafe extern "C" fn malloc_usable_size(at: *mut c_void) -> usize {
     if c_api::owns(at.cast()) {
         c_api::usable_size(at.cast())

@@ -1,9 +1,9 @@
-//! glibc's own allocation functions, from the symbol table of `libc.so.6` itself. Other files of the process may define
-//! functions of the same names (`malloc_usable_size`, `__libc_malloc`) that know nothing about glibc's memory.
+//! glibc's own allocation functions, from the symbol table of `libc.so.6` itself. Other binaries in the process may
+//! define functions with the same names (`malloc_usable_size`, `__libc_malloc`) that know nothing about glibc's memory.
 //!
-//! All of them are looked up at once: by our constructor, or by the first request if one comes earlier. With another C library (musl's
-//! loader supports LD_PRELOAD too), the look-up finds the next definitions in the search order (`RTLD_NEXT`), and our functions only
-//! forward to those definitions.
+//! All of these functions are looked up at once: by our constructor, or by the first request if one comes earlier. With another C library
+//! (musl's loader supports LD_PRELOAD too), the look-up finds the next definitions in the search order (`RTLD_NEXT`), and our functions
+//! only forward to those definitions.
 #![allow(unsafe_code, reason = "calls the C library, and reads tables of the loader")]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -31,7 +31,7 @@ macro_rules! looked_up {
         $(#[$doc])*
         ///
         /// # Safety
-        /// As the manual page of the function requires. Memory must come from the C library.
+        /// The caller must meet the requirements of the function's manual page. Memory must come from the C library.
         #[inline(always)]
         pub(crate) unsafe fn $own($($argument: $kind),*) $(-> $answer)? {
             let found = $place.load(Ordering::Relaxed);
@@ -88,7 +88,8 @@ pub(crate) fn look_up() -> bool {
     glibc.is_some()
 }
 
-/// Returns the function of this name that comes after ours in the search order. Loaders other than glibc's do not allocate here.
+/// Returns the function of this name that comes after ours in the search order. In loaders other than glibc's, this look-up does not
+/// allocate.
 fn behind(name: &CStr) -> *mut c_void {
     // SAFETY: the name is NUL-terminated.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
@@ -200,7 +201,7 @@ const DT_VERSYM: u64 = 0x6fff_fff0;
 
 /// The symbol type of a function.
 const STT_FUNC: u8 = 2;
-/// Set in the version of a symbol that exists only for old binaries.
+/// The version bit of a symbol that exists only for old binaries.
 const VERSYM_HIDDEN: u16 = 0x8000;
 
 /// `Elf64_Dyn`: a tag, and its value.
@@ -237,7 +238,7 @@ pub(crate) struct Symbols {
     symbols: *const libc::Elf64_Sym,
     names: *const c_char,
     hashes: *const u32,
-    /// Null if the file's symbols have no versions.
+    /// The version of each symbol; null if the file's symbols have no versions.
     versions: *const u16,
 }
 

@@ -42,7 +42,8 @@ functions! {
         arena::start_background_thread().err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EAGAIN));
     /// Stops the background thread.
     fn zk_alloc_stop_background_thread() = arena::stop_background_thread();
-    /// Registers a function that is called when the resident bytes reach `percent` of `ZK_ALLOC_MAX_BYTES`. Null or 0 percent unregisters it.
+    /// Registers a function that is called when the resident bytes reach `percent` % of `ZK_ALLOC_MAX_BYTES`. Null or 0 percent unregisters
+    /// it.
     fn zk_alloc_on_memory_limit(percent: c_uint, event: *mut c_void) = {
         let percent = if event.is_null() { 0 } else { u8::try_from(percent).unwrap_or(u8::MAX) };
         EVENT.store(event, Ordering::Release);

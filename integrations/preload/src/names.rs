@@ -1,5 +1,5 @@
 //! Calls functions by names that the process may have bound to other functions. The loader looks in the program first,
-//! then in libraries preloaded before this one, then here. A call in Rust would always reach our function.
+//! then in libraries preloaded before this one, then in this one. A call in Rust would always reach our function.
 #![allow(unsafe_code, reason = "reads the library's table of addresses")]
 
 /// Loads an address into a register, with inline assembly for each architecture.
@@ -31,7 +31,7 @@ macro_rules! named {
     };
 }
 
-/// Whether a name resolves to our function. The program, or a library before this one, may replace it.
+/// Whether a name resolves to our function. The program, or a library before this one, may replace that function.
 macro_rules! is_ours {
     ($name:literal) => {
         named!($name)
@@ -76,7 +76,7 @@ macro_rules! jumps {
         $(#[$doc])*
         ///
         /// # Safety
-        /// As the standard that defines the function requires.
+        /// The caller must meet the requirements of the standard that defines the function.
         #[unsafe(naked)]
         #[unsafe(export_name = $name)]
         pub(crate) unsafe extern "C-unwind" fn $own() {

@@ -122,7 +122,7 @@ macro_rules! nothrow {
         $(#[$doc])*
         ///
         /// # Safety
-        /// As the C++ standard requires.
+        /// The caller must meet the requirements of the C++ standard.
         #[unsafe(export_name = $export)]
         pub(crate) unsafe extern "C-unwind" fn $own($($argument: $kind,)* tag: *const c_void) -> *mut c_void {
             type New = unsafe extern "C-unwind" fn($($kind,)* *const c_void) -> *mut c_void;

@@ -1,6 +1,6 @@
 //! Determines whether the library is in use, and the smallest request that it serves. The loader runs this code once, before `main`.
 //!
-//! Until then, glibc serves every request, including those of the loader and of other libraries' constructors.
+//! Until it has run, glibc serves every request, including those of the loader and of other libraries' constructors.
 #![allow(unsafe_code, reason = "is called by the loader, and asks it")]
 
 use std::ffi::{CStr, OsStr, OsString, c_void};

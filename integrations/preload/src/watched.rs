@@ -47,7 +47,7 @@ pub(crate) fn left_deepbind_out() -> bool {
 /// dlopen(3).
 ///
 /// # Safety
-/// As dlopen(3) requires.
+/// The caller must meet the requirements of dlopen(3).
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
@@ -105,7 +105,7 @@ fn enters() {
 /// prctl(2). The arguments arrive in registers. Registers of arguments that the caller leaves out are passed on unchanged.
 ///
 /// # Safety
-/// As prctl(2) requires.
+/// The caller must meet the requirements of prctl(2).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn prctl(option: c_int, a: c_long, b: c_long, c: c_long, d: c_long) -> c_int {
     if option == libc::PR_SET_SECCOMP {
@@ -118,7 +118,7 @@ pub(crate) unsafe extern "C" fn prctl(option: c_int, a: c_long, b: c_long, c: c_
 /// The path of [`syscall`] for calls that enter a sandbox.
 ///
 /// # Safety
-/// As syscall(2) requires.
+/// The caller must meet the requirements of syscall(2).
 unsafe extern "C" fn enter(n: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long {
     enters();
     // SAFETY: the caller upholds this function's contract.
@@ -129,7 +129,7 @@ unsafe extern "C" fn enter(n: c_long, a: c_long, b: c_long, c: c_long, d: c_long
 /// same stack.
 ///
 /// # Safety
-/// As syscall(2) requires.
+/// The caller must meet the requirements of syscall(2).
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn syscall() {

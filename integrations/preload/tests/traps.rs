@@ -162,7 +162,7 @@ fn a_static_program_runs_without_the_library_and_prints_no_error() {
     }
 }
 
-/// A program with musl's loader, which supports LD_PRELOAD too.
+/// musl's loader supports LD_PRELOAD too.
 #[test]
 fn musl_program_runs_as_without_the_library() {
     if !has("musl-gcc") {

@@ -101,7 +101,7 @@ impl Profile {
         Self { stacks, mean_bytes: raw.mean_bytes, missed: raw.missed }
     }
 
-    /// Returns the number of samples that could not be stored. The values do not include them.
+    /// Returns the number of samples that could not be stored. The profile's values do not include these samples.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.missed

@@ -91,7 +91,7 @@ pub(crate) struct Call {
     pub(crate) lines: Arc<[Line]>,
 }
 
-/// A call site of the program. Once its function names are looked up, the allocator's own calls are removed.
+/// A call site of the program. Looking up the function names removes the allocator's own calls.
 #[derive(Debug)]
 pub(crate) struct Stack<C = Call> {
     /// The calls, innermost first.

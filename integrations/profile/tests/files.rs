@@ -81,7 +81,7 @@ fn the_pprof_crate_reads_the_file() {
     assert!(proto.sample.iter().flat_map(|sample| &sample.label).any(|label| text(&proto, label.str) == "arena"));
 }
 
-/// `go tool pprof` shortens names if functions have a system name. Without Go, the test only checks that they have none.
+/// `go tool pprof` shortens names if functions have a system name. Without Go, the test only checks that functions have none.
 #[test]
 fn go_tool_pprof_shows_whole_names() {
     let (_one, _kept) = sampling();

@@ -245,7 +245,7 @@ pub(crate) struct Node {
     /// The arena's memory at the first entry, and at the last exit.
     pub(crate) at_entry: Level,
     pub(crate) at_exit: Level,
-    /// The share of each thread that entered a span of this node, by thread number.
+    /// The totals of each thread that entered a span of this node, by thread number.
     pub(crate) threads: Map<usize, ThreadTotals>,
     parent: NodeId,
 }

@@ -18,7 +18,7 @@ pub struct Report {
     pub page_bytes: u64,
     /// The whole program, since the recording began.
     pub whole: SpanReport,
-    /// The spans without a parent, in the order in which they were first made.
+    /// The spans without a parent, in the order in which they were first created.
     pub spans: Vec<SpanReport>,
     /// The number of entries of spans that were not recorded, because there were more than 1,024 threads or 4,095 names.
     pub unrecorded_entries: u64,
@@ -57,7 +57,7 @@ pub struct SpanReport {
     pub at_exit: Level,
     /// The share of each thread that entered these spans. The rest of `totals` is the work of other threads.
     pub threads: Vec<ThreadReport>,
-    /// The spans under these spans, in the order in which they were first made.
+    /// The spans under these spans, in the order in which they were first created.
     pub children: Vec<SpanReport>,
 }
 
