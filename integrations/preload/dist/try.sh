@@ -3,8 +3,8 @@
 source "$(dirname "$0")/common.sh"
 
 # Prints the folder of a small Debian, with the oldest C library that the mirror has: debian_root ARCHITECTURE
-# For an architecture other than this machine's, it unpacks the packages, but does not configure them. Prints the reason if it can't make the
-# folder.
+# For an architecture other than this machine's, it unpacks the packages, but does not configure them. Prints the reason if it can't make
+# the folder.
 debian_root() (
     arch=$1
     mirror=http://deb.debian.org/debian

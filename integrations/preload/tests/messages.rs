@@ -84,8 +84,8 @@ fn zk_alloc_off_loads_the_library_and_serves_nothing() {
     assert_ok(Arm::Default.command(header).arg("off").env("ZK_ALLOC", "off"));
 }
 
-/// All processes of a tree inherit the same environment, so each would print the same warning if more than one process could warn. Each
-/// process reports once, about itself. A process whose arena served nothing does not report, and neither does a forked child.
+/// All processes of a tree inherit the same environment, so without coordination, each would print the same warning. Each process reports
+/// once, about itself. A process whose arena served nothing does not report, and neither does a forked child.
 #[test]
 fn only_one_process_of_a_tree_warns_of_a_setting_and_each_reports_once() {
     // Starts children, grandchildren, another shell, and forks that run no program. Each program makes requests that open the arena.
