@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Writes the tables of docs/experiments/ablation.md: what each mechanism of the allocator contributes, on the workloads that it was tuned on and
-# on others. `constants` as the first argument measures each constant at half and at twice its value instead; all arms together then take
-# up to 40 GB. All runs take hours on 2 cores. RUNS selects some of them by the names below; the default is all. SUFFIX separates the runs of
-# another machine: SUFFIX=-16 fills the tables of 16 cores.
+# Writes the tables of docs/experiments/ablation.md: what each mechanism of the allocator contributes, on the workloads it was tuned on and
+# on others. `constants` as the first argument measures each constant at half and at twice its value instead; all arms together then take up
+# to 40 GB. All runs take hours on 2 cores. RUNS selects some of them by the names below; the default is all. SUFFIX keeps the runs of
+# another machine separate: SUFFIX=-16 fills the tables for 16 cores.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

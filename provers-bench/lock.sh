@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Brings the lock file of each prover's package up to date with the manifests of this repository. Versions that are already locked stay.
+# Updates the lock file of each prover's package to match the manifests in this repository. Versions that are already locked do not change.
 set -euo pipefail
 cd "$(dirname "$0")"
 

@@ -8,7 +8,7 @@ runs=${1:-20}
 shift || true
 
 target=$(cargo metadata --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
-# Builds everything once: the later checks start the driver without cargo, and then it builds nothing.
+# Builds everything once. Later checks start the driver without cargo, so it builds nothing.
 cargo prove-bench check plonky3 --rounds 1 --workloads poseidon2 >/dev/null || true
 log=$target/prove-bench/soak.log
 mkdir -p "$(dirname "$log")"
@@ -18,7 +18,7 @@ mkdir -p "$(dirname "$log")"
 check() {
     local code=0
     "$target/provers/plonky3/release/bench-plonky3" check --baseline provers-bench/provers/plonky3/baseline.toml "$@" >>"$log" 2>&1 || code=$?
-    # These codes are not a verdict of the gate: wrong usage, an unusable baseline, or Ctrl-C.
+    # Other exit codes are not a verdict of the gate: wrong usage, an unusable baseline, or Ctrl-C.
     if ((code >= 2)); then
         tail -n 3 "$log" >&2
         exit "$code"

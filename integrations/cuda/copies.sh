@@ -2,7 +2,7 @@
 # Measures copies on a machine that has a GPU and no Rust. On this machine, `build` builds the program. Copy the program and this script to
 # the other machine, with the same relative paths. There, `run` describes the machine and measures the copies in about two minutes.
 # usage: integrations/cuda/copies.sh build | run [MIB]
-# The exit codes of `run` are those of examples/copies.rs, and 124 if the program has not ended after 6 minutes.
+# `run` exits with the code of examples/copies.rs, or 124 if the program takes more than 6 minutes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 program=target/copies/release/examples/copies

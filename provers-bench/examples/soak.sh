@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the proving service and the node under load: every proof must verify, no data may change, no memory may leak, and each budget must hold.
-# usage: provers-bench/examples/soak.sh [MINUTES]; the service, the service with workers, and the node take a third each
+# Runs the proving service and the node under load: every proof must verify, no data may be corrupted, no memory may leak, and no budget may
+# be exceeded.
+# usage: provers-bench/examples/soak.sh [MINUTES]; the service, the service with workers, and the node each take a third of this time
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

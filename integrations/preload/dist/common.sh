@@ -8,13 +8,13 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd -P)
 preload=$root/integrations/preload
 dist=${CARGO_TARGET_DIR:-$root/target}/dist
 dist=$(mkdir -p "$dist" && cd "$dist" && pwd -P)
-# The folder for everything but the packages themselves: tools, builds, unpacked packages, and systems to try them on.
+# The folder for everything but the packages themselves: tools, builds, unpacked packages, and root file systems for tests.
 work=$dist/work
 
 package=zk-alloc-preload
 library=libzk_alloc.so
 architectures=(x86_64 aarch64)
-# The oldest C library that the packages must run with.
+# The oldest glibc that the packages must support.
 glibc=2.28
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$root/Cargo.toml")
 # Only the same compiler makes identical packages from a commit, so this is CI's compiler.
@@ -47,7 +47,7 @@ changed() {
     [ -n "$(git -C "$root" status --porcelain 2>/dev/null)" ]
 }
 
-# Prints Debian's name of an architecture.
+# Prints Debian's name for an architecture.
 debian() {
     case $1 in
         x86_64) echo amd64 ;;
@@ -56,20 +56,20 @@ debian() {
     esac
 }
 
-# Makes an empty folder, for the files of a package: stage FOLDER
+# Creates an empty folder for a package's files: stage FOLDER
 stage() {
     rm -rf "$1"
     mkdir -p "$1"
 }
 
-# Gives all files of a folder the permissions and the time that they have in a package: settle FOLDER
+# Sets the permissions and timestamps of all files in a folder to their values in a package: settle FOLDER
 settle() {
     find "$1" -type d -exec chmod 755 {} +
     find "$1" -type f -exec chmod 644 {} +
     find "$1" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 }
 
-# Fails unless the library's report in a file says that it was in use: served WHAT FILE
+# Fails unless the report in a file shows that the library was in use: served WHAT FILE
 served() {
     grep -Eq '^zk-alloc: report of .*: served [1-9][0-9]* requests' "$2" || fail "$1: the library was not in use: $(cat "$2")"
     say "tried: $1: $(sed -n 's/^zk-alloc: report of .*: \(served [0-9]* requests\).*/\1/p;' "$2" | head -n 1)"

@@ -40,14 +40,14 @@ build() (
 
     stage "$into"
     cp "$work/build/$target/release/$library" "$into/$library"
-    # zig also links with the loader. The loader is in the process anyway, and has another name under other C libraries.
+    # zig also links the library with the loader. The loader is in every process anyway, and has a different name with other C libraries.
     while read -r loader; do
         patchelf --remove-needed "$loader" "$into/$library"
     done < <(readelf --dynamic --wide "$into/$library" | sed -n 's/.*(NEEDED).*\[\(ld-linux.*\)\]/\1/p')
     check "$arch" "$into/$library"
 )
 
-# Checks that a library will run where its packages say: check ARCHITECTURE LIBRARY
+# Checks that a library will run on the systems its packages name: check ARCHITECTURE LIBRARY
 check() (
     arch=$1
     file=$2
@@ -100,7 +100,7 @@ archive() (
         --directory "$work/$arch/tar" "$name" | gzip -9n >"$dist/$name.tar.gz"
 )
 
-# Prints a text as the lines of a control field, in which no line may be empty.
+# Prints text as the lines of a control field, which must not contain empty lines.
 indented() {
     sed 's/^[[:space:]]*$/./; s/^/ /' "$1"
 }
@@ -111,7 +111,7 @@ debian_package() (
     folder=usr/lib/$arch-linux-gnu
     into=$work/$arch/deb
     documents=usr/share/doc/$package
-    # Without a home page, there must be no empty line, which would end the fields.
+    # Without a home page, the line must be omitted: an empty line would end the fields.
     home=${homepage:+$'\n'Homepage: $homepage}
 
     stage "$into"

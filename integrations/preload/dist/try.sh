@@ -86,8 +86,8 @@ wheel() (
     ends 125
 )
 
-# Installs the package into a small Debian, runs a program with it and removes it.
-# Without root or debootstrap, it only unpacks the package and runs a program of this machine.
+# Installs the package into a small Debian, runs a program with it and removes it. Without root or debootstrap, it only unpacks the package
+# and runs a program of this machine with the library.
 debian_package() (
     arch=$1
     deb=${package}_${version}_$(debian "$arch").deb
@@ -116,7 +116,7 @@ debian_package() (
     served "$deb ($where)" "$into/report"
 )
 
-# Runs programs of another architecture with the library of its package, in qemu.
+# Runs programs for another architecture in qemu, with the library from its package.
 emulated_package() (
     arch=$1
     deb=${package}_${version}_$(debian "$arch").deb

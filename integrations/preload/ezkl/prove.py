@@ -52,7 +52,7 @@ def setup(folder, logrows):
     arguments.input_scale = arguments.param_scale = 7
     arguments.lookup_range = (-8192, 8192)
     assert ezkl.gen_settings(at("network.onnx"), at("settings.json"), arguments)
-    # ezkl may write another number into the settings. The requested number counts here.
+    # ezkl may write another number into the settings. Use the requested one.
     settings = json.loads(Path(at("settings.json")).read_text())
     settings["run_args"]["logrows"] = logrows
     Path(at("settings.json")).write_text(json.dumps(settings))

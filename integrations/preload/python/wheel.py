@@ -15,7 +15,7 @@ import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-# The oldest glibc on which pip installs the wheel, as pip names it (PEP 600).
+# The oldest glibc for which pip installs the wheel, in pip's notation (PEP 600).
 PLATFORM = "manylinux_2_28"
 
 METADATA = """\
@@ -55,7 +55,7 @@ def contents(version, tag, built, maintainer, homepage):
     files[f"{info}/WHEEL"] = WHEEL.format(tag=tag).encode()
     for licence in (ROOT / "LICENSE-APACHE", ROOT / "LICENSE-MIT", built / "THIRD-PARTY.md"):
         files[f"{info}/licenses/{licence.name}"] = licence.read_bytes()
-    # The record lists every file with its hash and length, and itself without them.
+    # RECORD lists every file with its hash and length, and itself without them.
     record = f"{info}/RECORD"
     files[record] = "".join(f"{name},{digest(data)},{len(data)}\n" for name, data in files.items()).encode()
     files[record] += f"{record},,\n".encode()
@@ -75,7 +75,7 @@ def main(version, arch, built, into, maintainer, homepage):
             entry = zipfile.ZipInfo(name, when)
             entry.create_system = 3  # Unix: the permissions below are Unix permissions
             entry.external_attr = (0o100755 if name.endswith(".so") else 0o100644) << 16
-            # Not compressed, because zlib's output for the same bytes depends on its version.
+            # Stored uncompressed, because zlib's output depends on its version.
             wheel.writestr(entry, data, zipfile.ZIP_STORED)
 
 

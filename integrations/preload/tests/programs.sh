@@ -2,7 +2,7 @@
 # Programs of other projects, which programs.rs runs in an empty folder: programs.sh NAME Each must print the same under every allocator.
 # SOURCES is the folder of this package, and USER_HOME is the user's home directory.
 set -euo pipefail
-# Ends background servers when the script ends.
+# Stops background servers when the script exits.
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 
 case $1 in
@@ -126,14 +126,14 @@ make_with_jobs)
 make -s -j4
 ;;
 
-# Encrypts and hashes. Its library has hooks for custom memory functions.
+# openssl encrypts and hashes. Its library has hooks for custom memory functions.
 openssl)
 seq 1 200000 > text
 openssl dgst -sha512 text && openssl enc -aes-256-ctr -pbkdf2 -iter 1000 -S 0102030405060708 -k word -in text | openssl dgst -sha256
 openssl prime 1000003 && openssl ciphers -v ALL | sort | openssl dgst -sha256
 ;;
 
-# Brings its own allocator, and loads libraries that don't. rustc finds its toolchain through the user's folder.
+# rustc contains its own allocator and loads libraries that don't. It finds its toolchain through the user's home folder.
 rustc)
 export HOME=$USER_HOME
 printf 'fn main() { let v: Vec<u64> = (0..1000).map(|n| n * n).collect(); println!("{:?}", v.iter().sum::<u64>()); }' > p.rs
@@ -156,7 +156,7 @@ redis-benchmark -s socket -q -n 1000 -c 20 -P 8 -d 300 -r 1000 -t set,get,lpush,
 redis-cli -s socket shutdown nosave; wait $! && grep -c 'bye bye' log
 ;;
 
-# A cache in front of a server, both run by varnish's own test program. gcc compiles its configuration.
+# varnish's test program runs a cache in front of a server. gcc compiles the cache's configuration.
 varnishd)
 cat > cache.vtc <<'end'
 varnishtest "a cache in front of a server"

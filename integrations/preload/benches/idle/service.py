@@ -1,5 +1,5 @@
-# A service that was busy, and now waits: it sends large answers on four threads, then answers a health check now and then.
-# Arguments: seconds between two checks; 0 means no checks.
+# A service that was busy and is now mostly idle: it sends large responses on four threads, then only answers occasional health checks.
+# Argument: seconds between health checks; 0 means none.
 import http.server
 import json
 import sys

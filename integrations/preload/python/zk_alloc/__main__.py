@@ -36,10 +36,10 @@ def preloaded(library, others):
 
 
 def environment(library):
-    """Returns the environment of the program: that of this process, with LD_PRELOAD."""
+    """Returns the program's environment: this process's environment, plus LD_PRELOAD."""
     variables = dict(os.environ)
     variables["LD_PRELOAD"] = preloaded(library, variables.get("LD_PRELOAD", ""))
-    # In the C locale, Python sets LC_CTYPE in its own environment. The program must not see this.
+    # In the C locale, Python sets LC_CTYPE in its own environment. The program must not inherit this.
     try:
         with open("/proc/self/environ", "rb") as started_with:
             if not any(line.startswith(b"LC_CTYPE=") for line in started_with.read().split(b"\0")):
@@ -56,7 +56,7 @@ def run(command):
     if any(letter in library for letter in " :\t\n"):
         fail(FAILED, f"the loader splits LD_PRELOAD at spaces and colons, and the library's path has one: {library}. "
                      f"Install the wheel into a folder without such characters in its path. {command[0]} was not started")
-    # Python ignores these signals, and the program would inherit that.
+    # Python ignores these signals, and the program would inherit this.
     for name in ("SIGPIPE", "SIGXFSZ"):
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
