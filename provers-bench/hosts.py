@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes a virtual machine behave like another kind of host, and runs a command there. Needs root.
 
-    hosts.py [keeps] [thp=always|madvise|never] COMMAND...   runs COMMAND, then undoes the changes, unless earlier changes of `hosts.py` are in force
+    hosts.py [keeps] [thp=always|madvise|never] COMMAND...   runs COMMAND, then undoes the changes, unless changes by an earlier `hosts.py` are in effect
     hosts.py [keeps] [thp=always|madvise|never]              prepares the host for several such commands, until `hosts.py off`
     hosts.py check                                           measures the first touch of memory on the host as it is now
     hosts.py off                                             undoes all changes
@@ -32,12 +32,12 @@ THP = ["thp=always", "thp=madvise", "thp=never"]
 PAGE, HUGE = 4 << 10, 2 << 20
 # The guest reports free blocks of this order (4 MiB) and above.
 ORDER = 10
-# Where the hypervisor already backs free memory, a first touch in huge pages takes at most this fraction of the time in small pages.
+# Where the hypervisor already backs free memory, a first touch takes at most this fraction of the time with huge pages as with small pages.
 HUGE_PART = 0.75
 
 
 def set_to(name, value):
-    """Changes a setting of the kernel, and saves the earlier value."""
+    """Changes a kernel setting and saves its previous value."""
     STATE.mkdir(exist_ok=True)
     before = STATE / name
     if not before.exists():
@@ -47,7 +47,7 @@ def set_to(name, value):
 
 
 def first_touch(length, advice):
-    """Maps memory and touches each page. Returns the memory, and the microseconds for each page."""
+    """Maps memory and touches each page. Returns the memory and the time per page in microseconds."""
     memory = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(advice)
     ones = b"\1" * (length // PAGE)
@@ -57,7 +57,7 @@ def first_touch(length, advice):
 
 
 def first_touches(advice):
-    """Measures the first touch three times, in microseconds for each 4 KiB. Before each measurement, memory is free long enough to be reported."""
+    """Measures the first touch three times, in microseconds per 4 KiB. Before each measurement, memory stays free long enough to be reported."""
     costs = []
     for _ in range(3):
         time.sleep(4)
@@ -97,7 +97,7 @@ def keep(length):
 
 
 def keeper():
-    """Returns the process that keeps the memory, or None."""
+    """Returns the process that holds the locked pages, or None."""
     try:
         pid = int((STATE / "pid").read_text())
         return pid if "hosts.py" in Path(f"/proc/{pid}/cmdline").read_text() else None
@@ -117,7 +117,7 @@ def begin_to_keep():
         length = int(kibibytes * 1024 * 0.8) // HUGE * HUGE
         (STATE / "kept").unlink(missing_ok=True)
         print(f"touching {length >> 30} GiB, which takes a minute", file=sys.stderr)
-        # The process outlives this one, so it must not hold a pipe that a reader waits for.
+        # The process outlives this one, so it must not keep a pipe open that a reader waits on.
         with open(STATE / "output", "w+") as output:
             keep_memory = [__file__, "keep", str(length)]
             process = subprocess.Popen(keep_memory, start_new_session=True, stdout=output, stderr=output)
@@ -134,7 +134,7 @@ def begin_to_keep():
 
 
 def check():
-    """Prints the costs of first touches. Returns the medians for small and for huge pages."""
+    """Prints the cost of first touches. Returns the medians for small and huge pages."""
     middle = []
     for name, advice in [("small", mmap.MADV_NOHUGEPAGE), ("huge", mmap.MADV_HUGEPAGE)]:
         costs = first_touches(advice)

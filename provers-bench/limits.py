@@ -3,7 +3,7 @@
 
 usage: provers-bench/limits.py [--log-rows N] [--rounds N] [--allocators NAME,...]
 
-Prints a Markdown table: the median time of a warm proof, or why there was none. The limits are multiples of the peak RSS that glibc needs
+Prints a Markdown table: the median time of a warm proof, or the reason if there is none. The limits are multiples of the peak RSS that glibc needs
 without one. Without permission to make a control group below the current one, that part is left out.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ARMS = "glibc,jemalloc,jemalloc-tuned,mimalloc,mimalloc-tuned,tcmalloc,snmalloc,zk-alloc"
-# The driver runs in the control group too, so the group's limit includes its memory.
+# The driver also runs in the control group, so the group's limit includes this much for it.
 DRIVER_BYTES = 12 << 20
 GROUP = [2.0, 1.3, 1.1, 1.0, 0.9]
 DATA = [2.0, 1.3, 1.1]
@@ -32,7 +32,7 @@ def driver():
 
 
 def run(program, arm, options, enter=None):
-    """Runs one arm alone. Returns the result that prove-bench writes, or None if the driver itself was killed."""
+    """Runs a single arm. Returns the result written by prove-bench, or None if the driver itself was killed."""
     with tempfile.TemporaryDirectory() as out:
         command = [program, "plonky3", "--workloads", "poseidon2", "--log-rows", str(options.log_rows), "--allocators", arm]
         command += ["--rounds", str(options.rounds), "--processes", "1", "--json", "--out", out]

@@ -18,7 +18,7 @@ mkdir -p "$(dirname "$log")"
 check() {
     local code=0
     "$target/provers/plonky3/release/bench-plonky3" check --baseline provers-bench/provers/plonky3/baseline.toml "$@" >>"$log" 2>&1 || code=$?
-    # Other exit codes are not a verdict of the gate: wrong usage, an unusable baseline, or Ctrl-C.
+    # Codes of 2 and above are not a verdict of the gate: wrong usage, an unusable baseline, or Ctrl-C.
     if ((code >= 2)); then
         tail -n 3 "$log" >&2
         exit "$code"

@@ -14,7 +14,8 @@ import subprocess
 import sys
 
 PACKAGE = "zk-alloc-preload"
-# Crates in the standard library's folder that need no notice of their own: those of the Rust project itself, and those that nothing here links.
+# Crates in the standard library's folder that need no notice of their own: those of the Rust project itself, and those that are not linked
+# here.
 OF_RUST = {
     "alloc", "compiler_builtins", "core", "panic_abort", "panic_unwind", "proc_macro", "profiler_builtins",
     "rustc_std_workspace_alloc", "rustc_std_workspace_core", "rustc_std_workspace_std", "std", "std_detect", "sysroot",
@@ -40,11 +41,11 @@ def mit_in(folder, name):
 
 
 def crates(target):
-    """Returns name, licence and notice of each crate that cargo links."""
+    """Returns the name, licence and notice of each crate that cargo links."""
     tree = said("cargo", "tree", "--locked", "--package", PACKAGE, "--edges=normal", "--target", target, "--prefix=none",
                 "--format={p}|{l}")
     home = pathlib.Path(os.environ.get("CARGO_HOME") or pathlib.Path.home() / ".cargo")
-    # cargo marks a crate that it has printed already with (*), and prints the path of crates of this repository.
+    # cargo marks crates it has already printed with (*), and prints paths for crates in this repository.
     for package, licence in sorted({tuple(line.removesuffix(" (*)").split("|")) for line in tree.split("\n") if line}):
         if "(/" in package:
             continue
@@ -58,12 +59,12 @@ def crates(target):
 
 
 def of_standard_library(target):
-    """Returns name, licence and notice of each crate of other authors in Rust's standard library."""
+    """Returns the name, licence and notice of each third-party crate in Rust's standard library."""
     sysroot = pathlib.Path(said("rustc", "--print", "sysroot").strip())
     found = {file.name[3:].split("-")[0] for file in (sysroot / "lib/rustlib" / target / "lib").glob("*.rlib")}
     pages = [(sysroot / "share/doc/rust" / page).read_text() for page in ("COPYRIGHT-library.html", "COPYRIGHT.html")]
     for name in sorted(found - OF_RUST - UNUSED):
-        # The library's page lacks the crates that its backtraces use. The compiler's page has them.
+        # The library's page lacks the crates used for backtraces. The compiler's page has them.
         sections = [section for page in pages for section in notices_of(name.replace("_", "[-_]"), page)]
         if not sections:
             fail(f"the crate {name} of Rust's standard library is on no page in {sysroot}/share/doc/rust")
@@ -75,7 +76,7 @@ def of_standard_library(target):
 
 
 def notices_of(name, page):
-    """Returns licence and files of each version of a crate on a page, newest first."""
+    """Returns the licence and files of each version of a crate on a page, newest first."""
     for section in sorted(re.findall(rf"<h3>\S* {name}-[0-9].*?(?=<h3>|\Z)", page, re.DOTALL), reverse=True):
         licence = re.search(r"<b>License:</b>\s*(.*?)\s*</p>", section, re.DOTALL)
         files = re.findall(r"<summary><code>(.*?)</code></summary>\s*<pre>\n?(.*?)</pre>", section, re.DOTALL)

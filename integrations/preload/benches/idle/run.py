@@ -3,7 +3,7 @@
 libzk_alloc.so without and with its background thread. Prints one line for each service and allocator, with the sorted figures of all runs.
 
 Usage: run.py LIBZK_ALLOC_SO [RUNS]; needs node, redis-server and redis-benchmark, and Debian's libjemalloc2. Debian's redis-server is
-linked with libjemalloc, so its figures for glibc are jemalloc's, too."""
+linked with libjemalloc, so its glibc results are also jemalloc's."""
 
 import os
 import subprocess
