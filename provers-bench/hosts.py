@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes a virtual machine behave like another kind of host, and runs a command there. Needs root.
 
-    hosts.py [keeps] [thp=always|madvise|never] COMMAND...   runs COMMAND, then undoes the changes, unless changes by an earlier `hosts.py` are in effect
+    hosts.py [keeps] [thp=always|madvise|never] COMMAND...   runs COMMAND, then undoes the changes, unless an earlier `hosts.py` made some
     hosts.py [keeps] [thp=always|madvise|never]              prepares the host for several such commands, until `hosts.py off`
     hosts.py check                                           measures the first touch of memory on the host as it is now
     hosts.py off                                             undoes all changes
@@ -57,7 +57,7 @@ def first_touch(length, advice):
 
 
 def first_touches(advice):
-    """Measures the first touch three times, in microseconds per 4 KiB. Before each measurement, memory stays free long enough to be reported."""
+    """Measures the first touch three times, in microseconds per 4 KiB. Before each, memory stays free long enough to be reported."""
     costs = []
     for _ in range(3):
         time.sleep(4)

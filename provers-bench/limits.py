@@ -3,8 +3,8 @@
 
 usage: provers-bench/limits.py [--log-rows N] [--rounds N] [--allocators NAME,...]
 
-Prints a Markdown table: the median time of a warm proof, or the reason if there is none. The limits are multiples of the peak RSS that glibc needs
-without one. Without permission to make a control group below the current one, that part is left out.
+Prints a Markdown table: the median time of a warm proof, or the reason if there is none. The limits are multiples of glibc's peak RSS
+without a limit. Without permission to create a control group below the current one, that part is skipped.
 """
 
 import argparse
