@@ -1,5 +1,7 @@
 //! Models of work on thread caches, run in every interleaving with a bounded number of interruptions.
 
+use std::sync::atomic::AtomicUsize;
+
 use loom::sync::Arc;
 use loom::sync::atomic::fence;
 
@@ -20,6 +22,8 @@ struct Threads {
     memory: Uses,
     /// The number of blocks that were taken out for good.
     gone: AtomicU64,
+    /// The number of runs that were cached and not taken out.
+    cached_runs: AtomicUsize,
 }
 
 /// Runs a model with two caches. This thread owns the first one, with block 1 in it.
@@ -30,11 +34,14 @@ fn with_threads(interruptions: usize, model: impl Fn(&Arc<Threads>, &Cache) + Sy
             claiming: Claiming(AtomicU64::new(0)),
             memory: Uses::default(),
             gone: AtomicU64::new(0),
+            cached_runs: AtomicUsize::new(0),
         });
         let cache = &threads.caches[0];
         assert!(cache.try_acquire());
         threads.put(cache, 1);
         model(&threads, cache);
+        threads.take_run();
+        assert_eq!(threads.cached_runs.load(Ordering::Relaxed), 0, "a run was lost");
     });
 }
 
@@ -199,23 +206,25 @@ impl Threads {
         self.memory.write(100 + index..101 + index);
     }
 
+    fn took(&self, run: Run) {
+        self.write(run);
+        self.cached_runs.fetch_sub(1, Ordering::Relaxed);
+    }
+
     fn put_run(&self, cache: &Cache, run: Run) {
         self.write(run);
+        self.cached_runs.fetch_add(1, Ordering::Relaxed);
         // This does not enter the cache: the fence in `enter` is loom's, and orders more than a compiler fence.
-        if let Some(out) = cache.put_run(run) {
-            self.write(out);
-        }
+        cache.put_run(run).into_iter().for_each(|out| self.took(out));
     }
 
     fn take_run_again(&self, cache: &Cache) -> Option<Run> {
-        let run = cache.take_run_if(UNIT_BYTES, |_| true)?;
-        self.write(run);
-        Some(run)
+        cache.take_run_if(UNIT_BYTES, |_| true).inspect(|&run| self.took(run))
     }
 
     /// As another thread, takes the cached run, which that thread owns from then on.
     fn take_run(&self) {
-        self.caches[0].take_runs().for_each(|run| self.write(run));
+        self.caches[0].take_runs().for_each(|run| self.took(run));
     }
 }
 

@@ -7,7 +7,6 @@ use loom::sync::Arc;
 
 use super::models::{Model, beside, beside_two, with_memory};
 use crate::accounts::Limit;
-use crate::arena::front::{Cache, Run};
 use crate::arena::pages::layout::HugeAdvice;
 use crate::arena::pages::memory::{Allowance, Purge};
 use crate::arena::pages::zone::Contents;
@@ -85,39 +84,6 @@ fn zeroed_memory_is_zero_while_others_dirty_and_purge_pages() {
         let dirty = |other: &Model| other.pass(1, Contents::Any);
         beside_two(model, |other| other.trim(Purge::Now), dirty, || model.pass(1, Contents::Zeroed));
         assert_eq!(model.accounted_bytes(), model.bytes_in_memory());
-    });
-}
-
-/// A thread caches a run that it freed, and takes it again. Or another thread takes the run out of the cache and frees it, so that it serves a
-/// third request.
-#[test]
-fn a_cached_run_is_taken_by_its_thread_or_freed_by_another() {
-    const UNIT_BYTES: usize = 16 << 10;
-    const IN_PAGES: usize = UNIT_BYTES / PAGE_BYTES;
-    with_memory(PAGE_BYTES, 2, move |memory| {
-        let model = Arc::new(memory.zone(HugeAdvice::Leave, 2 * IN_PAGES));
-        let cache = std::sync::Arc::new(Cache::new());
-        let run_at = |model: &Model, run: Run| {
-            let offset = run.address() - model.zone.base().addr().get();
-            // SAFETY: a run of the zone.
-            unsafe { model.zone.base().add(offset) }
-        };
-        let theirs = cache.clone();
-        let take = move |other: &Model| {
-            theirs.take_runs().for_each(|run| other.release(run_at(other, run), IN_PAGES));
-            other.pass(2 * IN_PAGES, Contents::Zeroed);
-        };
-        beside(&model, take, || {
-            if let Some(at) = model.claim(IN_PAGES, Contents::Any) {
-                let run = Run::new(at.addr().get(), UNIT_BYTES).expect("a whole unit");
-                assert_eq!(cache.put_run(run), None);
-            }
-            match cache.take_run_if(UNIT_BYTES, |_| true) {
-                Some(run) => model.release(run_at(&model, run), IN_PAGES),
-                None => model.pass(IN_PAGES, Contents::Zeroed),
-            }
-        });
-        model.assert_all_purged();
     });
 }
 
