@@ -200,34 +200,21 @@ fn a_stale_hint_to_a_slab_of_another_class_does_no_harm() {
 }
 
 /// One word holds all blocks of the slab. A thread fills it, and checks whether it can retire the slab. Meanwhile, another thread may take a
-/// block and put it back, retire the slab, and so on.
+/// block and put it back, retire the slab, and so on. In the second case, the slab's first word looks like that of an empty slab of the old
+/// class, and its second word has a block in use.
 #[test]
 fn retiring_a_slab_that_was_reused_for_a_smaller_class_loses_no_block() {
-    with_slabs(3, 1, |slabs| {
-        let last = slabs.take(LONG, 1);
-        let own = || {
-            slabs.pass(LONG, 1);
-            slabs.pass(SHORT, 1);
-        };
-        beside(slabs, move |other| other.put(LONG, &last), own);
-    });
-}
-
-/// As before, but the slab's first word looks like that of an empty slab of the old class, and its second word has a block in use.
-#[test]
-fn retiring_spares_a_slab_that_was_reused_for_a_smaller_class_and_has_a_live_block() {
-    with_slabs(3, 1, |slabs| {
-        let last = slabs.take(LONG, 1);
-        let own = || {
-            slabs.pass(LONG, 1);
-            if let Ok(first) = slabs.try_take(SHORT, 64) {
-                let second = slabs.try_take(SHORT, 1);
-                slabs.put(SHORT, &first);
-                second.into_iter().for_each(|block| slabs.put(SHORT, &block));
-            }
-        };
-        beside(slabs, move |other| other.put(LONG, &last), own);
-    });
+    for counts in [&[1][..], &[64, 1]] {
+        with_slabs(3, 1, move |slabs| {
+            let last = slabs.take(LONG, 1);
+            let own = || {
+                slabs.pass(LONG, 1);
+                let taken: Vec<_> = counts.iter().map_while(|&most| slabs.try_take(SHORT, most).ok()).collect();
+                taken.iter().for_each(|blocks| slabs.put(SHORT, blocks));
+            };
+            beside(slabs, move |other| other.put(LONG, &last), own);
+        });
+    }
 }
 
 /// The only slab is almost full. A block is put back while other threads find nothing, and clear the hint. A later search finds it.
