@@ -401,6 +401,9 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::RangeInclusive;
+
+    use super::Caller::{Background, Program};
     use super::*;
 
     const MIB: usize = 1 << 20;
@@ -423,7 +426,7 @@ mod tests {
     #[test]
     fn requests_continue_an_unfinished_purge_until_the_next_tick() {
         let snapshot = idle(1_000, 100);
-        let (mut state, now_ns) = idled(snapshot, Caller::Program);
+        let (mut state, now_ns) = idled(snapshot, Program);
         assert_eq!(state.unfinished(now_ns), None);
         let left = |resident_mib: usize| Marks { resident_bytes: resident_mib * MIB, live_bytes: 100 * MIB };
         for (resident_mib, gone, is_unfinished) in [(900, 8 * MIB, true), (800, MIB, true), (700, MIB, false)] {
@@ -442,15 +445,15 @@ mod tests {
         for (resident_mib, stays_mib, stays_when_late_mib) in [(1_000, 775, 327), (200, 136, 103), (150, 103, 103)] {
             let snapshot = idle(resident_mib, 100);
             let keep_mib = |late_ticks: u64| {
-                let (mut state, now_ns) = idled(snapshot, Caller::Program);
-                match state.take_in(snapshot, now_ns + late_ticks * min_tick_ns(), Caller::Program) {
+                let (mut state, now_ns) = idled(snapshot, Program);
+                match state.take_in(snapshot, now_ns + late_ticks * min_tick_ns(), Program) {
                     Verdict::Keep(keep) => keep / MIB,
                     other => panic!("{other:?}, {state:?}"),
                 }
             };
             assert_eq!((keep_mib(1), keep_mib(3)), (stays_mib, stays_when_late_mib), "of {resident_mib}");
-            let (mut state, now_ns) = idled(snapshot, Caller::Background);
-            let verdict = state.take_in(snapshot, now_ns + min_tick_ns(), Caller::Background);
+            let (mut state, now_ns) = idled(snapshot, Background);
+            let verdict = state.take_in(snapshot, now_ns + min_tick_ns(), Background);
             assert_eq!(verdict, Verdict::Keep(100 * MIB + 100 * MIB / 32));
         }
     }
@@ -458,20 +461,20 @@ mod tests {
     #[test]
     fn nothing_is_purged_in_a_phase() {
         let snapshot = HeapSnapshot { is_in_phase: true, ..idle(1_000, 100) };
-        let (mut state, now_ns) = idled(snapshot, Caller::Background);
-        assert_eq!(state.take_in(snapshot, now_ns + min_tick_ns(), Caller::Background), Verdict::Rest);
+        let (mut state, now_ns) = idled(snapshot, Background);
+        assert_eq!(state.take_in(snapshot, now_ns + min_tick_ns(), Background), Verdict::Rest);
         let snapshot = HeapSnapshot { is_in_phase: false, ..snapshot };
-        assert!(matches!(state.take_in(snapshot, now_ns + 2 * min_tick_ns(), Caller::Background), Verdict::Keep(_)));
+        assert!(matches!(state.take_in(snapshot, now_ns + 2 * min_tick_ns(), Background), Verdict::Keep(_)));
     }
 
     /// Ticks must not try again and again to purge memory that can't be purged, such as locked pages.
     #[test]
     fn a_purge_that_freed_nothing_is_not_repeated_before_something_changes() {
         let snapshot = idle(1_000, 100);
-        let (mut state, mut now_ns) = idled(snapshot, Caller::Background);
+        let (mut state, mut now_ns) = idled(snapshot, Background);
         let mut tick = |state: &mut DecayState, snapshot| {
             now_ns += min_tick_ns();
-            state.take_in(snapshot, now_ns, Caller::Background)
+            state.take_in(snapshot, now_ns, Background)
         };
         state.purged(snapshot.marks(), 0);
         assert_eq!(tick(&mut state, snapshot), Verdict::Rest);
@@ -491,7 +494,7 @@ mod tests {
             let mut snapshot = HeapSnapshot { cached_bytes: 60 * MIB, ..idle(100, 100) };
             let verdicts = (1..=3 * TICKS as u64).map(|tick| {
                 snapshot.served_bytes += served_mib << 20;
-                state.take_in(snapshot, tick * min_tick_ns(), Caller::Background)
+                state.take_in(snapshot, tick * min_tick_ns(), Background)
             });
             (verdicts.last(), state.window.is_over())
         };
@@ -516,75 +519,63 @@ mod tests {
         Seen { live_bytes, live_now_bytes: live_bytes, served_bytes: served_kib << 10 }
     }
 
+    /// All memory may stay: the tick purges nothing.
+    const ALL: usize = usize::MAX;
+
+    /// Runs equal ticks. Each step has their number, the live MiB and the KiB served at each, the tick intervals since the one before, and how
+    /// many MiB may stay after each.
+    fn run(mut window: Window, by: Caller, steps: &[(usize, usize, u64, usize, RangeInclusive<usize>)]) -> Window {
+        for (count, live_mib, served_kib, intervals, mib) in steps {
+            let bytes = mib.start().saturating_mul(MIB)..=mib.end().saturating_mul(MIB);
+            for _ in 0..*count {
+                let keep = window.take_in(seen(*live_mib, *served_kib), *intervals, by).unwrap_or(ALL);
+                assert!(bytes.contains(&keep), "{keep} bytes may stay, not {mib:?} MiB: {steps:?}, {window:?}");
+            }
+        }
+        window
+    }
+
     #[test]
     fn a_busy_process_keeps_its_peak_for_some_windows_and_then_shrinks() {
-        for by in [Caller::Background, Caller::Program] {
-            let mut window = Window::new(0);
-            window.take_in(seen(800, 800_000), 1, by);
-            for _ in 0..TICKS * WINDOWS - 1 {
-                let keep = window.take_in(seen(100, 50_000), 1, by).expect("no tick was late");
-                assert!((800 * MIB..=900 * MIB).contains(&keep));
-            }
-            for _ in 0..2 * TICKS {
-                window.take_in(seen(100, 50_000), 1, by);
-            }
-            assert!((100 * MIB..=113 * MIB).contains(&window.keep_bytes()), "the highest peak is too long ago");
+        for by in [Background, Program] {
+            let window = run(Window::new(0), by, &[(1, 800, 800_000, 1, 800..=900)]);
+            let window = run(window, by, &[(TICKS * WINDOWS - 1, 100, 50_000, 1, 800..=900)]);
+            // The highest peak is too long ago.
+            run(window, by, &[(2 * TICKS - 1, 100, 50_000, 1, 0..=900), (1, 100, 50_000, 1, 100..=113)]);
         }
     }
 
+    /// The services allocate nothing, or a little now and then. To the small one, this is a large part of its memory.
     #[test]
     fn an_idle_process_keeps_little_more_than_its_live_size() {
-        // A waiting service allocates a little now and then.
-        for trickle_kib in [0, 100] {
-            let mut window = Window::new(700 * MIB);
+        for (before_mib, live_mib, served_kib) in [(700, 200, 0), (700, 200, 100), (13, 4, 100), (200, 0, 0)] {
+            let mut window = Window::new(before_mib * MIB);
             for _ in 0..TICKS {
-                assert!(!window.is_over());
-                window.push(seen(200, trickle_kib));
+                assert!(!window.is_over() && window.keep_bytes() >= before_mib * MIB, "{window:?}");
+                window.push(seen(live_mib, served_kib));
             }
-            window.push(seen(200, trickle_kib));
-            assert!((200 * MIB..=210 * MIB).contains(&window.keep_bytes()), "{window:?}");
-            assert!(window.is_over());
+            assert!(window.is_over(), "{window:?}");
+            window.push(seen(live_mib, served_kib));
+            let live_bytes = live_mib * MIB;
+            assert!((live_bytes..=live_bytes + live_bytes / 20).contains(&window.keep_bytes()), "{window:?}");
+            assert!(window.is_over(), "{window:?}");
         }
-        // A small service allocates a large part of its memory.
-        let mut window = Window::new(13 * MIB);
-        (0..=TICKS).for_each(|_| window.push(seen(4, 100)));
-        assert!((4 * MIB..=5 * MIB).contains(&window.keep_bytes()), "{window:?}");
-        let mut window = Window::new(200 * MIB);
-        for _ in 0..TICKS {
-            window.push(seen(0, 0));
-            assert_eq!(
-                window.is_over(),
-                window.keep_bytes() == 0,
-                "freed memory may be purged only when it is out of the window"
-            );
-        }
-        assert_eq!(window.keep_bytes(), 0);
     }
 
-    /// Returns a window that saw a prover at work with this peak. A tenth of the peak is live now.
-    fn after_work(live_mib: usize) -> Window {
-        let mut window = Window::new(0);
-        for _ in 0..3 * TICKS {
-            window.take_in(seen(live_mib, 100_000), 1, Caller::Program);
-        }
-        window.take_in(seen(live_mib / 10, 100_000), 1, Caller::Program);
-        window
+    /// Returns a window that saw a prover at work with a peak of 1,000 MiB. A tenth of the peak is live now.
+    fn after_work() -> Window {
+        let steps = [(3 * TICKS, 1_000, 100_000, 1, 1_000..=2_000), (1, 100, 100_000, 1, 1_000..=2_000)];
+        run(Window::new(0), Program, &steps)
     }
 
     /// A program thread notices a pause only when it is over. A purge at that moment would take the memory that the next proof needs.
     #[test]
     fn a_prover_keeps_its_peak_over_a_pause() {
         for pause in [2, TICKS, 1_000 * TICKS] {
-            let mut window = after_work(1_000);
-            assert_eq!(window.take_in(seen(101, 10), pause, Caller::Program), None, "a pause of {pause} ticks ends");
-            let keep = window.take_in(seen(150, 50_000), 1, Caller::Program).expect("it proves");
-            assert!(keep >= 1_000 * MIB, "after {pause} ticks {keep} bytes may stay");
+            let window =
+                run(after_work(), Program, &[(1, 101, 10, pause, ALL..=ALL), (1, 150, 50_000, 1, 1_000..=2_000)]);
             // The next proofs are so short that a pause ends before the next tick.
-            assert_eq!(window.take_in(seen(150, 50_000), pause, Caller::Program), None);
-            for again in 1..4 {
-                let keep = window.take_in(seen(1_000, 50_000), pause, Caller::Program).expect("it proves");
-                assert!(keep >= 1_000 * MIB, "after {pause} ticks, {again} times, {keep} bytes may stay");
-            }
+            run(window, Program, &[(1, 150, 50_000, pause, ALL..=ALL), (3, 1_000, 50_000, pause, 1_000..=2_000)]);
         }
     }
 
@@ -592,31 +583,22 @@ mod tests {
     #[test]
     fn a_process_that_allocates_little_and_rarely_shrinks() {
         for pause in [1, 2, 3, 5, TICKS, 100 * TICKS] {
-            let mut window = after_work(1_000);
-            let kept: Vec<_> = (0..3 * TICKS).map(|_| window.take_in(seen(100, 10), pause, Caller::Program)).collect();
-            assert!(kept.iter().flatten().last().is_some_and(|&keep| keep <= 105 * MIB), "{pause}: {kept:?}");
+            run(after_work(), Program, &[(3 * TICKS - 1, 100, 10, pause, 0..=ALL), (1, 100, 10, pause, 0..=105)]);
         }
     }
 
     /// If ticks are due more often than requests come, each tick ends a pause. The surplus must be purged even then.
     #[test]
     fn a_busy_process_whose_ticks_are_always_late_shrinks() {
-        let mut window = after_work(1_000);
-        let kept: Vec<_> =
-            (0..2 * TICKS * WINDOWS).map(|_| window.take_in(seen(10, 500), 4, Caller::Program)).collect();
-        assert!(kept.last().is_some_and(|keep| keep.is_some_and(|keep| keep <= 20 * MIB)), "{kept:?}");
+        run(after_work(), Program, &[(2 * TICKS * WINDOWS - 1, 10, 500, 4, 0..=ALL), (1, 10, 500, 4, 0..=20)]);
     }
 
     /// With nothing to purge, the background thread sleeps longer. The activity that it then sees is recent, and not from the start of its
     /// sleep.
     #[test]
     fn a_proof_that_began_while_the_background_thread_rested_keeps_its_memory() {
-        let mut window = after_work(1_000);
-        for _ in 0..2 * TICKS {
-            window.take_in(seen(100, 0), 1, Caller::Background);
-        }
+        let window = run(after_work(), Background, &[(2 * TICKS, 100, 0, 1, 100..=2_000)]);
         assert!(window.is_over());
-        let keep = window.take_in(seen(700, 300_000), 20 * TICKS, Caller::Background).expect("it always purges");
-        assert!(keep >= 700 * MIB, "{keep} bytes may stay");
+        run(window, Background, &[(1, 700, 300_000, 20 * TICKS, 700..=2_000)]);
     }
 }
