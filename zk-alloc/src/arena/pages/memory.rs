@@ -726,27 +726,22 @@ mod tests {
         None
     }
 
+    /// Each request pays for a few calls, no matter how long the foreign mapping is. Blocks before, between and behind are used.
     #[test]
-    fn ready_blocks_are_those_that_were_mapped() {
-        let (mapped, kernel) = (mapped(4096), Kernel::new(4096, &[10..11, 40..3000, 3500..3501]));
-        let mut from = 0;
-        while let Some((start, _)) = place(&mapped, &kernel, 3, from) {
-            from = start + 3;
+    fn foreign_mappings_are_passed_in_a_few_calls_and_all_other_blocks_become_ready() {
+        for len in [3, 50] {
+            let (mapped, kernel) = (mapped(4096), Kernel::new(4096, &[10..11, 40..3000, 3500..3501]));
+            let mut from = 0;
+            while let Some((start, obstacles)) = place(&mapped, &kernel, len, from) {
+                assert!(obstacles <= 14, "{obstacles} calls found no place for {len} blocks from {from} on");
+                from = start + len;
+            }
+            let map = kernel.0.lock().unwrap();
+            (0..4096).for_each(|block| assert_eq!(mapped.is_ready(block), map[block] == OURS, "{block}"));
+            let used = [0..10, 11..40, 3200..3500, 3501..4096 - len];
+            assert!(used.into_iter().flatten().all(|block| mapped.is_ready(block)));
+            assert_eq!(mapped.foreign(), (0..4096).filter(|&block| mapped.is_foreign(block)).count());
         }
-        let map = kernel.0.lock().unwrap();
-        (0..4096).for_each(|block| assert_eq!(mapped.is_ready(block), map[block] == OURS, "{block}"));
-        assert!(map[..10].iter().all(|&owner| owner == OURS) && map[11..40].iter().all(|&owner| owner == OURS));
-        assert!(map[3200..3500].iter().chain(&map[3501..4090]).all(|&owner| owner == OURS));
-    }
-
-    /// Each request pays for a few calls, no matter how long the foreign mapping is.
-    #[test]
-    fn a_long_foreign_mapping_is_passed_in_a_few_calls() {
-        let (mapped, kernel) = (mapped(1 << 16), Kernel::new(1 << 16, &[5..6, 6..20_000]));
-        let (start, obstacles) = place(&mapped, &kernel, 50, 0).expect("a place behind");
-        assert!((20_000..40_050).contains(&start) && obstacles <= 16, "{start} {obstacles}");
-        assert!((0..5).all(|block| mapped.is_ready(block)), "the blocks before it are mapped");
-        assert!(mapped.foreign() < 40_000);
     }
 
     /// A child inherits the claims of its parent's threads, but not the threads. They may have mapped the blocks already.
