@@ -39,10 +39,15 @@ fn free(arena: &Arena, block: NonNull<u8>) {
     unsafe { arena.dealloc(block, SIZE) };
 }
 
-/// Fills this thread's cache with blocks, then claims the cache, as a thread of a process with this generation would.
-fn fill_and_claim(arena: &Arena, generation: u64) {
+/// Fills this thread's cache with blocks.
+fn fill(arena: &Arena) {
     let blocks: Vec<_> = (0..64).map(|_| alloc(arena)).collect();
     blocks.into_iter().for_each(|block| free(arena, block));
+}
+
+/// Fills this thread's cache with blocks, then claims the cache, as a thread of a process with this generation would.
+fn fill_and_claim(arena: &Arena, generation: u64) {
+    fill(arena);
     let entered = front::enter().expect("this thread has a cache");
     assert!(entered.claim(generation));
 }
@@ -95,33 +100,29 @@ fn another_threads_cache_is_emptied_only_after_a_fence() {
     use crate::os::seccomp::{self, Answer};
 
     let Some(arena) = alone() else { return };
-    let (filled, done) = (Barrier::new(2), Barrier::new(2));
+    let turn = Barrier::new(2);
     thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..2 {
-                let blocks: Vec<_> = (0..64).map(|_| alloc(arena)).collect();
-                blocks.into_iter().for_each(|block| free(arena, block));
-                filled.wait();
-                done.wait();
+                fill(arena);
+                turn.wait();
+                turn.wait();
             }
         });
         // Returns the cached bytes before and after a trim, with the other thread idle.
         let trimmed = || {
-            filled.wait();
+            turn.wait();
             let before = arena::cached_bytes();
             arena::purge::trim(arena, 0, arena::Purge::Now);
             let after = arena::cached_bytes();
-            done.wait();
+            turn.wait();
             (before, after)
         };
         let (fenced, before) = (os::fence_other_threads(), trimmed());
         let is_refused = seccomp::refuse(&[libc::SYS_membarrier], Answer::Errno(libc::EPERM));
         let after = trimmed();
-        assert!(
-            before.0 >= SIZE && (before.1 == 0) == fenced,
-            "a fence: {fenced}, cached before and after: {before:?}"
-        );
-        assert!(is_refused && after.0 >= SIZE && after.0 == after.1, "no fence, cached before and after: {after:?}");
+        assert!(before.0 >= SIZE && (before.1 == 0) == fenced, "a fence: {fenced}, cached: {before:?}");
+        assert!(is_refused && after.0 >= SIZE && after.0 == after.1, "no fence, cached: {after:?}");
     });
 }
 
