@@ -646,13 +646,9 @@ mod tests {
     }
 
     /// Refuses a move in a forked child, with or without memory for new mappings. By then the imitated kernel has moved
-    /// `moved_bytes`, and leaves a hole behind them. Returns the child's status: 0 if `check` holds and `from` has its contents.
-    fn refused_in_a_child(
-        moved_bytes: usize,
-        hole_bytes: usize,
-        has_memory: bool,
-        check: impl FnOnce(NotMoved, *mut u8) -> bool,
-    ) -> i32 {
+    /// `moved_bytes`, and leaves a hole behind them. Returns the child's status: 0 if `from` has its contents, and `to` was reported
+    /// as whole, or as not whole.
+    fn refused_in_a_child(moved_bytes: usize, hole_bytes: usize, has_memory: bool, is_whole: bool) -> i32 {
         let (_from, from) = mapped(LEN, 1);
         let (_to, to) = mapped(LEN, 0);
         from.expose_provenance();
@@ -660,7 +656,7 @@ mod tests {
         forks::in_a_fork(|| {
             HOLE_BYTES.store(hole_bytes, Ordering::Relaxed);
             MOVED_BYTES.store(moved_bytes, Ordering::Relaxed);
-            // SAFETY: a valid action, and two mappings that only the child uses.
+            // SAFETY: a valid action, and two mappings that only the child uses. No hole may be left in a target that is whole.
             unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = refuse_with_a_hole as *const () as usize;
@@ -672,35 +668,31 @@ mod tests {
                 if !seccomp::refuse(&[libc::SYS_mremap], Answer::Trap) {
                     return 9;
                 }
-                let refused = move_pages(from, to, LEN);
-                u8::from(!refused.is_err_and(|refused| check(refused, to)) || !all(from, LEN, 1))
+                let Err(refused) = move_pages(from, to, LEN) else { return 8 };
+                to.write_bytes(3, if is_whole { LEN } else { 0 });
+                u8::from(refused.is_target_whole != is_whole || !all(from, LEN, 1))
             }
         })
     }
 
-    /// If the hole went unnoticed, the arena would hand out a run with a hole in it.
+    /// If the hole went unnoticed, the arena would hand out a run with a hole in it. After a refused move, growth copies the run. Without the
+    /// pages that were moved before, it would copy zeroes.
     #[test]
-    fn the_hole_of_a_refused_move_is_filled_or_reported() {
-        let is_usable = |refused: NotMoved, to: *mut u8| {
-            // SAFETY: the range is the child's own mapping, in which no hole may be left.
-            unsafe { to.write_bytes(3, LEN) };
-            refused.is_target_whole
-        };
-        let is_lost = |refused: NotMoved, _| !refused.is_target_whole;
-        assert_eq!(refused_in_a_child(0, 0, true, is_usable), 0, "no hole");
-        assert_eq!(refused_in_a_child(0, LEN, true, is_usable), 0, "all of it");
-        // As if the pages were in several mappings, of which the first can't be moved.
-        assert_eq!(refused_in_a_child(0, page_bytes(), true, is_lost), 0, "a page");
-        assert_eq!(refused_in_a_child(0, LEN, false, is_lost), 0, "all of it, and no memory to fill it with");
-    }
-
-    /// After a refused move, growth copies the run. Without these pages it would copy zeroes.
-    #[test]
-    fn pages_that_were_moved_before_a_refusal_are_copied_back() {
+    fn a_refused_move_fills_or_reports_the_hole_and_copies_moved_pages_back() {
         let page = page_bytes();
-        for (moved, hole) in [(page, 0), (LEN / 2, page), (LEN - page, page), (LEN, 0)] {
-            let status = refused_in_a_child(moved, hole, true, |refused, _| refused.is_target_whole == (hole == 0));
-            assert_eq!(status, 0, "{moved} bytes moved, {hole} bytes of a hole");
+        for (moved, hole, has_memory, is_whole) in [
+            (0, 0, true, true),
+            (0, LEN, true, true),
+            // As if the pages were in several mappings, of which the first can't be moved.
+            (0, page, true, false),
+            (0, LEN, false, false),
+            (page, 0, true, true),
+            (LEN / 2, page, true, false),
+            (LEN - page, page, true, false),
+            (LEN, 0, true, true),
+        ] {
+            let status = refused_in_a_child(moved, hole, has_memory, is_whole);
+            assert_eq!(status, 0, "{moved} bytes moved, {hole} bytes of a hole, memory: {has_memory}");
         }
     }
 
