@@ -318,9 +318,9 @@ impl Blocks {
     }
 
     /// Makes the first free blocks at or above `from` ready.
-    fn reach(&self, mut from: usize, len: usize, generation: u64) {
+    fn reach(&self, mut from: usize, len: usize) {
         while from + len <= BLOCKS {
-            match self.mapped.reach(from..from + len, || 2, || generation, |blocks| self.map(blocks)) {
+            match self.mapped.reach(from..from + len, || 2, || 2, |blocks| self.map(blocks)) {
                 Ok(()) => {
                     assert!((from..from + len).all(|block| self.mapped.is_ready(block)));
                     return;
@@ -339,33 +339,26 @@ impl Blocks {
     }
 }
 
+/// A child may inherit claims of threads that exist only in its parent.
 #[test]
 fn threads_that_grow_a_zone_at_once_map_each_block_once() {
-    bounded(3, || {
-        let model = Blocks::new(0);
-        beside(&model, |other| other.reach(0, 2, 1), || model.reach(1, 2, 1));
-        model.assert_whole();
-        assert!((0..BLOCKS).all(|block| !model.mapped.is_foreign(block)), "a thread's mapping counts as foreign");
-    });
+    for claimed_by_parent in [0..0, 0..3] {
+        bounded(3, move || {
+            let model = Blocks::new(0);
+            model.mapped.claim(claimed_by_parent.clone(), 1);
+            beside(&model, |other| other.reach(0, 2), || model.reach(1, 2));
+            model.assert_whole();
+            assert!((0..BLOCKS).all(|block| !model.mapped.is_foreign(block)), "a thread's mapping counts as foreign");
+        });
+    }
 }
 
 #[test]
 fn threads_pass_over_a_foreign_mapping_but_over_no_mapping_of_a_thread() {
     bounded(2, || {
         let model = Blocks::new(0b10);
-        beside(&model, |other| other.reach(0, 1, 1), || model.reach(0, 2, 1));
+        beside(&model, |other| other.reach(0, 1), || model.reach(0, 2));
         model.assert_whole();
         assert!(model.mapped.is_ready(0) || !model.mapped.is_foreign(0), "a thread's mapping counts as foreign");
-    });
-}
-
-/// The child inherits claims of threads that exist only in its parent.
-#[test]
-fn threads_of_a_forked_child_map_each_block_once_despite_claims_of_the_parent() {
-    bounded(3, || {
-        let model = Blocks::new(0);
-        model.mapped.claim(0..3, 1);
-        beside(&model, |other| other.reach(0, 2, 2), || model.reach(1, 2, 2));
-        model.assert_whole();
     });
 }
