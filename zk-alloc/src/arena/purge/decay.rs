@@ -413,20 +413,23 @@ mod tests {
         HeapSnapshot { resident_bytes, used_bytes, cached_bytes: 0, peak_bytes: 0, served_bytes: 0, is_in_phase: false }
     }
 
-    /// Returns the state of a process that idled for two windows, and the time of its last tick.
-    fn idled(snapshot: HeapSnapshot, by: Caller) -> (DecayState, u64) {
+    /// Runs a tick, this many tick intervals after the last one.
+    fn tick(state: &mut DecayState, snapshot: HeapSnapshot, intervals: u64, by: Caller) -> Verdict {
+        state.take_in(snapshot, state.at_ns + intervals * min_tick_ns(), by)
+    }
+
+    /// Returns the state of a process that idled for two windows.
+    fn idled(snapshot: HeapSnapshot, by: Caller) -> DecayState {
         let mut state = DecayState::new();
-        for tick in 1..=2 * TICKS as u64 {
-            state.take_in(snapshot, tick * min_tick_ns(), by);
-        }
-        (state, 2 * TICKS as u64 * min_tick_ns())
+        (0..2 * TICKS).for_each(|_| _ = tick(&mut state, snapshot, 1, by));
+        state
     }
 
     /// A request purges a part. The next ones continue until the goal is reached, or a purge frees nothing, or the next tick is due.
     #[test]
     fn requests_continue_an_unfinished_purge_until_the_next_tick() {
-        let snapshot = idle(1_000, 100);
-        let (mut state, now_ns) = idled(snapshot, Program);
+        let mut state = idled(idle(1_000, 100), Program);
+        let now_ns = state.at_ns;
         assert_eq!(state.unfinished(now_ns), None);
         let left = |resident_mib: usize| Marks { resident_bytes: resident_mib * MIB, live_bytes: 100 * MIB };
         for (resident_mib, gone, is_unfinished) in [(900, 8 * MIB, true), (800, MIB, true), (700, MIB, false)] {
@@ -445,15 +448,14 @@ mod tests {
         for (resident_mib, stays_mib, stays_when_late_mib) in [(1_000, 775, 327), (200, 136, 103), (150, 103, 103)] {
             let snapshot = idle(resident_mib, 100);
             let keep_mib = |late_ticks: u64| {
-                let (mut state, now_ns) = idled(snapshot, Program);
-                match state.take_in(snapshot, now_ns + late_ticks * min_tick_ns(), Program) {
+                let mut state = idled(snapshot, Program);
+                match tick(&mut state, snapshot, late_ticks, Program) {
                     Verdict::Keep(keep) => keep / MIB,
                     other => panic!("{other:?}, {state:?}"),
                 }
             };
             assert_eq!((keep_mib(1), keep_mib(3)), (stays_mib, stays_when_late_mib), "of {resident_mib}");
-            let (mut state, now_ns) = idled(snapshot, Background);
-            let verdict = state.take_in(snapshot, now_ns + min_tick_ns(), Background);
+            let verdict = tick(&mut idled(snapshot, Background), snapshot, 1, Background);
             assert_eq!(verdict, Verdict::Keep(100 * MIB + 100 * MIB / 32));
         }
     }
@@ -461,21 +463,17 @@ mod tests {
     #[test]
     fn nothing_is_purged_in_a_phase() {
         let snapshot = HeapSnapshot { is_in_phase: true, ..idle(1_000, 100) };
-        let (mut state, now_ns) = idled(snapshot, Background);
-        assert_eq!(state.take_in(snapshot, now_ns + min_tick_ns(), Background), Verdict::Rest);
-        let snapshot = HeapSnapshot { is_in_phase: false, ..snapshot };
-        assert!(matches!(state.take_in(snapshot, now_ns + 2 * min_tick_ns(), Background), Verdict::Keep(_)));
+        let mut state = idled(snapshot, Background);
+        assert_eq!(tick(&mut state, snapshot, 1, Background), Verdict::Rest);
+        assert!(matches!(tick(&mut state, idle(1_000, 100), 1, Background), Verdict::Keep(_)));
     }
 
     /// Ticks must not try again and again to purge memory that can't be purged, such as locked pages.
     #[test]
     fn a_purge_that_freed_nothing_is_not_repeated_before_something_changes() {
         let snapshot = idle(1_000, 100);
-        let (mut state, mut now_ns) = idled(snapshot, Background);
-        let mut tick = |state: &mut DecayState, snapshot| {
-            now_ns += min_tick_ns();
-            state.take_in(snapshot, now_ns, Background)
-        };
+        let mut state = idled(snapshot, Background);
+        let tick = |state: &mut DecayState, snapshot| tick(state, snapshot, 1, Background);
         state.purged(snapshot.marks(), 0);
         assert_eq!(tick(&mut state, snapshot), Verdict::Rest);
         assert!(matches!(tick(&mut state, idle(1_001, 100)), Verdict::Keep(_)));
@@ -492,9 +490,9 @@ mod tests {
         let of = |served_mib: u64| {
             let mut state = DecayState::new();
             let mut snapshot = HeapSnapshot { cached_bytes: 60 * MIB, ..idle(100, 100) };
-            let verdicts = (1..=3 * TICKS as u64).map(|tick| {
+            let verdicts = (0..3 * TICKS).map(|_| {
                 snapshot.served_bytes += served_mib << 20;
-                state.take_in(snapshot, tick * min_tick_ns(), Background)
+                tick(&mut state, snapshot, 1, Background)
             });
             (verdicts.last(), state.window.is_over())
         };
