@@ -597,6 +597,6 @@ mod tests {
     fn a_proof_that_began_while_the_background_thread_rested_keeps_its_memory() {
         let window = run(after_work(), Background, &[(2 * TICKS, 100, 0, 1, 100..=2_000)]);
         assert!(window.is_over());
-        run(window, Background, &[(1, 700, 300_000, 20 * TICKS, 700..=2_000)]);
+        run(window, Background, &[(1, 700, 300_000, 20 * TICKS, 780..=2_000)]);
     }
 }
