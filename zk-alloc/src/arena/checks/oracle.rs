@@ -39,19 +39,12 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// Returns the runs of `true` in `[start, start + n)`.
 fn runs(bits: &[bool], start: usize, n: usize) -> Vec<(usize, usize)> {
-    let mut runs: Vec<(usize, usize)> = Vec::new();
-    for at in (start..start + n).filter(|&at| bits[at]) {
-        match runs.last_mut() {
-            Some((first, len)) if *first + *len == at => *len += 1,
-            _ => runs.push((at, 1)),
-        }
-    }
-    runs
-}
-
-fn free_runs(bits: &[bool]) -> usize {
-    let free: Vec<bool> = bits.iter().map(|&bit| !bit).collect();
-    runs(&free, 0, free.len()).len()
+    let mut end = start;
+    let runs = bits[start..start + n].chunk_by(|a, b| a == b).map(|run| {
+        end += run.len();
+        (run[0], (end - run.len(), run.len()))
+    });
+    runs.filter_map(|(is_set, run)| is_set.then_some(run)).collect()
 }
 
 /// Returns the places where a claim fits.
@@ -69,6 +62,7 @@ fn step(bitmap: Bitmap<'_>, zone: Option<&Runs>, bits: &mut [bool], op: Op) {
             let lowest = places.first().copied();
             let found = zone.claim_first_fit(from, wanted);
             // If many free runs below are too short, the zone may take a higher place that is sure to fit.
+            let free_runs = |bits: &[bool]| bits.chunk_by(|a, b| a == b).filter(|run| !run[0]).count();
             let misses = lowest.map_or(0, |lowest| free_runs(&bits[from..lowest]));
             if misses < 8 {
                 assert_eq!(found, lowest);
