@@ -60,8 +60,8 @@ pub(crate) fn min_bytes() -> usize {
     MIN_BYTES.load(Ordering::Relaxed)
 }
 
-// Runs after zk-alloc's own constructors (101 to 103), which copy the environment and read the threshold. SAFETY: the
-// loader calls the functions in this section before `main`. `begin` ignores any arguments that the loader passes.
+// Runs after zk-alloc's own constructor (101), which copies the environment. SAFETY: the loader calls the functions in this
+// section before `main`. `begin` ignores any arguments that the loader passes.
 #[used]
 #[unsafe(link_section = ".init_array.00104")]
 static BEFORE_MAIN: extern "C" fn() = begin;

@@ -50,16 +50,9 @@ unsafe impl Sync for SignalsBefore {}
 
 static SIGNALS: SignalsBefore = SignalsBefore(UnsafeCell::new(MaybeUninit::uninit()));
 
-// Creates the thread-exit key before the program creates its own keys, because the C library has few keys that need no allocation. Also
-// registers the functions below with fork(3).
-// SAFETY: the loader calls the functions in this section before `main`, with the C ABI. It may pass arguments, which a function without
-// parameters ignores.
-#[used]
-#[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00103"))]
-#[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
-pub(super) static BEFORE_MAIN: extern "C" fn() = register;
-
-extern "C" fn register() {
+/// Creates the thread-exit key, and registers the functions below with fork(3). Runs before `main`, so before the program creates its own
+/// keys: the C library has few keys that need no allocation.
+pub(crate) fn register() {
     front::exit_key();
     os::at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
 }

@@ -20,7 +20,7 @@ mod checks {
     mod models;
 }
 #[cfg(unix)]
-mod fork;
+pub(crate) mod fork;
 mod front;
 mod heap;
 /// The zones of the region, which hand out runs of pages, and the state of the memory behind each page.
@@ -38,8 +38,6 @@ pub(crate) mod purge;
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
-#[cfg(unix)]
-use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, copy_nonoverlapping};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -239,9 +237,6 @@ impl Arena {
     /// # Safety
     /// `place` is valid for writes, and only the caller reaches it.
     unsafe fn build(place: *mut Self, program: &Settings) -> Result<(), Errno> {
-        // Without a reference to it, the linker may drop `BEFORE_MAIN`.
-        #[cfg(unix)]
-        black_box(&fork::BEFORE_MAIN);
         // Called now, while the process still has memory and no system call filter.
         os::process_generation();
         // SAFETY: upheld by the caller.

@@ -292,6 +292,7 @@ mod hook {
     #[cfg(all(target_os = "linux", feature = "c-api"))]
     use super::{IS_POSTPONED, Ordering};
     use super::{PREFIX, SNAPSHOT, VARIABLES, Values, WrittenOnce, imp};
+    use crate::arena::fork;
 
     #[cfg(not(target_vendor = "apple"))]
     fn environ() -> *const *const c_char {
@@ -355,23 +356,27 @@ mod hook {
         Some(File { device: stat.st_dev, number: stat.st_ino, kind: stat.st_mode & libc::S_IFMT })
     }
 
-    extern "C" fn note() {
-        SNAPSHOT.write(copied);
-        AT_START.write(current);
-    }
-
     // Runs before the program's constructors without a priority, which may start threads that change the environment. (101 is the first
     // priority that is not reserved for the C library.)
     // SAFETY: the loader calls the C functions listed in this section before `main`. It may pass arguments, which they ignore.
     #[used]
     #[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00101"))]
     #[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
-    static BEFORE_MAIN: extern "C" fn() = note;
+    static BEFORE_MAIN: extern "C" fn() = before_main;
 
-    /// Records the variables and standard error for a caller that runs before [`BEFORE_MAIN`], such as a library's constructor. The call
-    /// goes through that static, so that the linker keeps it.
+    extern "C" fn before_main() {
+        begin();
+        #[cfg(target_os = "linux")]
+        crate::os::process::begin();
+        fork::register();
+    }
+
+    /// Records the variables and standard error, also for a caller that runs before [`BEFORE_MAIN`], such as a library's constructor.
     pub(super) fn begin() {
-        std::hint::black_box(&BEFORE_MAIN)();
+        // The linker keeps a static that code refers to.
+        std::hint::black_box(&BEFORE_MAIN);
+        SNAPSHOT.write(copied);
+        AT_START.write(current);
     }
 
     /// Writes to standard error, if that still is the file that the process was started with. Does not retry a write that fails.

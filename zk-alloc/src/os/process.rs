@@ -11,10 +11,8 @@
 //! mapped. Other systems have no such pages either, and their pthread_atfork(3) allocates and misses some kinds of fork. Without the page,
 //! a forked child mistakes its parent's claims for its own. A cache that another thread had claimed at the fork stays claimed, and the
 //! child claims no more caches. That memory stays unused; nothing is handed out twice.
-#![allow(unsafe_code, reason = "lays a word over a page, and runs before main")]
+#![allow(unsafe_code, reason = "lays a word over a page")]
 
-#[cfg(target_os = "linux")]
-use std::hint::black_box;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 #[cfg(target_os = "linux")]
@@ -61,8 +59,6 @@ fn find() -> &'static AtomicU64 {
 #[cfg(target_os = "linux")]
 #[cold]
 fn find() -> &'static AtomicU64 {
-    // The linker keeps a static that code refers to.
-    black_box(&BEFORE_MAIN);
     // SAFETY: a mapping of our own. A child finds 0 there, which is the purpose of the page.
     let is_wiped = |page: &Mapping| unsafe { super::wipe_on_fork(page.start().as_ptr(), page.len()) }.is_ok();
     let page = super::map_zeroed(super::page_bytes()).ok().filter(is_wiped);
@@ -81,16 +77,10 @@ fn find() -> &'static AtomicU64 {
     }
 }
 
-// Runs before `main`, or before `dlopen` returns: before memory is short, before a filter of system calls is in force, and before there are
-// other threads.
-// SAFETY: the loader calls the C functions listed in this section before `main`. It may pass arguments, which they ignore.
+/// Runs before `main`, or before `dlopen` returns: before memory is short, before a filter of system calls is in force, and before there
+/// are other threads.
 #[cfg(target_os = "linux")]
-#[used]
-#[unsafe(link_section = ".init_array.00102")]
-static BEFORE_MAIN: extern "C" fn() = begin;
-
-#[cfg(target_os = "linux")]
-extern "C" fn begin() {
+pub(super) fn begin() {
     // With the preload library, most processes never open the arena. There, the arena maps the page when it opens.
     #[cfg(not(feature = "c-api"))]
     process_generation();
@@ -149,7 +139,7 @@ mod pin {
 
     pub(super) fn pin() {
         let (mut info, mut map) = (MaybeUninit::<libc::Dl_info>::uninit(), null_mut::<c_void>());
-        let own = (&raw const super::BEFORE_MAIN).cast();
+        let own = (&raw const super::LAST).cast();
         // SAFETY: `info` and `map` are valid for writes.
         if unsafe { libc::dladdr1(own, info.as_mut_ptr(), &raw mut map, LINK_MAP) } == 0 || map.is_null() {
             return;
