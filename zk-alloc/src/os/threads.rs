@@ -325,12 +325,13 @@ static IS_FENCE_MISSING: AtomicBool = AtomicBool::new(false);
 /// Registers the process for [`fence_other_threads`], and fences once, as [`rehearse`](super::imp::rehearse) does with other calls. The
 /// kernel waits until every processor has seen the registration. That takes 10 milliseconds and more, but no time at all while the process
 /// has one thread. So this runs before `main`. (A process that loads this library by `dlopen` may have more threads.) A second registration
-/// does no harm.
+/// does no harm. Returns whether the fence was made.
 #[cfg(target_os = "linux")]
-pub(super) fn register_fence() {
+pub(super) fn register_fence() -> bool {
     let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
         && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
     IS_FENCE_MISSING.store(!registered, Ordering::Relaxed);
+    registered
 }
 
 /// Makes every running thread of this process pass a full memory barrier before this returns (membarrier(2), `PRIVATE_EXPEDITED`, Linux
@@ -338,16 +339,11 @@ pub(super) fn register_fence() {
 /// kernel has no such call, or if a [sandbox](super::is_in_sandbox) may forbid it.
 #[cfg(target_os = "linux")]
 pub(crate) fn fence_other_threads() -> bool {
-    let fence = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
     if super::is_in_sandbox() || IS_FENCE_MISSING.load(Ordering::Relaxed) {
         return false;
     }
-    // The process is not registered yet, or not any more if a fork lost the registration.
-    let again = || {
-        register_fence();
-        fence()
-    };
-    fence() || again()
+    // If the call fails, the process is not registered yet, or not any more because a fork lost the registration.
+    membarrier(MembarrierCommand::PrivateExpedited).is_ok() || register_fence()
 }
 
 #[cfg(test)]
