@@ -1,5 +1,5 @@
 //! Facts about the host and the control groups of this process, read without allocating.
-#![allow(unsafe_code, reason = "asks for the processors, and lays buffers over mapped memory")]
+#![allow(unsafe_code, reason = "asks for the processors, and lays a buffer over mapped memory")]
 
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -94,32 +94,25 @@ pub(crate) fn missing_memory(spare_part: usize, stall_percent: usize) -> usize {
     missing
 }
 
-/// Runs `work` on the text of `/proc/self/cgroup`, and on a buffer for a path and for a group's statistics.
+/// Runs `work` on the text of `/proc/self/cgroup`, and on a buffer for a path and for a group's statistics. Both are outside of the stack,
+/// which may be small. Does nothing if the system has no memory.
 fn with_groups(work: impl FnOnce(&str, &mut [u8])) {
-    with_room(GROUPS_BYTES + PATH_BYTES + STAT_BYTES, |buffer| {
-        let (groups, buffer) = buffer.split_at_mut(GROUPS_BYTES);
-        work(read_small(c"/proc/self/cgroup", groups), buffer);
-    });
-}
-
-/// Runs `work` on zeroed memory outside of the stack, which may be small. Returns `None` if the system has no memory.
-fn with_room<R>(bytes: usize, work: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
-    let mapping = os::map_zeroed(bytes).ok()?;
-    // SAFETY: the mapping has `bytes` zeroed bytes. Only this reference reaches it, and it stays mapped until this function ends.
-    Some(work(unsafe { std::slice::from_raw_parts_mut(mapping.start().as_ptr(), bytes) }))
+    const BYTES: usize = GROUPS_BYTES + PATH_BYTES + STAT_BYTES;
+    let Ok(mapping) = os::map_zeroed(BYTES) else { return };
+    // SAFETY: the mapping has `BYTES` zeroed bytes. Only this reference reaches it, and it stays mapped until this function ends.
+    let buffer = unsafe { std::slice::from_raw_parts_mut(mapping.start().as_ptr(), BYTES) };
+    let (groups, buffer) = buffer.split_at_mut(GROUPS_BYTES);
+    work(read_small(c"/proc/self/cgroup", groups), buffer);
 }
 
 /// Returns the number of processors that this thread may run on.
 fn allowed_processors() -> Option<usize> {
-    // One bit for each processor that Linux can be built for.
-    let count = with_room(8192 / 8, |mask| {
-        let answered = super::keeping_errno(|| {
-            // SAFETY: `mask` is valid for writes of its length, and aligned to a page.
-            unsafe { libc::sched_getaffinity(0, mask.len(), mask.as_mut_ptr().cast()) }
-        });
-        answered.map(|()| mask.iter().map(|byte| byte.count_ones() as usize).sum())
-    });
-    count?.ok().filter(|&count| count > 0)
+    // One bit for each processor that Linux can be built for. If the call fails, the mask stays empty.
+    let mut mask = [0_u64; 8192 / 64];
+    // SAFETY: `mask` is valid for writes of its length.
+    let ask = || unsafe { libc::sched_getaffinity(0, size_of_val(&mask), mask.as_mut_ptr().cast()) };
+    let _ = super::keeping_errno(ask);
+    Some(mask.iter().map(|word| word.count_ones() as usize).sum()).filter(|&count| count > 0)
 }
 
 /// A control group that this process is in.
