@@ -8,7 +8,6 @@
 )]
 
 use std::cell::Cell;
-#[cfg(not(all(loom, thread_blocks)))]
 use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
 use std::ops::{Add, Deref};
