@@ -21,7 +21,7 @@ mod checks {
 }
 #[cfg(unix)]
 pub(crate) mod fork;
-mod front;
+pub(crate) mod front;
 mod heap;
 /// The zones of the region, which hand out runs of pages, and the state of the memory behind each page.
 mod pages {

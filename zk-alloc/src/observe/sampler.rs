@@ -2,14 +2,12 @@
 //!
 //! A request for `s` bytes is sampled with the probability `p = s / mean`, and stands for `1 / p` requests of its size. So the estimates
 //! have no bias. A request of the mean or more is always sampled.
-#![cfg_attr(thread_blocks, allow(unsafe_code, reason = "thread-local memory that is zeroed when its thread begins"))]
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::arena::front;
 use crate::gate::{self, Observer};
-#[cfg(thread_blocks)]
-use crate::os;
 
 /// Requests of this size and more are always sampled, whatever the mean is.
 const ALWAYS_BYTES: usize = 1 << 20;
@@ -23,8 +21,8 @@ pub(super) static MISSED: AtomicU64 = AtomicU64::new(0);
 /// Threads that drew random numbers. Each has a sequence of its own.
 static THREADS: AtomicU64 = AtomicU64::new(0);
 
-/// The state of a thread. It has no `Drop`, and is all zeroes when the thread begins.
-struct Local {
+/// The part of a thread's state that this module uses.
+pub(crate) struct Local {
     /// The state of the random number generator; 0 before the first number.
     random: Cell<u64>,
     state: Cell<SamplerState>,
@@ -33,7 +31,6 @@ struct Local {
 /// The activity of a thread in this module.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-#[cfg_attr(thread_blocks, allow(dead_code, reason = "a thread's memory is zeroed when it begins"))]
 enum SamplerState {
     Outside = 0,
     /// The thread records a sample. A request of a signal handler that interrupts it can't be sampled.
@@ -58,26 +55,10 @@ impl Noted {
     }
 }
 
-#[cfg(not(thread_blocks))]
-thread_local! {
-    static LOCAL: Local = const { Local { random: Cell::new(0), state: Cell::new(SamplerState::Outside) } };
-}
-
-/// Runs `f` with this thread's state.
-#[cfg(not(thread_blocks))]
+/// Returns this thread's state.
 #[inline(always)]
-fn with_local<R>(f: impl FnOnce(&Local) -> R) -> R {
-    LOCAL.with(f)
-}
-
-/// Runs `f` with this thread's state. The compiler's own thread-locals may call `malloc`, which this library may implement.
-#[cfg(thread_blocks)]
-#[inline(always)]
-fn with_local<R>(f: impl FnOnce(&Local) -> R) -> R {
-    const _: () = assert!(size_of::<Local>() <= os::OBSERVE_BLOCK_BYTES && align_of::<Local>() <= 16);
-    // SAFETY: nothing else uses this part of the thread's block. It is long enough, lasts as long as the thread, and all zeroes are a valid
-    // `Local`.
-    f(unsafe { os::observe_block().cast::<Local>().as_ref() })
+fn local() -> &'static Local {
+    &front::local().sampler
 }
 
 /// Sets the mean distance between samples.
@@ -110,7 +91,7 @@ pub(super) fn sample(bytes: usize) -> Option<f64> {
         return Some(1.0);
     }
     // The upper half of the product is uniformly distributed below the mean.
-    let drawn = (u128::from(with_local(Local::random)) * mean as u128) >> u64::BITS;
+    let drawn = (u128::from(local().random()) * mean as u128) >> u64::BITS;
     (drawn < bytes as u128).then(|| mean as f64 / bytes as f64)
 }
 
@@ -133,24 +114,23 @@ impl Local {
 
 /// Runs `f`, which records a sample, unless this thread is already in this module.
 pub(super) fn exclusively<R>(f: impl FnOnce() -> R) -> Option<R> {
-    with_local(|local| match local.state.get() {
-        SamplerState::Outside => {
-            local.state.set(SamplerState::Sampling);
-            let result = f();
-            local.state.set(SamplerState::Outside);
-            Some(result)
-        }
-        SamplerState::Sampling => {
-            miss();
-            None
-        }
-        SamplerState::Reading => None,
-    })
+    let state = &local().state;
+    let before = state.get();
+    if before == SamplerState::Sampling {
+        miss();
+    }
+    if before != SamplerState::Outside {
+        return None;
+    }
+    state.set(SamplerState::Sampling);
+    let result = f();
+    state.set(SamplerState::Outside);
+    Some(result)
 }
 
 /// Returns whether this thread reads the samples.
 pub(crate) fn is_reading() -> bool {
-    with_local(|local| local.state.get() == SamplerState::Reading)
+    local().state.get() == SamplerState::Reading
 }
 
 /// A guard. While it lives, its thread's requests are not sampled.
@@ -160,13 +140,13 @@ pub(crate) struct Reading {
 
 impl Reading {
     pub(crate) fn begin() -> Self {
-        Self { before: with_local(|local| local.state.replace(SamplerState::Reading)) }
+        Self { before: local().state.replace(SamplerState::Reading) }
     }
 }
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        with_local(|local| local.state.set(self.before));
+        local().state.set(self.before);
     }
 }
 

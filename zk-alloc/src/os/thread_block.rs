@@ -13,9 +13,7 @@ use std::arch::{asm, global_asm};
 use std::ptr::NonNull;
 
 /// The length of the block, in bytes. It is zeroed when the thread begins, and aligned to 16 bytes.
-pub(crate) const THREAD_BLOCK_BYTES: usize = 32;
-/// The length of the part behind the block, which `observe` uses, in bytes.
-pub(crate) const OBSERVE_BLOCK_BYTES: usize = 16;
+pub(crate) const THREAD_BLOCK_BYTES: usize = 48;
 
 global_asm!(
     ".pushsection .tbss.zk_alloc_thread_block, \"awT\", %nobits",
@@ -27,7 +25,7 @@ global_asm!(
     "zk_alloc_thread_block:",
     ".zero {bytes}",
     ".popsection",
-    bytes = const THREAD_BLOCK_BYTES + OBSERVE_BLOCK_BYTES,
+    bytes = const THREAD_BLOCK_BYTES,
 );
 
 /// Returns the calling thread's block, which lasts as long as the thread.
@@ -60,11 +58,4 @@ pub(crate) fn thread_block() -> NonNull<u8> {
     }
     // SAFETY: thread-local memory never lies at address 0.
     unsafe { NonNull::new_unchecked(at) }
-}
-
-/// Returns the part of the calling thread's block that `observe` uses.
-#[inline(always)]
-pub(crate) fn observe_block() -> NonNull<u8> {
-    // SAFETY: the part lies within the thread-local memory, right behind the block.
-    unsafe { thread_block().add(THREAD_BLOCK_BYTES) }
 }

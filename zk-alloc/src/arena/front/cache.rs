@@ -15,6 +15,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 use crate::classes::{self, Class};
+use crate::observe::sampler;
 #[cfg(thread_blocks)]
 use crate::os;
 use crate::sync::{AtomicU8, AtomicU64, Ordering, compiler_fence};
@@ -441,7 +442,8 @@ impl Cache {
 
 // How a thread finds its cache.
 
-/// A thread's cache, and whether the thread may use it. The type has no `Drop`, so that an access costs no check and no registration.
+/// The state of a thread: its cache, and whether the thread may use it. The type has no `Drop`, so that an access costs no check and no
+/// registration.
 pub(crate) struct Local {
     pub(crate) cache: Cell<Option<&'static Cache>>,
     /// Whether the thread must not acquire a cache: it is acquiring one (which only a signal handler that interrupted it sees), it has one,
@@ -451,44 +453,43 @@ pub(crate) struct Local {
     pub(crate) waited: Cell<u16>,
     /// Requests that no cache counts, because the thread had no cache, or could not enter it.
     pub(crate) past_cache: Cell<Totals>,
+    pub(crate) sampler: sampler::Local,
 }
 
 #[cfg(not(thread_blocks))]
 thread_local! {
-    // SAFETY: all zeroes is a `Local` that has no cache yet.
+    // SAFETY: all zeroes is a `Local` that has no cache yet, and samples nothing now.
     static LOCAL: Local = const { unsafe { MaybeUninit::zeroed().assume_init() } };
 }
 
 /// Returns the thread's [`Local`]. Avoids `LOCAL.with(f)`, which would not be inlined.
 #[cfg(not(thread_blocks))]
 #[inline(always)]
-pub(crate) fn local() -> Option<&'static Local> {
-    // This never fails: a thread local without a destructor lasts as long as its thread.
-    let local = LOCAL.try_with(std::ptr::from_ref).ok()?;
-    // SAFETY: `LOCAL` lasts as long as this thread, and the reference does not leave the thread.
-    Some(unsafe { &*local })
+pub(crate) fn local() -> &'static Local {
+    // SAFETY: this never fails: a thread local without a destructor lasts as long as its thread. The reference does not leave the thread.
+    unsafe { &*LOCAL.try_with(std::ptr::from_ref).unwrap_unchecked() }
 }
 
 /// Returns the thread's [`Local`]. A thread local of the compiler would call `malloc`, which this library may implement.
 #[cfg(thread_blocks)]
 #[inline(always)]
-pub(crate) fn local() -> Option<&'static Local> {
+pub(crate) fn local() -> &'static Local {
     const _: () = assert!(size_of::<Local>() <= os::THREAD_BLOCK_BYTES && align_of::<Local>() <= 16);
     // SAFETY: this thread's block has no other use, is long enough, and lasts as long as the thread. All zeroes is a `Local` that has no
-    // cache yet. The reference does not leave this thread.
-    Some(unsafe { os::thread_block().cast::<Local>().as_ref() })
+    // cache yet, and samples nothing now. The reference does not leave this thread.
+    unsafe { os::thread_block().cast::<Local>().as_ref() }
 }
 
 /// Whether this thread has a cache.
 #[inline(always)]
 pub(crate) fn is_joined() -> bool {
-    local().is_some_and(|local| local.cache.get().is_some())
+    local().cache.get().is_some()
 }
 
 /// Enters this thread's cache. Returns `None` if the thread has none, or can't use it now.
 #[inline(always)]
 pub(crate) fn enter() -> Option<Entered<'static>> {
-    local()?.cache.get()?.enter()
+    local().cache.get()?.enter()
 }
 
 /// Takes a block from this thread's cache.
@@ -554,14 +555,13 @@ pub(crate) fn count_run(bytes: usize) -> bool {
 /// Counts a request of this thread that no cache counts.
 #[cold]
 pub(crate) fn count_past_cache(bytes: usize) {
-    if let Some(local) = local() {
-        local.past_cache.set(local.past_cache.get() + Totals { allocations: 1, bytes: bytes as u64 });
-    }
+    let past_cache = &local().past_cache;
+    past_cache.set(past_cache.get() + Totals { allocations: 1, bytes: bytes as u64 });
 }
 
 /// Returns the requests of this thread.
 pub(crate) fn thread_totals() -> Totals {
-    let Some(local) = local() else { return Totals::default() };
+    let local = local();
     let cached = local.cache.get().map(|cache| cache.block_totals() + cache.run_totals());
     local.past_cache.get() + cached.unwrap_or_default()
 }

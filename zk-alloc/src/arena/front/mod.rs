@@ -49,9 +49,8 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::{arena, classes, os, tuning};
 #[cfg(any(feature = "c-api", all(test, not(loom))))]
 pub(crate) use cache::enter;
-use cache::local;
 pub(crate) use cache::{
-    Cache, Entered, Run, Totals, alloc, block_at, count_past_cache, count_run, is_joined, put, put_run, take,
+    Cache, Entered, Run, Totals, alloc, block_at, count_past_cache, count_run, is_joined, local, put, put_run, take,
     take_run_if, thread_totals,
 };
 #[cfg(all(test, not(loom)))]
@@ -62,7 +61,7 @@ pub(crate) use registry::count as visited;
 /// Like [`cache::enter`], but first finds a cache for a thread that has none.
 #[cold]
 pub(crate) fn join_and_enter() -> Option<Entered<'static>> {
-    let local = local()?;
+    let local = local();
     if !local.acquires_none.get() {
         let waited = local.waited.get();
         local.waited.set((waited + 1) % tuning::cache_retry_interval() as u16);
@@ -107,13 +106,12 @@ fn give_up(cache: &Cache) {
 pub(crate) unsafe fn leave(cache: *mut c_void, empty: impl FnOnce(&Cache)) {
     // SAFETY: upheld by the caller: it is the address of a cache, which is static.
     let cache = unsafe { &*cache.cast::<Cache>() };
-    if let Some(local) = local() {
-        let forget = || {
-            local.cache.set(None);
-            local.acquires_none.set(true);
-        };
-        cache.release(empty, forget, give_up);
-    }
+    let forget = || {
+        let local = local();
+        local.cache.set(None);
+        local.acquires_none.set(true);
+    };
+    cache.release(empty, forget, give_up);
 }
 
 #[cfg(not(loom))]
@@ -134,7 +132,7 @@ pub(crate) fn claim_some(most: usize, empty: impl FnMut(&'static Cache)) {
 }
 
 fn claim(caches: impl Iterator<Item = &'static Cache>, empty: impl FnMut(&'static Cache)) {
-    let own = local().and_then(|local| local.cache.get());
+    let own = local().cache.get();
     CLAIMING.claim_all(caches, os::process_generation(), own, os::fence_other_threads, empty);
 }
 
