@@ -9,10 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::arena;
-use crate::arena::purge::decay::{PARKER, set_watched};
 #[cfg(feature = "c-api")]
 use crate::config;
-use crate::os::{self, Errno, OwnThread};
+use crate::os::{self, Errno, OwnThread, Parking};
 
 /// The lowest bits hold one of the states below. The bits above them hold the [generation](os::process_generation) of the process that
 /// owns the thread.
@@ -30,6 +29,9 @@ unsafe impl Sync for Handle {}
 
 static HANDLE: Handle = Handle(UnsafeCell::new(None));
 
+/// Where the thread sleeps.
+pub(crate) static PARKER: Parking = Parking::new();
+
 /// Whether the setting was applied, so that [`start_if_set`] has nothing to do.
 static IS_SETTLED: AtomicBool = AtomicBool::new(false);
 
@@ -38,6 +40,12 @@ const STACK_BYTES: usize = 128 << 10;
 
 fn state_of(generation: u64, state: u64) -> u64 {
     generation << STATE_BITS | state
+}
+
+/// Returns whether this process has a background thread, which runs the decay ticks.
+pub(crate) fn is_running() -> bool {
+    let state = STATE.load(Ordering::SeqCst);
+    state != NONE && state & STOPPING != STOPPING && state >> STATE_BITS == os::process_generation()
 }
 
 /// Starts the background thread of this process, unless it already runs.
@@ -132,7 +140,8 @@ fn start() -> Result<(), Option<Errno>> {
         return if before == state_of(own, STOPPING) { Err(None) } else { Ok(()) };
     }
     let starting = state_of(own, STARTING);
-    if STATE.compare_exchange(before, starting, Ordering::Acquire, Ordering::Relaxed).is_err() {
+    // SeqCst: a thread that changes the policy either sees this and wakes the background thread, or the background thread sees the change.
+    if STATE.compare_exchange(before, starting, Ordering::SeqCst, Ordering::Relaxed).is_err() {
         // Another thread is starting it now.
         return Ok(());
     }
@@ -146,7 +155,6 @@ fn start() -> Result<(), Option<Errno>> {
 
 /// Runs on the background thread: purges until the thread is stopped.
 fn run() {
-    set_watched(true);
     loop {
         let ticket = PARKER.ticket();
         if STATE.load(Ordering::Relaxed) & STOPPING == STOPPING {
@@ -157,5 +165,4 @@ fn run() {
             PARKER.sleep(ticket, pause);
         }
     }
-    set_watched(false);
 }

@@ -13,8 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::arena::purge::run_tick;
-use crate::os::{self, Parking};
-use crate::{gate, tuning};
+use crate::{background, gate, os, tuning};
 
 /// Returns the minimum time between two ticks, in nanoseconds.
 fn min_tick_ns() -> u64 {
@@ -27,11 +26,6 @@ static WINDOW_NS: AtomicU64 = AtomicU64::new(0);
 static EMPTIES: AtomicBool = AtomicBool::new(false);
 /// When the next tick is due, by [`os::monotonic_ns`].
 static NEXT_TICK_NS: AtomicU64 = AtomicU64::new(0);
-
-/// The generation of the process whose background thread ticks; 0 if none does.
-static WATCHED: AtomicU64 = AtomicU64::new(0);
-/// Where that thread sleeps.
-pub(crate) static PARKER: Parking = Parking::new();
 
 /// Ticks per window.
 pub(crate) const TICKS: usize = 8;
@@ -52,8 +46,8 @@ pub(crate) fn follow(window_ns: u64, empties: bool) {
     IS_UNFINISHED.store(false, Ordering::Relaxed);
     gate::set_ticking(window_ns != 0);
     // The background thread may be asleep until a tick of the previous window.
-    if is_watched() {
-        PARKER.wake();
+    if background::is_running() {
+        background::PARKER.wake();
     }
 }
 
@@ -62,7 +56,7 @@ pub(crate) fn follow(window_ns: u64, empties: bool) {
 pub(crate) fn tick_if_due() {
     let now = os::coarse_ns();
     let due = NEXT_TICK_NS.load(Ordering::Relaxed);
-    if now < due || is_watched() {
+    if now < due || background::is_running() {
         return;
     }
     let next = now.saturating_add(tick_ns());
@@ -81,18 +75,6 @@ pub(crate) fn is_unfinished() -> bool {
 /// Returns the time between two ticks, in nanoseconds.
 fn tick_ns() -> u64 {
     (WINDOW_NS.load(Ordering::Relaxed) / TICKS as u64).max(min_tick_ns())
-}
-
-/// Whether this process has a background thread, which runs the ticks.
-pub(crate) fn is_watched() -> bool {
-    let watched = WATCHED.load(Ordering::SeqCst);
-    watched != 0 && watched == os::process_generation()
-}
-
-/// Records that the background thread begins or ends.
-pub(crate) fn set_watched(is_watched: bool) {
-    // SeqCst: a thread that changes the policy either sees this and wakes the background thread, or the background thread sees the change.
-    WATCHED.store(if is_watched { os::process_generation() } else { 0 }, Ordering::SeqCst);
 }
 
 /// Returns how long the background thread may sleep before its next tick, or `None` without a window.
