@@ -248,8 +248,9 @@ mod unix {
     /// Returns the number of online processors, and the machine's memory.
     pub(crate) fn limits() -> Limits {
         // SAFETY: the call only reads a number from the system.
-        let threads = usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(1).max(1);
-        Limits { threads, memory_bytes: memory_bytes(), is_memory_grouped: false }
+        let number_of = |name| usize::try_from(unsafe { libc::sysconf(name) }).unwrap_or(0);
+        let memory_bytes = number_of(libc::_SC_PHYS_PAGES).saturating_mul(number_of(libc::_SC_PAGESIZE));
+        Limits { threads: number_of(libc::_SC_NPROCESSORS_ONLN).max(1), memory_bytes, is_memory_grouped: false }
     }
 
     /// Returns the number of minor page faults of this process so far (those without a disk read).
@@ -259,12 +260,6 @@ mod unix {
         // SAFETY: `usage` is valid for writes. It stays zeroed if the call fails.
         unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
         u64::try_from(usage.ru_minflt).unwrap_or(0)
-    }
-
-    fn memory_bytes() -> usize {
-        // SAFETY: both calls only read numbers from the system.
-        let (pages, page_bytes) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
-        usize::try_from(pages).unwrap_or(0).saturating_mul(usize::try_from(page_bytes).unwrap_or(0))
     }
 
     /// Calls a function of the C library that returns -1 if it fails. Does not keep `errno`.

@@ -1,6 +1,8 @@
 //! Facts about the host and the control groups of this process, read without allocating.
 #![allow(unsafe_code, reason = "asks for the processors, and lays a buffer over mapped memory")]
 
+use std::io::Write as _;
+
 use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::os::{self, HostHugePages, Limits};
@@ -174,11 +176,9 @@ impl Group<'_> {
 
     /// Reads the beginning of one of the group's files.
     fn read<'b>(&mut self, file: &str, buffer: &'b mut [u8]) -> &'b str {
-        let mut len = 0;
-        for part in [self.root, self.path, "/", file, "\0"] {
-            let Some(place) = self.path_buffer.get_mut(len..len + part.len()) else { return "" };
-            place.copy_from_slice(part.as_bytes());
-            len += part.len();
+        let mut left = &mut *self.path_buffer;
+        if write!(left, "{}{}/{file}\0", self.root, self.path).is_err() {
+            return "";
         }
         std::ffi::CStr::from_bytes_until_nul(self.path_buffer).map_or("", |path| read_small(path, buffer))
     }
