@@ -1,16 +1,10 @@
-//! Threads and signals: the allocator's own threads, callbacks when a thread ends or forks, a fence for all other threads, and signal
-//! handlers.
+//! Threads and signals: the allocator's own threads, callbacks when a thread ends or forks, and signal handlers.
 #![allow(unsafe_code, reason = "calls the C library's threads, installs a signal handler")]
 
 use std::ffi::{c_int, c_void};
 use std::mem::{MaybeUninit, transmute};
 use std::ptr::{NonNull, null_mut};
-#[cfg(target_os = "linux")]
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicPtr, Ordering};
-
-#[cfg(target_os = "linux")]
-use rustix::thread::{MembarrierCommand, membarrier};
 
 use super::{Errno, imp};
 
@@ -318,34 +312,6 @@ pub(crate) fn may_be_on_signal_stack() -> bool {
     !is_known || unsafe { stack.assume_init() }.ss_flags & libc::SS_ONSTACK != 0
 }
 
-/// Whether the kernel lacks membarrier(2), or refuses it.
-#[cfg(target_os = "linux")]
-static IS_FENCE_MISSING: AtomicBool = AtomicBool::new(false);
-
-/// Registers the process for [`fence_other_threads`], and fences once, as [`rehearse`](super::imp::rehearse) does with other calls. The
-/// kernel waits until every processor has seen the registration. That takes 10 milliseconds and more, but no time at all while the process
-/// has one thread. So this runs before `main`. (A process that loads this library by `dlopen` may have more threads.) A second registration
-/// does no harm. Returns whether the fence was made.
-#[cfg(target_os = "linux")]
-pub(super) fn register_fence() -> bool {
-    let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
-        && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
-    IS_FENCE_MISSING.store(!registered, Ordering::Relaxed);
-    registered
-}
-
-/// Makes every running thread of this process pass a full memory barrier before this returns (membarrier(2), `PRIVATE_EXPEDITED`, Linux
-/// 4.14). So the other threads' fast path needs no barrier, if this thread's path is rare. Returns `false`, and fences nothing, if the
-/// kernel has no such call, or if a [sandbox](super::is_in_sandbox) may forbid it.
-#[cfg(target_os = "linux")]
-pub(crate) fn fence_other_threads() -> bool {
-    if super::is_in_sandbox() || IS_FENCE_MISSING.load(Ordering::Relaxed) {
-        return false;
-    }
-    // If the call fails, the process is not registered yet, or not any more because a fork lost the registration.
-    membarrier(MembarrierCommand::PrivateExpedited).is_ok() || register_fence()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -381,24 +347,6 @@ mod tests {
         unsafe { libc::sigaddset(set.as_mut_ptr(), libc::SIGUSR1) };
         // SAFETY: `set` is initialised, and only this thread's mask changes.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), null_mut()) };
-    }
-
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn a_fence_that_the_kernel_refuses_returns_false() {
-        use crate::os::seccomp::{self, Answer};
-        use rustix::thread::membarrier_query;
-
-        // Kernels from 4.14 on have the call, unless they were built without it.
-        let is_known = membarrier_query().contains_command(MembarrierCommand::PrivateExpedited);
-        assert_eq!(fence_other_threads(), is_known);
-        for error in [libc::EPERM, libc::ENOSYS] {
-            let code = crate::os::forks::in_a_fork(|| {
-                let is_refused = seccomp::refuse(&[libc::SYS_membarrier], Answer::Errno(error));
-                u8::from(!is_refused || fence_other_threads() || fence_other_threads())
-            });
-            assert_eq!(code, 0, "error {error}");
-        }
     }
 
     #[test]

@@ -5,13 +5,13 @@
 mod host;
 
 use std::ptr::{NonNull, copy_nonoverlapping, null_mut};
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
-use rustix::thread::futex;
+use rustix::thread::{MembarrierCommand, futex, membarrier};
 
 pub(crate) use host::{host_huge_pages, limits, mappings_limit, minor_faults, missing_memory};
 
@@ -515,6 +515,31 @@ impl Sleeper {
     }
 }
 
+/// Whether the kernel lacks membarrier(2), or refuses it.
+static IS_FENCE_MISSING: AtomicBool = AtomicBool::new(false);
+
+/// Registers the process for [`fence_other_threads`], and fences once, as [`rehearse`] does with other calls. The kernel waits until every
+/// processor has seen the registration. That takes 10 milliseconds and more, but no time at all while the process has one thread. So this
+/// runs before `main`. (A process that loads this library by `dlopen` may have more threads.) A second registration does no harm. Returns
+/// whether the fence was made.
+pub(super) fn register_fence() -> bool {
+    let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
+        && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
+    IS_FENCE_MISSING.store(!registered, Ordering::Relaxed);
+    registered
+}
+
+/// Makes every running thread of this process pass a full memory barrier before this returns (membarrier(2), `PRIVATE_EXPEDITED`, Linux
+/// 4.14). So the other threads' fast path needs no barrier, if this thread's path is rare. Returns `false`, and fences nothing, if the
+/// kernel has no such call, or if a [sandbox](super::is_in_sandbox) may forbid it.
+pub(crate) fn fence_other_threads() -> bool {
+    if is_in_sandbox() || IS_FENCE_MISSING.load(Ordering::Relaxed) {
+        return false;
+    }
+    // If the call fails, the process is not registered yet, or not any more because a fork lost the registration.
+    membarrier(MembarrierCommand::PrivateExpedited).is_ok() || register_fence()
+}
+
 /// Gives each kind of advice that the arena will give, on a page that nobody uses, and moves that page once. Some tools record the system
 /// calls of a program while it starts, and later forbid all others. So they see here which calls the arena will make.
 pub(super) fn rehearse(huge_pages: HostHugePages) {
@@ -693,6 +718,22 @@ mod tests {
         ] {
             let status = refused_in_a_child(moved, hole, has_memory, is_whole);
             assert_eq!(status, 0, "{moved} bytes moved, {hole} bytes of a hole, memory: {has_memory}");
+        }
+    }
+
+    #[test]
+    fn a_fence_that_the_kernel_refuses_returns_false() {
+        use rustix::thread::membarrier_query;
+
+        // Kernels from 4.14 on have the call, unless they were built without it.
+        let is_known = membarrier_query().contains_command(MembarrierCommand::PrivateExpedited);
+        assert_eq!(fence_other_threads(), is_known);
+        for error in [libc::EPERM, libc::ENOSYS] {
+            let code = forks::in_a_fork(|| {
+                let is_refused = seccomp::refuse(&[libc::SYS_membarrier], Answer::Errno(error));
+                u8::from(!is_refused || fence_other_threads() || fence_other_threads())
+            });
+            assert_eq!(code, 0, "error {error}");
         }
     }
 
