@@ -15,7 +15,6 @@
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-#[cfg(target_os = "linux")]
 use super::Mapping;
 
 /// The word on the page; null until the first call.
@@ -49,14 +48,7 @@ fn word() -> &'static AtomicU64 {
     unsafe { known.as_ref() }.unwrap_or_else(find)
 }
 
-/// Returns a constant word: this platform has no such pages.
-#[cfg(not(target_os = "linux"))]
-fn find() -> &'static AtomicU64 {
-    &UNCHANGING
-}
-
 /// Maps a page that the kernel clears in a forked child, if the system has such pages, and returns the word on it.
-#[cfg(target_os = "linux")]
 #[cold]
 fn find() -> &'static AtomicU64 {
     // SAFETY: a mapping of our own. A child finds 0 there, which is the purpose of the page.
