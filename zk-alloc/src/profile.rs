@@ -36,9 +36,6 @@
 //! The unwinder walks the stack. On glibc before 2.35, it takes the loader's lock. There, a child that is forked while another thread takes
 //! a sample may deadlock at its own first sample. The walk needs a few KiB of stack, which a coroutine may lack.
 
-#[cfg(feature = "c-api")]
-use std::sync::OnceLock;
-
 use crate::gate::{self, Observer};
 pub use crate::observe::sites::{Amount, Site, Source};
 use crate::{config, observe, os};
@@ -119,18 +116,28 @@ pub fn snapshot() -> Snapshot {
     })
 }
 
-/// The function that the thread of [`on_signal`] calls.
-#[cfg(feature = "c-api")]
-static WRITE: OnceLock<fn()> = OnceLock::new();
-/// Where that thread waits for the signal.
-#[cfg(feature = "c-api")]
-static PARKER: os::Parking = os::Parking::new();
-
 /// Makes a dedicated thread call `write` at each signal of `ZK_ALLOC_PROFILE_SIGNAL` from now on. A signal that arrives while `write` runs
 /// causes one more call. A forked child has no such thread. Must not be called in a signal handler.
 #[cfg(feature = "c-api")]
 #[doc(hidden)]
 pub fn on_signal(write: fn()) {
+    /// The function that the thread calls.
+    static WRITE: std::sync::OnceLock<fn()> = std::sync::OnceLock::new();
+    /// Where the thread waits for the signal.
+    static PARKER: os::Parking = os::Parking::new();
+
+    fn write_on_signals() {
+        let mut ticket = 0;
+        loop {
+            PARKER.sleep(ticket, None);
+            let now = PARKER.ticket();
+            if now != ticket {
+                ticket = now;
+                WRITE.get().inspect(|write| unsampled(write));
+            }
+        }
+    }
+
     // A signal handler must not write files, so it only wakes a thread.
     if WRITE.set(write).is_err() || !config::on_signal_of(&config::PROFILE_SIGNAL, || PARKER.wake()) {
         return;
@@ -138,19 +145,6 @@ pub fn on_signal(write: fn()) {
     // Writing a file needs more stack than purging: the C library's default.
     if let Err(os::Errno(code)) = os::OwnThread::start(write_on_signals, None) {
         os::warn(format_args!("the system refused a thread (errno {code}); ZK_ALLOC_PROFILE_SIGNAL has no effect"));
-    }
-}
-
-#[cfg(feature = "c-api")]
-fn write_on_signals() {
-    let mut ticket = 0;
-    loop {
-        PARKER.sleep(ticket, None);
-        let now = PARKER.ticket();
-        if now != ticket {
-            ticket = now;
-            WRITE.get().inspect(|write| unsampled(write));
-        }
     }
 }
 
