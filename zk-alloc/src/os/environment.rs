@@ -337,12 +337,7 @@ mod hook {
     }
 
     /// The identity of a file: its device, its inode number there, and its type.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    struct File {
-        device: libc::dev_t,
-        number: libc::ino_t,
-        kind: libc::mode_t,
-    }
+    type File = (libc::dev_t, libc::ino_t, libc::mode_t);
 
     /// The file behind descriptor 2 when the process started; `None` if the descriptor was closed.
     static AT_START: WrittenOnce<Option<File>> = WrittenOnce::new();
@@ -353,7 +348,7 @@ mod hook {
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: `stat` is valid for writes.
         imp::keeping_errno(|| unsafe { libc::fstat(libc::STDERR_FILENO, &raw mut stat) }).ok()?;
-        Some(File { device: stat.st_dev, number: stat.st_ino, kind: stat.st_mode & libc::S_IFMT })
+        Some((stat.st_dev, stat.st_ino, stat.st_mode & libc::S_IFMT))
     }
 
     // Runs before the program's constructors without a priority, which may start threads that change the environment. (101 is the first
