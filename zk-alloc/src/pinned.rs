@@ -27,7 +27,6 @@
 #![allow(clippy::not_unsafe_ptr_arg_deref, reason = "the kernel refuses to lock an address that is not mapped")]
 
 use std::error::Error;
-use std::hint::black_box;
 use std::mem::forget;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -35,10 +34,9 @@ use std::{fmt, io};
 
 use crate::accounts::Limit;
 use crate::arena::{self, Arena, Bitmap, Contents, Runs, Shortage, Table, Wanted};
-use crate::config::{self, Settings};
 use crate::os::{self, Errno, HUGE_PAGE_BYTES};
 use crate::sync::AtomicU64;
-use crate::{accounts, gate};
+use crate::{accounts, gate, retain};
 
 /// The smallest request that the range serves, in bytes, unless the program sets another. It is four pages, so that rounding to whole pages
 /// wastes at most a fifth.
@@ -229,10 +227,7 @@ impl Pinned {
         register: impl FnOnce(*mut u8, usize) -> Result<(), E>,
         unregister: impl FnOnce(*mut u8, usize) -> Result<(), U> + Send + Sync + 'static,
     ) -> Result<Self, NotPinned<E>> {
-        // The program's settings come with the first request, which may be this one.
-        drop(black_box(Box::new(0u8)));
-        config::init_settings(&Settings::new());
-        let arena = arena::open().ok_or(NotPinned::NoArena)?;
+        let arena = retain::open_arena().ok_or(NotPinned::NoArena)?;
         if IS_TAKEN.swap(true, Ordering::AcqRel) {
             return Err(NotPinned::Taken);
         }

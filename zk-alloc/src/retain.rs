@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use crate::arena::purge::rhythm::RHYTHM;
-use crate::arena::{self, Purge};
+use crate::arena::{self, Arena, Purge};
 use crate::background;
 use crate::config::{self, Origin, Settings};
 use crate::{accounts, gate, os};
@@ -218,11 +218,7 @@ pub fn reserve(bytes: usize) -> usize {
     if bytes == 0 {
         return 0;
     }
-    // The program's settings come with the first request, which may be this one. If the global allocator is not ours, there are
-    // none.
-    drop(black_box(Box::new(0u8)));
-    config::init_settings(&Settings::new());
-    let arena = arena::open();
+    let arena = open_arena();
     background::start_if_set();
     arena.map_or(0, |arena| {
         let resident = arena.populate(bytes);
@@ -230,6 +226,14 @@ pub fn reserve(bytes: usize) -> usize {
         accounts::check_memory_limit();
         resident
     })
+}
+
+/// Opens the arena with the program's settings. They come with the first request, which may be this one. If the global allocator is not
+/// ours, there are none.
+pub(crate) fn open_arena() -> Option<&'static Arena> {
+    drop(black_box(Box::new(0u8)));
+    config::init_settings(&Settings::new());
+    arena::open()
 }
 
 #[cfg(test)]
