@@ -96,7 +96,7 @@ struct Entry {
     peak: AtomicU64,
     peak_count: AtomicU64,
     fresh_bytes: AtomicU64,
-    /// The number of addresses and the source, as [`state`] packs them; 0 until the addresses are written.
+    /// The number of addresses and the source, as [`describe`](Self::describe) packs them; 0 until the addresses are written.
     state: AtomicU32,
     addresses: [AtomicUsize; frames::MAX_FRAMES],
 }
@@ -125,10 +125,6 @@ impl Tagged {
     fn number(self) -> u64 {
         self.0 >> Self::BYTES_BITS
     }
-}
-
-fn state(len: usize, source: Source) -> u32 {
-    (len as u32 + 1) * 2 + u32::from(source == Source::Backing)
 }
 
 /// The index of a site in the table.
@@ -279,8 +275,9 @@ impl Entry {
         for (place, &address) in self.addresses.iter().zip(addresses) {
             place.store(address, Ordering::Relaxed);
         }
+        let state = (addresses.len() as u32 + 1) * 2 + u32::from(source == Source::Backing);
         // Pairs with the Acquire of `read`.
-        self.state.store(state(addresses.len(), source), Ordering::Release);
+        self.state.store(state, Ordering::Release);
     }
 
     fn clear(&self) {
