@@ -53,7 +53,7 @@ pub enum Mode {
 }
 
 impl ZkAllocator<System> {
-    /// Returns an allocator that needs no phases. The arena always serves, and free memory is purged by time ([`Mode::Resident`]).
+    /// Returns an allocator that needs no phases. The arena serves every request, and purges free memory over time ([`Mode::Resident`]).
     ///
     /// ```
     /// use zk_alloc::ZkAllocator;
@@ -117,7 +117,7 @@ impl<A> ZkAllocator<A> {
         self
     }
 
-    /// Sets these settings. The environment overrides them. See [`Settings`].
+    /// Sets the program's settings. The environment overrides them. See [`Settings`].
     ///
     /// ```
     /// use zk_alloc::{Settings, ZkAllocator};
@@ -141,7 +141,7 @@ impl<A> ZkAllocator<A> {
 }
 
 impl<A: GlobalAlloc> ZkAllocator<A> {
-    /// Takes a block from this thread's cache, if the arena serves all threads now. The caller tells the observers.
+    /// Takes a block from this thread's cache, if the arena currently serves all threads. The caller must notify the observers.
     #[inline(always)]
     fn try_cached(&self, layout: Layout) -> Option<NonNull<u8>> {
         let is_active =
@@ -150,8 +150,8 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         if is_plain { arena::alloc_cached(Class::of_usual(layout.size(), layout.align())?) } else { None }
     }
 
-    /// Serves a request as [`GlobalAlloc::alloc`] or `alloc_zeroed` does. A separate function, so that these two save no registers on their
-    /// fast path.
+    /// Serves a request as [`GlobalAlloc::alloc`] or `alloc_zeroed` does. It is a separate function so that those two save no registers on
+    /// their fast path.
     ///
     /// # Safety
     /// As for [`GlobalAlloc::alloc`].
@@ -181,7 +181,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     unsafe fn dealloc_any(&self, ptr: *mut u8, layout: Layout) {
         let layout = not_empty(layout);
         match arena::of(ptr) {
-            // SAFETY: upheld by the caller: `ptr` came from us with this layout, and it lies in the arena.
+            // SAFETY: upheld by the caller: `ptr` came from this allocator with this layout, and is in the arena.
             Some((arena, at)) => unsafe { free(arena, at, layout.size()) },
             None => {
                 observe::will_free(ptr);
@@ -191,7 +191,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         }
     }
 
-    /// Runs before the first request is served.
+    /// Does the start-up work, before the first request is served.
     #[cold]
     fn begin(&self, in_signal_handler: bool) {
         #[cfg(feature = "profile")]
@@ -202,21 +202,21 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         }
         if self.mode == Mode::Resident {
             retain::follow_live();
-            // In scoped mode, the first phase starts the thread.
+            // In scoped mode, the first phase starts the background thread.
             if !in_signal_handler {
                 background::start_if_set();
             }
         }
     }
 
-    /// Prepares glibc's malloc, once, before the arena serves its first request.
+    /// Prepares glibc's malloc once, before the arena serves its first request.
     ///
     /// First, this trims glibc's heap. Until now, large buffers reused the free chunks there. From now on the arena serves large buffers,
-    /// so these chunks would stay resident unused.
+    /// so these chunks would stay resident but unused.
     ///
     /// Then it allocates and frees one large buffer. After freeing a mapped chunk, glibc keeps twice its size at the top of the heap
     /// (`M_MMAP_THRESHOLD` in mallopt(3)). Otherwise it would trim the heap at every free, and the small allocations of each proof would
-    /// take new page faults. For other backing allocators, the buffer makes no difference.
+    /// take new page faults. With other backing allocators, the buffer makes no difference.
     #[cold]
     fn warm_up_backing(&self) {
         os::trim_heap();
@@ -233,7 +233,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     /// Allocates from the arena, if it serves this request and has memory.
     ///
     /// # Errors
-    /// The error says what to do with the request instead.
+    /// If the arena does not serve the request. The error shows whether the request fails or goes to the backing allocator.
     #[inline(always)]
     fn try_arena(&self, layout: Layout, contents: Contents) -> Result<NonNull<u8>, Unserved> {
         let min_bytes = gate::min_bytes();
@@ -258,8 +258,8 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         Err(Unserved::BackingServes)
     }
 
-    /// Returns whether the very first request, which carries the program's settings, is below the threshold. A separate function without a
-    /// call into the arena: with two such calls, the compiler would inline neither.
+    /// Returns whether the very first request, which carries the program's settings, is below the threshold. It is a separate function,
+    /// without a call into the arena: if there were two such calls, the compiler would inline neither.
     #[cold]
     #[inline(never)]
     fn is_below_when_first(&self, layout: Layout) -> bool {
@@ -271,7 +271,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
 /// without pages would share its address with the next run.
 #[inline(always)]
 fn not_empty(layout: Layout) -> Layout {
-    // SAFETY: one byte fits with any alignment that the layout has: its size rounded up stays below `isize::MAX`.
+    // SAFETY: a size of one byte is valid with any alignment of a layout: rounded up to it, the size stays below `isize::MAX`.
     unsafe { Layout::from_size_align_unchecked(layout.size().max(1), layout.align()) }
 }
 
@@ -286,11 +286,11 @@ unsafe fn free(arena: &'static arena::Arena, at: NonNull<u8>, size: usize) {
     unsafe { arena.dealloc(at, size) };
 }
 
-/// Resizes memory of the arena, in place or by moving it, and returns its address. Returns `None`, and changes nothing, if the caller has
-/// to copy it.
+/// Resizes an allocation of the arena, in place or by moving it, and returns its address. Returns `None`, and changes nothing, if the
+/// caller has to copy it.
 ///
 /// # Safety
-/// As for [`arena::Arena::resize`]. If this returns another address, nobody uses the old one any more.
+/// As for [`arena::Arena::resize`]. If this returns another address, the caller must not use the old one afterwards.
 #[inline(always)]
 pub(crate) unsafe fn resize(
     arena: &'static arena::Arena,
@@ -313,9 +313,9 @@ pub(crate) unsafe fn resize(
     Some(moved)
 }
 
-// SAFETY: memory comes from the arena or from `backing`, and is freed to the same one. The address tells the two apart: the arena keeps its
-// address range for the life of the process. The arena never hands out memory that is in use (see `arena::pages::zone`). Memory has at
-// least the layout's size and alignment. Nothing here unwinds.
+// SAFETY: memory comes from the arena or from `backing`, and is freed by the one that it came from. The address tells the two apart,
+// because the arena keeps its address range as long as the process lives. The arena never hands out memory that is in use (see
+// `arena::pages::zone`). Every block has at least the layout's size and alignment. Nothing here unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -343,7 +343,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         if !gate::is_observed() || !observe::may_concern(ptr) {
             if let Some((arena, at)) = arena::near(ptr) {
-                // SAFETY: upheld by the caller: `ptr` came from us with this layout. A block in the region belongs to the arena.
+                // SAFETY: upheld by the caller: `ptr` came from this allocator with this layout. A block in the region belongs to the
+                // arena.
                 if unsafe { arena.put_cached(at, layout.size(), layout.align()) } {
                     return;
                 }
@@ -368,7 +369,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
                     // SAFETY: both allocations have at least the old length, and new memory overlaps no live memory.
                     unsafe { copy_nonoverlapping(ptr, new.as_ptr(), layout.size()) };
                     observe::will_free(ptr);
-                    // SAFETY: `ptr` came from `backing` with this layout, and nothing needs it any more.
+                    // SAFETY: `ptr` came from `backing` with this layout, and is not used any more.
                     unsafe { self.backing.dealloc(ptr, layout) };
                     return new.as_ptr();
                 }
@@ -380,7 +381,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
             observe::backing_allocated(at, size);
             return moved;
         };
-        // SAFETY: upheld by the caller: `at` came from the arena with this layout. If the memory moves, nobody uses its old address.
+        // SAFETY: upheld by the caller: `at` came from the arena with this layout. If the memory moves, its old address is not used
+        // afterwards.
         if let Some(resized) = unsafe { resize(arena, at, layout.size(), new_size, layout.align()) } {
             return resized.as_ptr();
         }
@@ -398,7 +400,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZkAllocator<A> {
         }
         // SAFETY: both allocations have at least the smaller length, and new memory overlaps no live memory.
         unsafe { arena.copy(at, moved, layout.size().min(new_size)) };
-        // SAFETY: upheld by the caller: nothing needs the old memory any more.
+        // SAFETY: upheld by the caller: the old memory is not used any more.
         unsafe { free(arena, at, layout.size()) };
         moved
     }

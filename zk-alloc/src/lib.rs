@@ -15,8 +15,8 @@
 //! [`Scratch`]: Scratch
 //! [`SecretBuf`]: SecretBuf
 //!
-// If a link is defined twice, rustdoc takes the first definition, so the links above apply here. The README's own definitions lead to the
-// sources.
+// If a link is defined twice, rustdoc uses the first definition, so the links above apply here. The README's own definitions point to the
+// source files.
 #![doc = include_str!("../README.md")]
 #![cfg_attr(not(feature = "c-api"), allow(unreachable_pub, reason = "these modules have it"))]
 mod accounts;
@@ -66,7 +66,7 @@ pub use stats::{
     PhaseReport, ResidentParts, Stats, ThreadStats, resident_parts, stats, take_peak_live_bytes, thread_stats,
 };
 
-/// Every adapter names this constant, so that it compiles against this crate only. The crate `zk-alloc` of crates.io has the same library
-/// name and the same functions, but not this constant. That crate is an arena that overwrites live memory.
+/// Every adapter refers to this constant, so it compiles only against this crate. The crate `zk-alloc` on crates.io has the same library
+/// name and the same functions, but not this constant. Its arena overwrites live memory.
 #[doc(hidden)]
 pub const REUSES_ONLY_WHAT_WAS_FREED: () = ();

@@ -1,4 +1,4 @@
-//! Statistics for the program to read: totals since the process started, reports of a phase, the parts of resident memory, and metrics.
+//! The statistics that a program can read: totals since the process started, reports of phases, the parts of resident memory, and metrics.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,48 +12,48 @@ use crate::{accounts, pinned};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
-    /// Allocations that the arena served: blocks of slabs and page runs.
+    /// The number of allocations that the arena served: blocks of slabs and page runs.
     pub arena_allocations: u64,
-    /// Bytes of these allocations: for a block its size, and for a run the requested bytes.
+    /// Bytes of these allocations: the block size for a block, and the requested size for a run.
     pub arena_bytes: u64,
-    /// Allocations served from slabs (up to 32 KiB).
+    /// The number of allocations served from slabs (up to 32 KiB).
     pub slab_allocations: u64,
-    /// Bytes of these allocations since the process started, rounded up to their size classes.
-    /// [`slabs_in_use_bytes`](Self::slabs_in_use_bytes) has the bytes that slabs take now.
+    /// Bytes of these allocations since the process started, rounded up to their size classes. For the bytes that slabs take now, see
+    /// [`slabs_in_use_bytes`](Self::slabs_in_use_bytes).
     pub slab_bytes: u64,
-    /// Larger allocations, served as page runs.
+    /// The number of larger allocations, served as page runs.
     pub run_allocations: u64,
-    /// Bytes that these allocations asked for.
+    /// Bytes requested by these allocations.
     pub run_bytes: u64,
     /// Bytes handed out for the first time, or for the first time since they were purged. Each of their pages costs a page fault. All other
-    /// bytes handed out were resident.
+    /// bytes handed out were resident already.
     pub fresh_bytes: u64,
-    /// Requests meant for the arena that the backing allocator served.
+    /// The number of requests meant for the arena that the backing allocator served.
     pub overflow_allocations: u64,
-    /// Bytes that these requests asked for.
+    /// Bytes of these requests.
     pub overflow_bytes: u64,
-    /// System calls of the arena.
+    /// The number of system calls that the arena made.
     pub system_calls: u64,
-    /// System calls of the arena that the kernel refused.
+    /// The number of the arena's system calls that the kernel refused.
     pub refusals: u64,
-    /// Phases begun.
+    /// The number of phases begun.
     pub phases: u64,
     /// Bytes of live blocks and page runs, including rounding.
     pub live_bytes: usize,
     /// The peak of the live bytes. The arena updates it when a thread fetches blocks or claims a run, not when a thread takes memory from
     /// its cache. Blocks in thread caches count as live here.
     pub peak_live_bytes: usize,
-    /// Slabs in use now.
+    /// The number of slabs in use now.
     pub slabs: usize,
     /// Bytes of these slabs, whether resident or not.
     pub slabs_in_use_bytes: usize,
-    /// Bytes of the live blocks in these slabs, rounded up to their size classes. The rest of the slabs serves the next requests.
+    /// Bytes of the live blocks in these slabs, rounded up to their size classes. The rest of these slabs is free for the next requests.
     pub slab_live_bytes: usize,
     /// Bytes of the arena that are handed out or retained: resident, or resident as soon as a thread touches them. Memory that was handed
-    /// out and never touched counts too. [`resident_parts`](crate::resident_parts) asks the kernel how much of it has pages.
+    /// out and never touched counts too. [`resident_parts`](crate::resident_parts) asks the kernel how much of it really is resident.
     pub resident_bytes: usize,
-    /// Bytes of the [pinned range](crate::pinned); 0 while there is none. The whole range counts in
-    /// [`resident_bytes`](Self::resident_bytes) and [`peak_live_bytes`](Self::peak_live_bytes), but only its bytes in use count in
+    /// Bytes of the [pinned range](crate::pinned); 0 while there is none. The whole range counts towards
+    /// [`resident_bytes`](Self::resident_bytes) and [`peak_live_bytes`](Self::peak_live_bytes), but only its bytes in use count towards
     /// [`live_bytes`](Self::live_bytes).
     pub pinned_bytes: usize,
     /// Bytes of the pinned range that are in use now.
@@ -63,7 +63,7 @@ pub struct Stats {
     pub pinned_peak_bytes: usize,
     /// Bytes that were purged: the arena returned their pages to the kernel.
     pub purged_bytes: u64,
-    /// The number of purges because a control group of the process came near its memory limit.
+    /// The number of purges made because a control group of the process came near its memory limit.
     pub pressure_purges: u64,
     /// Bytes of address space that the arena may use; 0 while there is no arena. On Linux, the arena maps nothing there before it
     /// needs it.
@@ -111,7 +111,7 @@ pub(crate) fn hit_rate(served_bytes: u64, fresh_bytes: u64) -> Option<f64> {
 }
 
 /// Returns the counters so far. Takes a few microseconds, locks nothing and allocates nothing. An allocation that another thread makes at
-/// the same time may be half counted.
+/// the same time may be only partly counted.
 ///
 /// ```
 /// # #[global_allocator]
@@ -153,10 +153,10 @@ pub fn stats() -> Stats {
     stats
 }
 
-/// Returns the peak of the live bytes since the last call, or since the process started, and begins the next peak. The result is at least
-/// the bytes that are live now. [`Stats::peak_live_bytes`] says what counts as live. No other counter changes.
+/// Returns the peak of the live bytes since the last call, or since the process started, and starts a new one. The result is at least the
+/// bytes that are live now. [`Stats::peak_live_bytes`] says what counts as live. No other counter changes.
 ///
-/// There is one such peak in the process. Each call resets it for all callers, so only one layer, profiler or loop should call this.
+/// The process has only one such peak. Each call resets it for all callers, so only one layer, profiler or loop should call this.
 ///
 /// ```
 /// # #[global_allocator]
@@ -171,12 +171,12 @@ pub fn take_peak_live_bytes() -> usize {
     accounts::take_peak_live_bytes(live_bytes())
 }
 
-/// Requests of one thread.
+/// The request counters of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ThreadStats {
-    /// Allocations that the arena served.
+    /// The number of allocations that the arena served.
     pub allocations: u64,
     /// Their bytes, as [`Stats::arena_bytes`] counts them.
     pub bytes: u64,
@@ -204,7 +204,7 @@ pub(crate) fn live_bytes() -> usize {
     accounts::used_bytes().saturating_sub(arena::cached_bytes() + pinned.saturating_sub(in_use))
 }
 
-/// Bytes, shown in MiB.
+/// A number of bytes, displayed in MiB.
 pub(crate) struct Mib(pub(crate) u64);
 
 impl fmt::Display for Mib {
@@ -238,25 +238,24 @@ impl fmt::Display for Stats {
     }
 }
 
-/// The result of [`Phase::report`](crate::Phase::report): the changes of the process's counters since the phase began. Sizes are
-/// in bytes.
+/// The result of [`Phase::report`](crate::Phase::report): the changes in the process's counters since the phase began. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PhaseReport {
     /// Time since the phase began.
     pub wall: Duration,
-    /// Allocations served from slabs (up to 32 KiB).
+    /// The number of allocations served from slabs (up to 32 KiB).
     pub slab_allocations: u64,
     /// Bytes of these allocations, rounded up to their size classes.
     pub slab_bytes: u64,
-    /// Larger allocations, served as page runs.
+    /// The number of larger allocations, served as page runs.
     pub run_allocations: u64,
-    /// Bytes that these allocations asked for.
+    /// Bytes requested by these allocations.
     pub run_bytes: u64,
-    /// Requests meant for the arena that the backing allocator served.
+    /// The number of requests meant for the arena that the backing allocator served.
     pub overflow_allocations: u64,
-    /// Bytes that these requests asked for.
+    /// Bytes of these requests.
     pub overflow_bytes: u64,
     /// Bytes handed out that were not resident before.
     pub fresh_bytes: u64,
@@ -265,12 +264,12 @@ pub struct PhaseReport {
     /// The peak of the bytes of blocks and page runs in use since the first of the open phases began, as
     /// [`Stats::peak_live_bytes`] counts them.
     pub peak_live_bytes: usize,
-    /// Minor page faults of the process (those without a disk read).
+    /// The number of minor page faults of the process (those without a disk read).
     pub minor_faults: u64,
-    /// System calls of the arena.
+    /// The number of system calls that the arena made.
     pub system_calls: u64,
-    /// The growth of the live size since the phase began: bytes of blocks and page runs. At the end of a phase, these bytes
-    /// outlive it.
+    /// The growth of the live size since the phase began: bytes of blocks and page runs. At the end of the phase, it is the number of bytes
+    /// that outlive it.
     pub escaped_bytes: usize,
 }
 
@@ -312,8 +311,8 @@ pub struct ResidentParts {
     pub free_run_bytes: usize,
     /// Memory that was prefaulted, and not handed out since.
     pub prefaulted_bytes: usize,
-    /// The resident bytes of all these parts by the kernel's account; `None` if the kernel does not report them. They are fewer than the
-    /// sum if memory was handed out and not touched, and more if huge pages extend beyond the parts.
+    /// The resident bytes of all these parts as the kernel counts them; `None` if it does not report them. The kernel counts fewer than the
+    /// sum if memory was handed out but not touched, and more if huge pages extend beyond the parts.
     pub kernel_bytes: Option<usize>,
 }
 
@@ -338,7 +337,7 @@ impl ResidentParts {
 }
 
 /// Returns the parts of the arena's resident memory now; all 0 while there is no arena. This reads all slabs and asks the kernel about each
-/// page (mincore(2)), which takes milliseconds for gigabytes. So call it to explain memory use, and [`stats`](crate::stats()) to monitor
+/// page (mincore(2)), which takes milliseconds for gigabytes. Call it to explain memory use, and call [`stats`](crate::stats()) to monitor
 /// it. While other threads allocate, the parts are not a consistent snapshot.
 ///
 /// ```
@@ -389,9 +388,9 @@ impl fmt::Display for ResidentParts {
 /// | `zk_alloc_resident_bytes` | gauge | handed out or retained: the arena's part of RSS, if all of it was touched |
 /// | `zk_alloc_live_bytes` | gauge | in use now: a leak grows from proof to proof |
 /// | `zk_alloc_retained_bytes` | gauge | free and resident, for the next proof |
-/// | `zk_alloc_peak_live_bytes` | gauge | the most that was in use |
+/// | `zk_alloc_peak_live_bytes` | gauge | the most bytes that were in use |
 /// | `zk_alloc_purged_bytes_total` | counter | returned to the kernel |
-/// | `zk_alloc_pressure_purges_total` | counter | purges because a control group came near to its memory limit |
+/// | `zk_alloc_pressure_purges_total` | counter | purges because a control group came near its memory limit |
 /// | `zk_alloc_fresh_bytes_total` | counter | handed out without being resident: each page costs a page fault |
 /// | `zk_alloc_overflow_bytes_total` | counter | requests meant for the arena that the backing allocator served |
 /// | `zk_alloc_refusals_total` | counter | system calls that the kernel refused |

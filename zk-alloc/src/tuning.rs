@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Constant {
-    /// The name, as `ZK_ALLOC_TUNE` takes it.
+    /// The name, as in `ZK_ALLOC_TUNE`.
     pub name: &'static str,
     /// The value, unless `ZK_ALLOC_TUNE` sets another.
     pub value: usize,
@@ -20,7 +20,7 @@ pub struct Constant {
     pub unit: &'static str,
     /// The effect, and the reason for the value.
     pub reason: &'static str,
-    /// The value that switches the mechanism off; `None` if the constant has no mechanism of its own.
+    /// The value that switches off the constant's mechanism; `None` if there is no such value.
     pub off: Option<usize>,
 }
 
@@ -64,8 +64,8 @@ const NEVER: usize = usize::MAX;
 
 constants! {
     // Placement of requests.
-    /// Words of a bitmap that a search scans for a run shorter than its alignment, before it tries free runs of that length. The scan takes
-    /// about 25 ns.
+    /// The number of bitmap words that a search for a run shorter than its alignment scans, before it tries all free runs that are long
+    /// enough. The scan takes about 25 ns.
     aligned_scan_words = 64, "words";
     /// The smallest huge run. Huge runs have a zone of their own. Otherwise a smaller run that stays alive in the gap of a freed huge run
     /// would force the next huge run elsewhere (placement.md).
@@ -77,31 +77,31 @@ constants! {
     /// The small-object region at the start of a zone, which only slabs and short runs use. Without it, blocks that outlive their proof
     /// would take the places of the next proof's long runs (placement.md).
     small_region_bytes = 3 * MIB, "bytes a thread", off 0;
-    /// The largest small-object region, on machines with many threads. Until the second proof of a small prover, its long runs can't use
-    /// the free memory there.
+    /// The maximum size of the small-object region, on machines with many threads. Until a small prover's second proof, its long runs can't
+    /// use free memory in that region.
     max_small_region_bytes = 24 * MIB, "bytes";
-    /// After the first phase, the small-object region is at most this part of the peak. Long runs can't use the free memory there, so it
-    /// must not exceed the headroom (ablation.md).
+    /// After the first phase, the small-object region is at most this part of the peak. Long runs can't use its free memory, which must not
+    /// exceed the headroom (ablation.md).
     small_region_part = 8, "of the peak";
-    /// Free runs that a search checks for resident memory before it takes fresh memory. The search takes a few microseconds, as long as the
-    /// page faults of the shortest run.
+    /// The number of free runs that a search checks for resident memory before it takes fresh memory. The search takes a few microseconds,
+    /// about as long as the page faults of the shortest run.
     max_resident_probes = 64, "free runs", off 0;
-    /// Free runs of one bin that a search may find too short before it goes to the next bin.
+    /// The number of free runs in one bin that may be too short before a search goes on to the next bin.
     max_probes_per_bin = 8, "free runs";
     /// The same for free runs of 1,024 pages and more, which share one bin. Checking this many takes about two microseconds.
     max_long_probes_per_bin = 64, "free runs";
 
     // Growth and reallocation.
-    /// The largest backing allocation that growth moves into the arena. Above it, the `realloc` of usual allocators moves page tables,
-    /// which beats a copy (threshold.md).
+    /// The largest backing allocation that growth moves into the arena. Above it, the `realloc` of most allocators moves page tables, which
+    /// beats a copy (threshold.md).
     migrate_max_bytes = 128 * KIB, "bytes", off 0;
     /// The smallest run whose pages the kernel moves when the run grows elsewhere. Below it, a copy costs less than the kernel's
     /// bookkeeping.
     move_min_bytes = 4 * MIB, "bytes", off NEVER;
-    /// The arena copies runs instead of moving them while moves have split it into this part of the mappings that a process may have. From
-    /// half of that on, it purges moved runs when they are freed, so that the kernel can merge their mappings.
+    /// Once moves have split the arena into this part of the mappings that a process may have, runs are copied instead of moved. From half
+    /// that number on, moved runs are purged when they are freed, so that the kernel can merge their mappings.
     moved_part = 4, "of vm.max_map_count", off NEVER;
-    /// The most mappings of purged memory that one purge replaces.
+    /// The most mappings of purged memory that one purge replaces with fresh ones.
     renewed_at_once = 64, "mappings";
     /// A huge run that moves gets addresses for this many times its length, and grows in place from then on. If it moves again, it leaves
     /// behind at most an eighth of its last length (untouched.md).
@@ -132,8 +132,8 @@ constants! {
     /// The smallest run that the kernel zeroes in this way. Shorter runs are cleared at once, and are still in the processor's caches when
     /// the program writes them (zeroing.md).
     huge_run_zero_bytes = 128 * MIB, "bytes";
-    /// A zone commits memory in steps of half its committed size, but at least this. Small steps leave the program more of a limit on
-    /// address space.
+    /// A zone commits memory in steps of half its committed size, but at least this. Small steps leave more of an address-space limit to
+    /// the program.
     min_commit_bytes = 2 * MIB, "bytes";
     /// The largest step in which a zone commits memory. Large steps save system calls.
     max_commit_bytes = 32 * MIB, "bytes";
@@ -153,14 +153,15 @@ constants! {
     /// In resident mode: the process keeps memory up to its peak of this period. With a longer period, an idle process keeps memory longer.
     /// With a shorter one, a slow prover faults it in again (preload.md).
     retain_for_ms = 8000, "ms";
-    /// The least time between two decay ticks.
+    /// The minimum time between two decay ticks.
     min_decay_tick_us = 1000, "µs";
     /// Free memory stays resident during pauses between phases that are no longer than this: faulting it in again takes longer than the
     /// pause.
     min_pause_ms = 1000, "ms";
     /// The time between two decay ticks of the background thread while there is nothing to purge.
     rest_ms = 1000, "ms";
-    /// After a decay tick, the program's threads purge at most this much, request by request, or the next constant, if that is more.
+    /// After a decay tick, the program's threads purge at most this much, spread over their requests, or the next constant, if that is
+    /// more.
     tick_bytes = 64 * MIB, "bytes";
     /// After a decay tick, the program's threads purge this part of the surplus, if that is more than the constant above.
     tick_part = 4, "of the surplus";
@@ -168,8 +169,7 @@ constants! {
     ticks_at_once = 4, "ticks";
     /// The most bytes that a request purges, unless the request is larger. The kernel takes a millisecond to purge 10 MiB of small pages.
     request_purge_bytes = 4 * MIB, "bytes";
-    /// The most ranges that a request purges, and one more for each `long_run_bytes` of its size. A range takes one to three system
-    /// calls.
+    /// The most ranges that a request purges, plus one for each `long_run_bytes` of its size. A range takes one to three system calls.
     request_purge_ranges = 64, "ranges";
     /// The most words of bitmaps that a request reads to find free memory to purge. They cover 8 GiB of small pages, and take about 50 µs
     /// to read.
@@ -178,7 +178,7 @@ constants! {
     churn_part = 256, "of the bytes served";
     /// After a purge at the cap that freed nothing, the program must free this much before the next purge.
     retry_at_cap_bytes = 256 * KIB, "bytes";
-    /// The most thread caches that a request empties, and one more for each MiB of its size. Emptying a full one takes up to 0.3 ms.
+    /// The most thread caches that a request empties, plus one for each MiB of its size. Emptying a full one takes up to 0.3 ms.
     request_caches = 4, "caches";
     /// The time for which memory that the kernel reported as untouched does not count against the cap.
     untouched_ms = 100, "ms";
@@ -187,21 +187,22 @@ constants! {
     ask_bytes = 1 << 30, "bytes", off 0;
     /// A request over a limit purges this much more than it needs, so that the next requests find room.
     purge_ahead_bytes = MIB, "bytes";
-    /// The function of `on_memory_limit` is called again only after resident memory fell below its threshold by this part. So a process at
-    /// the threshold does not call it all the time.
+    /// The function of `on_memory_limit` is called again only after resident memory has fallen this far below its threshold. So a process
+    /// at the threshold does not call it constantly.
     event_part = 8, "of the limit";
-    /// Requests at a limit empty thread caches if these hold at least this part of the memory in use.
+    /// A request at a limit empties thread caches if they hold at least this part of the memory in use.
     cached_part = 16, "of the used memory";
 
     /// While a control group has less than this part of its memory limit to spare, free memory is purged.
     spare_part = 8, "of the limit";
     /// All free memory is purged while threads of the control group wait for memory this much of the time.
     stall_percent = 10, "% of the time";
-    /// The least time between two reads of the control group's files. A read takes about 50 µs.
+    /// The minimum time between two reads of the control group's files. A read takes about 50 µs.
     watch_ms = 100, "ms";
 
     // Forks.
-    /// With less free memory than this, a fork does not withhold it from the child: copying its page tables takes about ten microseconds.
+    /// A fork withholds no free memory from the child if there is less than this: copying its page tables takes only about ten
+    /// microseconds.
     fork_min_bytes = MIB, "bytes", off NEVER;
     /// A free run shorter than this is not withheld. Withholding it takes the fork about ten microseconds, and copying its page tables
     /// takes less.
@@ -215,7 +216,7 @@ constants! {
     // Thread caches.
     /// The number of short runs that a thread caches: those that it freed last (thread-caches.md).
     caches_runs = 4, "runs, at most 4", off 0;
-    /// Whether a batch that a thread fetches fills whole cache lines, so that threads share none (stress.md).
+    /// Whether a batch that a thread fetches fills whole cache lines, so that threads share no line (stress.md).
     fetches_lines = 1, "0 or 1", off 0;
     /// The most blocks that a thread fetches at once.
     fetch_blocks = 32, "blocks, at most 32";
@@ -229,8 +230,8 @@ constants! {
     /// If all caches were taken, a thread asks again for one after this many requests.
     cache_retry_interval = 256, "requests";
 
-    /// A request may check this many caches of other threads, and this many more for each page that it requests. A check takes a nanosecond
-    /// or two.
+    /// A request may check this many caches of other threads, plus this many for each page that it requests. A check takes a nanosecond or
+    /// two.
     visits_a_page = 16, "caches";
 
     // The process around the arena.
@@ -249,13 +250,13 @@ constants! {
     address_part = 8, "of the span";
     /// The same for data (`RLIMIT_DATA`).
     data_part = 64, "of the span";
-    /// Requests that may come from a signal handler leave the work of the first request to a later one. After this many postponements, the
-    /// next request does the work.
+    /// Requests that may come from a signal handler leave the start-up work to a later request. After this many postponements, the next
+    /// request does it.
     max_postponed = 100, "requests";
 }
 
-/// Sets constants from `name=value,...`. Returns the last part that names no constant or that `parse` does not understand; the other parts
-/// take effect. Allocates nothing: the first request may come in a signal handler.
+/// Sets constants from `name=value,...`. The error is the last part that names no constant or that `parse` rejects; the other parts take
+/// effect. Allocates nothing, because the first request may come from a signal handler.
 #[cfg(feature = "tune")]
 pub(crate) fn set(text: &str, parse: impl Fn(&str) -> Option<usize>) -> Result<(), &str> {
     let mut result = Ok(());
