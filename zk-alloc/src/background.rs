@@ -42,7 +42,7 @@ fn state_of(generation: u64, state: u64) -> u64 {
     generation << STATE_BITS | state
 }
 
-/// Returns whether this process has a background thread, which runs the decay ticks.
+/// Returns whether this process has a background thread. If so, that thread runs the decay ticks.
 pub(crate) fn is_running() -> bool {
     let state = STATE.load(Ordering::SeqCst);
     state != NONE && state & STOPPING != STOPPING && state >> STATE_BITS == os::process_generation()
@@ -50,15 +50,14 @@ pub(crate) fn is_running() -> bool {
 
 /// Starts the background thread of this process, unless it already runs.
 ///
-/// The thread purges memory that has been free for the time of [`Retain::For`](crate::Retain::For) or `ZK_ALLOC_RETAIN_FOR`, even while the
-/// program requests no memory. It is an ordinary thread with the name `zk-alloc`, and blocks all signals. Without this call, and without
-/// the setting, the allocator has no thread.
+/// The thread purges memory that has been free for as long as [`Retain::For`](crate::Retain::For) or `ZK_ALLOC_RETAIN_FOR` sets, even while
+/// the program requests no memory. It is an ordinary thread named `zk-alloc`, and blocks all signals. Without this call, and without the
+/// setting, the allocator has no thread.
 ///
 /// A forked child has no such thread, and may start its own.
 ///
 /// # Errors
-/// The system's error, if it refuses the thread. [`io::ErrorKind::WouldBlock`] while another thread is in
-/// [`stop_background_thread`].
+/// The system's error, if it can't create the thread. [`io::ErrorKind::WouldBlock`] while another thread is in [`stop_background_thread`].
 ///
 /// ```
 /// zk_alloc::start_background_thread()?;
@@ -94,7 +93,7 @@ pub fn stop_background_thread() {
     STATE.store(NONE, Ordering::Release);
 }
 
-/// Starts the thread once, if the program or the environment asks for it. Never called in a signal handler, which must not start a
+/// Starts the thread once, if the program or the environment asks for it. Must not be called in a signal handler, which must not start a
 /// thread.
 #[inline]
 pub(crate) fn start_if_set() {
@@ -112,8 +111,8 @@ fn start_if_set_now() {
     }
 }
 
-/// Starts the background thread if `ZK_ALLOC_BACKGROUND` says so. If the system refuses the thread, one line on standard error says
-/// so. Must not be called in a signal handler.
+/// Starts the background thread if `ZK_ALLOC_BACKGROUND` asks for it. If the system refuses the thread, prints one line on standard error.
+/// Must not be called in a signal handler.
 #[cfg(feature = "c-api")]
 pub fn start_background_thread_if_set() {
     if config::SETTINGS.background_thread.environment_value() == Some(true) {
@@ -131,7 +130,7 @@ fn start_or_warn() {
     }
 }
 
-/// Starts the thread. The error is `None` while another thread stops it.
+/// Starts the thread. The error is `None` while another thread is stopping it.
 fn start() -> Result<(), Option<Errno>> {
     let own = os::process_generation();
     let before = STATE.load(Ordering::Relaxed);
@@ -140,7 +139,8 @@ fn start() -> Result<(), Option<Errno>> {
         return if before == state_of(own, STOPPING) { Err(None) } else { Ok(()) };
     }
     let starting = state_of(own, STARTING);
-    // SeqCst: a thread that changes the policy either sees this and wakes the background thread, or the background thread sees the change.
+    // SeqCst: a thread that changes the policy either sees this state and wakes the background thread, or the background thread sees the
+    // change.
     if STATE.compare_exchange(before, starting, Ordering::SeqCst, Ordering::Relaxed).is_err() {
         // Another thread is starting it now.
         return Ok(());

@@ -7,7 +7,7 @@ pub(crate) struct Frames {
     len: usize,
 }
 
-/// The most frames that are captured. Outer frames beyond these are left out.
+/// The most frames that are captured. Frames further out are left out.
 pub(crate) const MAX_FRAMES: usize = 64;
 
 impl Frames {
@@ -48,14 +48,14 @@ impl Frames {
     }
 }
 
-/// Formats a call chain: a line for each function, and one for its place in the source, as far as the program's debug information has them.
+/// Formats a call chain: a line for each function, and a line for its source location, as far as the program's debug information has them.
 pub(crate) fn resolved(addresses: &[usize]) -> String {
     let place = |call: &Call| call.place.as_ref().map_or_else(String::new, |at| format!("             at {at}\n"));
     let calls = calls(addresses).into_iter().enumerate();
     calls.map(|(number, call)| format!("{number:>4}: {}\n{}", call.function, place(&call))).collect()
 }
 
-/// Formats a call chain in one line: the program's innermost function with its place in the source, and that function's caller.
+/// Formats a call chain in one line: the program's innermost function with its source location, and that function's caller.
 pub(crate) fn in_one_line(addresses: &[usize]) -> String {
     let calls = calls(addresses);
     let mut own = calls.iter().filter(|call| !call.is_of(&LIBRARIES));
@@ -66,11 +66,11 @@ pub(crate) fn in_one_line(addresses: &[usize]) -> String {
     format!("{function}{place}{caller}")
 }
 
-/// Prefixes of the functions of libraries, which lie between the program and the allocator.
+/// Prefixes of library functions that appear between the program and the allocator.
 const LIBRARIES: [&str; 9] =
     ["alloc::", "core::", "std::", "hashbrown::", "rayon::", "rayon_core::", "backtrace::", "zk_alloc::", "__r"];
 
-/// A function, and its place in the source.
+/// A function, and its source location.
 struct Call {
     function: String,
     place: Option<String>,

@@ -1,6 +1,6 @@
-//! The global words that requests read. They hold the number of open phases, the smallest requests that the arena and the pinned range
-//! serve, and where that range lies. They also tell which observers of allocations are on, and whether slow paths end with a decay tick.
-//! Only rare events write them.
+//! The global words that requests read. They contain the number of open phases, the smallest requests that the arena and the pinned range
+//! serve, and the location of that range. They also show which observers of allocations are on, and whether slow paths end with a decay
+//! tick. Only rare events write them.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
@@ -28,11 +28,11 @@ pub(crate) fn phase_ended() -> bool {
 
 /// The smallest request that the arena serves, in bytes.
 static MIN_BYTES: AtomicUsize = AtomicUsize::new(UNKNOWN);
-/// The value while the smallest request is not known: more than any request.
+/// The value while the smallest request is not known. It is larger than any request.
 pub(crate) const UNKNOWN: usize = usize::MAX;
 
-/// Returns the smallest request that the arena serves, in bytes. It is [`UNKNOWN`] until
-/// [`init_settings`](crate::config::init_settings).
+/// Returns the smallest request that the arena serves, in bytes. It is [`UNKNOWN`] until [`init_settings`](crate::config::init_settings)
+/// has run.
 #[inline(always)]
 pub(crate) fn min_bytes() -> usize {
     MIN_BYTES.load(Ordering::Relaxed)
@@ -42,7 +42,8 @@ pub(crate) fn set_min_bytes(bytes: usize) {
     MIN_BYTES.store(bytes, Ordering::Relaxed);
 }
 
-/// The smallest request that the [pinned range](crate::pinned) may serve, in bytes: more than any request while the range serves none.
+/// The smallest request that the [pinned range](crate::pinned) may serve, in bytes. It is larger than any request while the range serves
+/// none.
 static PINNED_MIN_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// Returns the smallest request that the pinned range may serve, in bytes.
@@ -55,13 +56,13 @@ pub(crate) fn set_pinned_min_bytes(bytes: usize) {
     PINNED_MIN_BYTES.store(bytes, Ordering::Relaxed);
 }
 
-/// The place of the pinned range, in huge pages: the lowest bits hold its length, and the bits above them its start. 0 if there is none. It
-/// is one word, so that no thread reads the start of one range with the length of another.
+/// The location of the pinned range, in huge pages: its length in the lowest bits, and its start in the bits above them. 0 if there is
+/// none. It is one word, so that no thread reads the start of one range with the length of another.
 static PINNED: AtomicU64 = AtomicU64::new(0);
 const PINNED_LEN_BITS: u32 = 28;
 
-/// Returns whether an address lies in the pinned range. Relaxed: a caller with an address of the range got it after the range
-/// was [set](set_pinned), and the range lasts as long as the allocation.
+/// Returns whether an address is in the pinned range. Relaxed: a caller with an address of the range got it after the range was
+/// [set](set_pinned), and the range lasts as long as the allocation.
 #[inline(always)]
 pub(crate) fn is_pinned(at: *const u8) -> bool {
     let range = PINNED.load(Ordering::Relaxed);
@@ -85,7 +86,7 @@ pub(crate) enum Observer {
     Profile = 2,
 }
 
-/// A bit for each [`Observer`].
+/// One bit for each [`Observer`] that is on.
 static OBSERVERS: AtomicU8 = AtomicU8::new(0);
 
 /// Switches an observer on or off.
@@ -109,7 +110,7 @@ pub(crate) fn is_told(observer: Observer) -> bool {
     OBSERVERS.load(Ordering::Relaxed) & observer as u8 != 0
 }
 
-/// Whether memory is purged by time.
+/// Whether purging by time is on.
 static IS_TICKING: AtomicBool = AtomicBool::new(false);
 
 /// Runs a decay tick, if purging by time is on and a tick is due. Call it at the end of a slow path.

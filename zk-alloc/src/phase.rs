@@ -8,7 +8,7 @@ use crate::stats::PhaseReport;
 use crate::{accounts, arena, background, escape, gate, observe, os, retain, stats};
 
 thread_local! {
-    /// Phases that this thread began and has not ended.
+    /// The number of phases that this thread began and has not ended.
     static OWN: Cell<usize> = const { Cell::new(0) };
     /// Whether this thread is a worker: the arena serves it in every phase.
     static WORKER: Cell<bool> = const { Cell::new(false) };
@@ -21,9 +21,9 @@ pub enum Participants {
     /// Every thread of the process.
     #[default]
     All,
-    /// The threads that opened a phase, and the prover's workers: those of `build_global` in [`pool`](crate::pool), and threads
-    /// that called [`pool::register_worker`](crate::pool::register_worker). Other threads, such as those of tokio, a database or
-    /// a network, never allocate from the arena.
+    /// The threads that opened a phase, and the prover's workers: those of `build_global` in [`pool`](crate::pool), and threads that called
+    /// [`pool::register_worker`](crate::pool::register_worker). Other threads, such as those of tokio, a database or the network, never
+    /// allocate from the arena.
     Pool,
 }
 
@@ -51,8 +51,8 @@ pub fn is_serving() -> bool {
 
 /// Runs `f` in a phase: while it runs, every thread of the process gets its memory from the arena.
 ///
-/// Phases are safe. They may nest, they may overlap on any threads, and they end if `f` panics. Values that `f` returns or leaves
-/// behind stay valid for as long as they live.
+/// Phases are safe. They may nest, they may overlap on any threads, and they end if `f` panics. Values that `f` returns or leaves behind
+/// stay valid after the phase.
 ///
 /// ```
 /// let squares = zk_alloc::phase(|| (0..1 << 16).map(|n: u64| n * n).collect::<Vec<_>>());
@@ -137,7 +137,7 @@ pub struct Phase {
     _guard: PhaseGuard,
 }
 
-/// The counters when a phase begins.
+/// The counters at the beginning of a phase.
 #[derive(Debug)]
 struct Begun {
     at: Instant,
@@ -180,7 +180,7 @@ impl Phase {
         Self { begun: Begun::now(), _guard: guard }
     }
 
-    /// Returns the changes of the process's counters since the phase began. So overlapping phases report each other's allocations, too.
+    /// Returns the changes in the process's counters since the phase began. So overlapping phases report each other's allocations, too.
     #[must_use]
     pub fn report(&self) -> PhaseReport {
         self.begun.report()
@@ -210,8 +210,8 @@ pub fn begin_phase() {
 
 /// Ends a phase that [`begin_phase`] began, on any thread. If none is open, nothing happens.
 pub fn end_phase() {
-    // A phase may end on another thread than it began on. The thread that began it then counts one too many, and allocates from the arena
-    // in phases of other threads. This has an effect only with `Participants::Pool`.
+    // A phase may end on a different thread than it began on. The thread that began it then counts one open phase too many, and allocates
+    // from the arena in phases of other threads. This has an effect only with `Participants::Pool`.
     OWN.set(OWN.get().saturating_sub(1));
     if gate::phase_ended() {
         let is_set = || arena::get().is_some_and(|arena| arena.config().settings.trace_escaped.value);
@@ -222,10 +222,10 @@ pub fn end_phase() {
     }
 }
 
-/// Prints the report of `ZK_ALLOC_TRACE_ESCAPED=1`. Bypasses the standard library's lock of standard error.
+/// Prints the report of `ZK_ALLOC_TRACE_ESCAPED=1`. Bypasses the standard library's lock on standard error.
 #[cold]
 fn print_escaped() {
-    /// The most places that are printed. With the lines before and after them, the report has 20 lines at most.
+    /// The most places that are printed. With the lines before and after them, the report has at most 20 lines.
     const MAX_SHOWN: usize = 17;
     let places = escape::by_function();
     let bytes: usize = places.iter().map(|place| place.bytes).sum();
@@ -245,7 +245,7 @@ fn print_escaped() {
 }
 
 pub mod pool {
-    //! The prover's thread pool: it is built outside of phases, and its threads are workers.
+    //! The prover's thread pool, which is built outside of phases and whose threads are workers.
 
     /// Makes the calling thread a worker: the arena serves it in every phase, even under
     /// [`Participants::Pool`](crate::Participants::Pool). Call it in the start handler of your own thread pool. [`build_global`]
@@ -266,8 +266,8 @@ pub mod pool {
     /// Builds rayon's global thread pool, with rayon's own defaults (`RAYON_NUM_THREADS` included). The arena serves its workers in every
     /// phase, even under [`Participants::Pool`](crate::Participants::Pool).
     ///
-    /// Call it first thing in `main`. If you don't, rayon builds the pool at the first proof, inside that proof's phase. That breaks
-    /// nothing, but the pool's own memory then occupies pages of the arena as long as the process lives.
+    /// Call it first in `main`. Otherwise rayon builds the pool at the first proof, inside that proof's phase. That breaks nothing, but the
+    /// pool's own memory then occupies pages of the arena as long as the process lives.
     ///
     /// Returns whether this call built the pool. It returns `false` if the pool already existed (built by an earlier call, by the program
     /// or by rayon itself), and without the feature `rayon`. Calling it again does nothing.

@@ -1,8 +1,8 @@
 //! A sampling profiler that shows which call sites hold the memory.
 //!
 //! [`start`] samples requests at random: on average one in 512 KiB, and every request of that size or more. Each sample records the call
-//! chain of the request. [`snapshot`] estimates from the samples, for each call site, the bytes allocated, alive, alive at the peak, and
-//! fresh. The crate `zk-alloc-profile` writes these estimates as pprof profiles and flame graphs, with function names.
+//! chain of the request. From the samples, [`snapshot`] estimates for each call site how many bytes were allocated, are live, were live at
+//! the peak, and were fresh. The crate `zk-alloc-profile` writes these estimates as pprof profiles and flame graphs, with function names.
 //!
 //! ```
 //! # #[global_allocator]
@@ -31,10 +31,10 @@
 //!
 //! # Signals and forks
 //! Sampling allocates nothing and takes no lock, so it is safe in signal handlers and after a fork. A forked child continues with a copy of
-//! the samples. [`Snapshot::missed`] counts samples that can't be recorded.
+//! the samples. [`Snapshot::missed`] counts samples that could not be recorded.
 //!
-//! The unwinder walks the stack. On glibc before 2.35, it takes the loader's lock. There, a child that is forked while another thread takes
-//! a sample may deadlock at its own first sample. The walk needs a few KiB of stack, which a coroutine may lack.
+//! The unwinder walks the stack. On glibc before 2.35, it takes the loader's lock. With such a glibc, a child that is forked while another
+//! thread takes a sample may deadlock at its own first sample. The walk needs a few KiB of stack, which a coroutine may lack.
 
 use crate::gate::{self, Observer};
 pub use crate::observe::sites::{Amount, Site, Source};
@@ -43,7 +43,8 @@ use crate::{config, observe, os};
 /// The mean distance between two samples, in bytes, that suits most programs: 512 KiB.
 pub const MEAN_BYTES: usize = 512 << 10;
 
-/// The largest mean distance between two samples. With a larger one, a sample could stand for more requests than its count can hold.
+/// The largest mean distance between two samples, in bytes. With a larger one, a sample could stand for more requests than its count can
+/// hold.
 const MAX_MEAN_BYTES: usize = 32 << 20;
 
 /// The estimates from all samples up to one moment.
@@ -58,14 +59,14 @@ pub struct Snapshot {
     pub missed: u64,
 }
 
-/// Starts sampling, on average once in `mean_bytes`. Every request of that size, or of 1 MiB and more, is sampled. With a mean of 1, every
-/// request is. Discards earlier samples.
+/// Starts sampling, on average once every `mean_bytes`. Requests of that size or more, or of 1 MiB or more, are always sampled. With a mean
+/// of 1, every request is sampled. Discards earlier samples.
 ///
-/// The largest mean is 32 MiB. With `ZK_ALLOC_PROFILE` in the environment, sampling begins by itself when the arena serves its first
+/// The largest mean is 32 MiB. With `ZK_ALLOC_PROFILE` in the environment, sampling starts automatically when the arena serves its first
 /// request, with `ZK_ALLOC_PROFILE_BYTES` as the mean. If the system grants no memory for the tables, one warning says so, and nothing is
 /// sampled.
 ///
-/// Other threads may allocate during this call. A sample that they take at that moment may count for another site.
+/// Other threads may allocate during this call. A sample that they take at that moment may be counted for the wrong site.
 pub fn start(mean_bytes: usize) {
     stop();
     if observe::begin() {
@@ -74,7 +75,8 @@ pub fn start(mean_bytes: usize) {
     }
 }
 
-/// Stops sampling. [`snapshot`] still returns the samples so far. Memory that is freed afterwards still counts as alive there.
+/// Stops sampling. Later [snapshots](snapshot) still include the samples so far. Memory that is freed afterwards still counts as live in
+/// them.
 pub fn stop() {
     gate::switch(Observer::Profile, false);
 }
@@ -85,8 +87,8 @@ pub fn is_on() -> bool {
     gate::is_told(Observer::Profile)
 }
 
-/// Sets the allocated and the fresh bytes of all sites to 0, and the peak to the live bytes. Call this before a phase to get the figures of
-/// that phase from the next [`snapshot`].
+/// Sets the allocated and the fresh bytes of all sites to 0, and the peak to the live bytes. Call this before a phase, so that the next
+/// [`snapshot`] has the estimates for that phase alone.
 ///
 /// ```
 /// # #[global_allocator]
@@ -106,7 +108,7 @@ pub fn mark() {
 
 /// Returns the current estimates. The [module](self) has an example.
 ///
-/// Requests of this call itself are not sampled.
+/// Requests that this call makes are not sampled.
 #[must_use]
 pub fn snapshot() -> Snapshot {
     unsampled(|| Snapshot {
@@ -116,8 +118,8 @@ pub fn snapshot() -> Snapshot {
     })
 }
 
-/// Makes a dedicated thread call `write` at each signal of `ZK_ALLOC_PROFILE_SIGNAL` from now on. A signal that arrives while `write` runs
-/// causes one more call. A forked child has no such thread. Must not be called in a signal handler.
+/// Starts a thread that calls `write` whenever the signal of `ZK_ALLOC_PROFILE_SIGNAL` arrives. Signals that arrive while `write` runs
+/// cause one more call. A forked child has no such thread. Must not be called in a signal handler.
 #[cfg(feature = "c-api")]
 #[doc(hidden)]
 pub fn on_signal(write: fn()) {
@@ -142,7 +144,7 @@ pub fn on_signal(write: fn()) {
     if WRITE.set(write).is_err() || !config::on_signal_of(&config::PROFILE_SIGNAL, || PARKER.wake()) {
         return;
     }
-    // Writing a file needs more stack than purging: the C library's default.
+    // Writing a file needs more stack than purging does, so use the C library's default size.
     if let Err(os::Errno(code)) = os::OwnThread::start(write_on_signals, None) {
         os::warn(format_args!("the system refused a thread (errno {code}); ZK_ALLOC_PROFILE_SIGNAL has no effect"));
     }
@@ -165,7 +167,7 @@ pub fn unsampled<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Starts sampling if the environment says so.
+/// Starts sampling if `ZK_ALLOC_PROFILE` asks for it.
 pub(crate) fn start_if_set() {
     if os::variable("ZK_ALLOC_PROFILE").is_some_and(|value| !matches!(value.text(), Some("" | "0"))) {
         start(config::profile_mean_bytes(|_| false));

@@ -1,4 +1,4 @@
-//! Atomics, and a cell that is written once. In loom builds, the protocols that loom checks use its atomics. All other builds use the
+//! Atomics, and a cell that is written once. In loom builds, the protocols that loom checks use loom's atomics. All other builds use the
 //! standard library's.
 
 use std::cell::UnsafeCell;
@@ -13,7 +13,7 @@ mod watched {
     //!
     //! Loom 0.7.2 runs only those orders of accesses that may differ in their effect. It finds these orders from the last access to each
     //! atomic, and treats loads as independent of each other. If a thread loads an atomic that another thread has loaded, and then changes
-    //! it, its own load hides the other one. So loom never tries the change before the other thread's load. For example:
+    //! it, its own load hides the other thread's. So loom never tries the change before the other thread's load. For example:
     //!
     //! ```text
     //! one thread: x.load(); x.fetch_add(1); y.store(1)        the other: x.load(); y.load()     never sees 1 and 1
@@ -64,17 +64,15 @@ pub(crate) fn compiler_fence(order: Ordering) {
     loom::sync::atomic::fence(order);
 }
 
-/// A value that the first writer writes once, and that any thread may read afterwards. Nobody waits. While a thread writes the
-/// value, readers get `None`. A signal handler that interrupts the writer gets `None`, too, and so does a child that is forked at
-/// that time.
+/// A value that the first writer writes once, and that any thread may read afterwards. No call waits. While a thread writes the value,
+/// readers get `None`. So does a signal handler that interrupts the writer, and a child that is forked at that time.
 pub(crate) struct WrittenOnce<T> {
     state: atomic::AtomicU8,
     value: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: `value` is written once, by the thread that moved `state` from `EMPTY` to `WRITING`. Only threads that saw `WRITTEN`
-// read it, and the writer stores `WRITTEN` after the value. One thread may write the value and others share it, so `T` is `Send`
-// and `Sync`.
+// SAFETY: `value` is written once, by the thread that moved `state` from `EMPTY` to `WRITING`. Only threads that saw `WRITTEN` read it, and
+// the writer stores `WRITTEN` after the value. One thread may write the value and others may share it, so `T` must be `Send` and `Sync`.
 #[allow(unsafe_code, reason = "a cell that one thread writes before all others read")]
 unsafe impl<T: Send + Sync> Sync for WrittenOnce<T> {}
 
@@ -93,7 +91,7 @@ impl<T> WrittenOnce<T> {
         if self.state.load(atomic::Ordering::Acquire) != WRITTEN {
             return None;
         }
-        // SAFETY: this thread saw `WRITTEN`, so nobody writes any more.
+        // SAFETY: this thread saw `WRITTEN`, so the value is not written any more.
         unsafe { (*self.value.get()).as_ref() }
     }
 
@@ -101,7 +99,7 @@ impl<T> WrittenOnce<T> {
     pub(crate) fn write(&self, value: impl FnOnce() -> T) {
         if self.state.compare_exchange(EMPTY, WRITING, atomic::Ordering::Relaxed, atomic::Ordering::Relaxed).is_ok() {
             let value = value();
-            // SAFETY: this thread alone moved the state to `WRITING`, and nobody reads before `WRITTEN`.
+            // SAFETY: only this thread moved the state to `WRITING`, and no thread reads the value before `WRITTEN`.
             unsafe { *self.value.get() = Some(value) };
             self.state.store(WRITTEN, atomic::Ordering::Release);
         }

@@ -6,7 +6,8 @@ const MACHINE: Host = Host {
     huge_pages: HostHugePages::Available,
 };
 
-/// Each setting: its variable, a usable value, another value as the program sets it, and that other value as text in the environment.
+/// Each setting: its variable, a usable value, another value as the program sets it, and that other value as text in an environment
+/// variable.
 const EACH: [(&str, &str, Settings, &str); 11] = [
     ("ZK_ALLOC_MIN_BYTES", "4K", Settings::new().min_bytes(100), "100"),
     ("ZK_ALLOC_SLAB_GB", "8", Settings::new().thread_capacity_bytes(3 << 30), "3"),
@@ -39,7 +40,7 @@ fn set(name: &'static str, value: &str) -> SettingsInForce {
     settings
 }
 
-/// The environment overrides the program, which overrides the default. The resolved settings tell the origin of each value. A warning names
+/// The environment overrides the program, which overrides the default. The resolved settings show the origin of each value. A warning names
 /// a bad value in the environment, and the value used instead.
 #[test]
 fn each_setting_has_its_value_from_the_first_source_with_a_good_one() {

@@ -1,7 +1,7 @@
-//! The table of recorded allocations that are alive, by address.
+//! The table of live recorded allocations, by address.
 //!
-//! Most frees are of memory that was not sampled. A small table of counters, indexed by a hash of the address, filters out most of them.
-//! The allocations are in a hash table. Each slot is claimed and released with one compare-and-swap, and nobody waits.
+//! Most memory that is freed was not sampled. A small table of counters, indexed by a hash of the address, filters out most of them. The
+//! allocations are in a hash table. Each slot is claimed and released with one compare-and-swap, and no thread waits.
 #![allow(unsafe_code, reason = "promises that zeroes are a table")]
 
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -13,12 +13,12 @@ use crate::os::{AllZero, MappedOnce};
 const SLOTS: usize = 1 << 20;
 /// The number of slots that are tried for an address.
 const TRIES: usize = 32;
-/// Slots in a cache line. The slots tried for an address begin at a cache line.
+/// The number of slots in a cache line. The slots that are tried for an address begin on a cache-line boundary.
 const LINE: usize = 8;
 const COUNTERS: usize = 1 << 15;
-/// The largest value of a counter, which it keeps from then on.
+/// The largest value of a counter. A counter that reaches it never changes again.
 const FULL: u8 = u8::MAX;
-/// The placeholder for an address while a thread writes the slot. No allocation has this address.
+/// The placeholder in a slot while a thread fills it. No allocation has this address.
 const CLAIMED: usize = 1;
 
 pub(super) static TABLE: MappedOnce<Table> = MappedOnce::new();
@@ -30,7 +30,7 @@ pub(super) struct Table {
     samples: [Sample; SLOTS],
 }
 
-// SAFETY: arrays of atomics, for which zero is a value.
+// SAFETY: the table consists of arrays of atomics, for which zero is a valid value.
 unsafe impl AllZero for Table {}
 
 struct Sample {
@@ -56,7 +56,7 @@ impl Table {
     }
 }
 
-/// Returns whether a live sample may have this address. `false` is certain, `true` may be wrong.
+/// Returns whether a live sample may have this address. `false` is certain, but `true` may be a false positive.
 #[inline(always)]
 pub(super) fn may_hold(at: usize) -> bool {
     TABLE.get().is_some_and(|table| table.counter(at).load(Ordering::Relaxed) != 0)
@@ -79,7 +79,7 @@ pub(super) fn insert(at: usize, site: Index, noted: Noted, window: u64) -> bool 
     true
 }
 
-/// Removes a sampled allocation, before its memory is freed.
+/// Removes a sampled allocation before its memory is freed, and returns its site and what it added to the estimates.
 pub(super) fn remove(at: usize) -> Option<(Index, Noted)> {
     let table = TABLE.get()?;
     let (slot, sample) = table.slots(at).find(|(slot, _)| slot.load(Ordering::Acquire) == at)?;
@@ -119,7 +119,7 @@ mod tests {
 
     const NOTED: Noted = Noted { bytes: 7 << 32, count: 1 << 30 };
 
-    /// An allocation that got lost would stay alive forever. One that was removed twice would be counted as freed twice.
+    /// A lost allocation would count as live forever. An allocation removed twice would count as freed twice.
     #[test]
     fn every_address_is_removed_once_even_from_a_full_table() {
         let _turn = crate::observe::tests::turn();

@@ -15,10 +15,10 @@ use crate::{arena, escape, os};
 use sampler::Noted;
 use sites::Source;
 
-/// Counts the calls of [`begin`]. A sample that a thread began before the last call is dropped.
+/// The number of calls to [`begin`]. A sample that a thread started before the latest call is dropped.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 
-/// Forgets earlier samples, and maps the tables. If the system grants no memory for them, one warning says so, and this returns `false`.
+/// Discards earlier samples, and maps the tables. If the system grants no memory for them, one warning says so, and this returns `false`.
 pub(crate) fn begin() -> bool {
     if let Err(refused) = sites::TABLE.map().and_then(|()| live::TABLE.map()) {
         os::warn(format_args!(
@@ -31,7 +31,7 @@ pub(crate) fn begin() -> bool {
     sites::clear();
     live::clear();
     sampler::MISSED.store(0, Ordering::Relaxed);
-    // The first walk of a stack prepares the unwinder. That must not happen in a signal handler, which may take the first sample.
+    // The first stack walk initialises the unwinder. It must not do so in a signal handler, which may take the first sample.
     std::hint::black_box(Frames::capture());
     true
 }
@@ -42,7 +42,7 @@ pub(crate) fn is_profiled() -> bool {
     cfg!(feature = "profile") && gate::is_told(Observer::Profile)
 }
 
-/// Tells the observers that the arena serves a request for `size` bytes at `at`. Returns the address, so that the caller can make this a
+/// Notifies the observers that the arena served a request for `size` bytes at `at`. Returns the address, so that the caller can make this a
 /// tail call.
 #[inline(always)]
 pub(crate) fn allocated(at: NonNull<u8>, size: usize) -> *mut u8 {
@@ -56,7 +56,7 @@ fn tell_allocated(at: NonNull<u8>, size: usize) -> *mut u8 {
     at.as_ptr()
 }
 
-/// Tells the profile that the backing allocator served a request for `size` bytes at `at`. Does nothing if `at` is null.
+/// Notifies the profile that the backing allocator served a request for `size` bytes at `at`. Does nothing if `at` is null.
 #[inline(always)]
 pub(crate) fn backing_allocated(at: *mut u8, size: usize) {
     if is_profiled() && !at.is_null() {
@@ -64,8 +64,8 @@ pub(crate) fn backing_allocated(at: *mut u8, size: usize) {
     }
 }
 
-/// Tells the observers that memory at `at`, of the arena or of the backing allocator, is about to be freed. Afterwards, another thread may
-/// get it.
+/// Notifies the observers that memory at `at`, of the arena or of the backing allocator, is about to be freed. Call it before the free:
+/// after it, another thread may get the memory.
 #[inline(always)]
 pub(crate) fn will_free(at: *mut u8) {
     if gate::is_observed() && may_concern(at) {
@@ -73,7 +73,7 @@ pub(crate) fn will_free(at: *mut u8) {
     }
 }
 
-/// Tells the observers that the arena's memory at `at` has a new length.
+/// Notifies the observers that the arena's memory at `at` has a new length.
 #[inline(always)]
 pub(crate) fn resized(at: NonNull<u8>, size: usize) {
     will_free(at.as_ptr());
@@ -113,7 +113,8 @@ pub(crate) fn fresh(bytes: usize) {
     }
 }
 
-/// Returns the call site of this thread. On the stack of a signal handler there may be no room to walk it, so the site has no addresses.
+/// Returns the site of this thread's current call chain. The stack of a signal handler may be too short for a stack walk, so the site has
+/// no addresses there.
 fn here(source: Source) -> sites::Index {
     if os::may_be_on_signal_stack() {
         return sites::find(&[], source);
@@ -132,7 +133,7 @@ fn forget(at: usize) {
 mod tests {
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
-    /// Tests that use the tables take turns.
+    /// Makes the tests that use the tables take turns.
     pub(super) fn turn() -> MutexGuard<'static, ()> {
         static TURN: Mutex<()> = Mutex::new(());
         TURN.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,7 +1,7 @@
 //! Decides which requests are sampled, and how many requests each sample stands for.
 //!
 //! A request for `s` bytes is sampled with the probability `p = s / mean`, and stands for `1 / p` requests of its size. So the estimates
-//! have no bias. A request of the mean or more is always sampled.
+//! are unbiased. A request of the mean or more is always sampled.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -9,16 +9,16 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::arena::front;
 use crate::gate::{self, Observer};
 
-/// Requests of this size and more are always sampled, whatever the mean is.
+/// Requests of this many bytes or more are always sampled, regardless of the mean.
 const ALWAYS_BYTES: usize = 1 << 20;
 /// Counts of requests are fixed-point numbers: one request is this many units.
 pub(super) const COUNT_PARTS: u64 = 64;
 
 /// The mean distance between samples, in bytes.
 static MEAN_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Samples that could not be recorded.
+/// The number of samples that could not be recorded.
 pub(super) static MISSED: AtomicU64 = AtomicU64::new(0);
-/// Threads that drew random numbers. Each has a sequence of its own.
+/// The number of threads that have drawn a random number. It seeds the sequence of the next thread.
 static THREADS: AtomicU64 = AtomicU64::new(0);
 
 /// The part of a thread's state that this module uses.
@@ -28,18 +28,18 @@ pub(crate) struct Local {
     state: Cell<SamplerState>,
 }
 
-/// The activity of a thread in this module.
+/// What a thread is doing in this module.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum SamplerState {
     Outside = 0,
-    /// The thread records a sample. A request of a signal handler that interrupts it can't be sampled.
+    /// The thread is recording a sample. If a signal handler interrupts it, the handler's requests can't be sampled.
     Sampling,
-    /// The thread reads the samples. Its own requests are not sampled.
+    /// The thread is reading the samples. Its own requests are not sampled.
     Reading,
 }
 
-/// The estimates that one sample adds.
+/// The amounts that one sample adds to the estimates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Noted {
     pub(super) bytes: u64,
@@ -48,7 +48,7 @@ pub(super) struct Noted {
 }
 
 impl Noted {
-    /// Returns the estimates from a sample that stands for `weight` requests, each served with `served_bytes`.
+    /// Returns the amounts for a sample that stands for `weight` requests, each served with `served_bytes`.
     pub(super) fn of(weight: f64, served_bytes: usize) -> Self {
         let rounded = |estimate: f64| (estimate + 0.5) as u64;
         Self { bytes: rounded(served_bytes as f64 * weight), count: rounded(weight * COUNT_PARTS as f64) }
@@ -112,7 +112,7 @@ impl Local {
     }
 }
 
-/// Runs `f`, which records a sample, unless this thread is already in this module.
+/// Runs `f`, which records a sample, unless this thread is already recording or reading samples.
 pub(super) fn exclusively<R>(f: impl FnOnce() -> R) -> Option<R> {
     let state = &local().state;
     let before = state.get();
@@ -128,7 +128,7 @@ pub(super) fn exclusively<R>(f: impl FnOnce() -> R) -> Option<R> {
     Some(result)
 }
 
-/// Returns whether this thread reads the samples.
+/// Returns whether this thread is reading the samples.
 pub(crate) fn is_reading() -> bool {
     local().state.get() == SamplerState::Reading
 }
@@ -154,7 +154,7 @@ impl Drop for Reading {
 mod tests {
     use super::*;
 
-    /// A biased estimate would be wrong by the same share however long the program runs.
+    /// The relative error of a biased estimate would stay the same, no matter how long the program runs.
     #[test]
     fn estimates_from_samples_are_unbiased() {
         set_mean(64 << 10);

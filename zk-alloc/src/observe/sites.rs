@@ -1,11 +1,11 @@
 //! The call sites, and the estimates for each, now and at the peak of the live bytes.
 //!
-//! The sites are in a hash table that only grows. A thread claims a slot with one compare-and-swap, and nobody waits for it. A thread that
-//! stops in the middle, as in a forked child, leaves a site without addresses.
+//! The sites are in a hash table that only grows. A thread claims a slot with one compare-and-swap, and no other thread waits for it. If
+//! the thread stops halfway, as it may in a forked child, the site stays without addresses.
 //!
 //! Live bytes rise until something is freed. So a *peak* begins just before a free, if the live bytes exceed those of the last peak by
-//! 1/256. Each peak has a number. A site records its live bytes for a peak just before they first change after the peak began. A site that
-//! has not changed since then still has the bytes of the peak.
+//! 1/256. Each peak has a number. A site records its live bytes for a peak just before they first change after the peak began. If they have
+//! not changed since then, they still are the bytes of the peak.
 #![allow(unsafe_code, reason = "promises that zeroes are a table")]
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,22 +15,22 @@ use super::sampler::{COUNT_PARTS, Noted};
 use crate::frames;
 use crate::os::{AllZero, MappedOnce};
 
-/// The number of sites. Samples of further sites count for a site without addresses.
+/// The maximum number of sites. Samples of any further site are counted for a site without addresses.
 const SITES: usize = 1 << 14;
-/// Slots that are tried for a site.
+/// The number of slots that are tried for a site.
 const TRIES: usize = 32;
 
 pub(super) static TABLE: MappedOnce<Table> = MappedOnce::new();
-/// The estimated live bytes of all sites.
+/// The estimated live bytes of all sites together.
 static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
-/// The live bytes at the last peak, with its number ([`Tagged`]).
+/// The live bytes at the latest peak, and the number of that peak ([`Tagged`]).
 static PEAK: AtomicU64 = AtomicU64::new(0);
 
-/// A peak begins if the live bytes exceed those of the last one by one part in this many.
+/// A peak begins if the live bytes exceed those of the previous peak by one part in this many.
 const STEP: u64 = 256;
 
 pub(super) struct Table {
-    /// The hash of the site in each slot; 0 for none. Sites with equal hashes of 64 bits count as one site.
+    /// The hash of the site in each slot; 0 for a free slot. Sites whose 64-bit hashes are equal count as one site.
     hashes: [AtomicU64; SITES],
     entries: [Entry; SITES],
 }
@@ -44,7 +44,7 @@ unsafe impl AllZero for Table {}
 pub enum Source {
     /// The arena.
     Arena,
-    /// The backing allocator: outside of phases, below the threshold, or because the arena had no memory.
+    /// The backing allocator: the request came outside of phases, was below the threshold, or found no memory in the arena.
     Backing,
 }
 
@@ -62,8 +62,8 @@ pub struct Amount {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Site {
-    /// The return addresses of the calls, the innermost first, at most 64. The first few lie in the allocator. Empty for requests on the
-    /// stack of a signal handler, and for call sites that the tables have no room for.
+    /// The return addresses of the calls, the innermost first, at most 64. The first few are in the allocator. Empty for requests on the
+    /// stack of a signal handler, and for call sites that did not fit into the tables.
     pub addresses: Vec<usize>,
     /// The allocator that served the requests.
     pub source: Source,
@@ -74,7 +74,7 @@ pub struct Site {
     /// The amount alive when the live bytes of all sites were at their peak since the start, or the last [`mark`](crate::profile::mark).
     pub peak: Amount,
     /// Bytes that were not resident when the arena handed them out, since the start or the last [`mark`](crate::profile::mark). Their pages
-    /// are faulted in.
+    /// cost page faults.
     pub fresh_bytes: u64,
 }
 
@@ -90,9 +90,9 @@ impl Site {
 #[repr(align(64))]
 struct Entry {
     allocated: Counted,
-    /// Below 0 if sampling was restarted between an allocation and its free.
+    /// Negative if sampling was restarted between an allocation and its free.
     live: Counted,
-    /// The bytes at a peak, with its number: one word, so that no thread sees one without the other.
+    /// The site's live bytes at a peak, and the number of that peak. They share one word, so that no thread sees one without the other.
     peak: AtomicU64,
     peak_count: AtomicU64,
     fresh_bytes: AtomicU64,
@@ -107,7 +107,7 @@ struct Counted {
     count: AtomicU64,
 }
 
-/// Bytes in the lower 48 bits, and above them the lower bits of the number of a peak.
+/// A number of bytes in the lower 48 bits, and the low bits of a peak's number above them.
 #[derive(Clone, Copy)]
 struct Tagged(u64);
 
@@ -174,13 +174,13 @@ fn all() -> impl Iterator<Item = (&'static AtomicU64, &'static Entry)> {
     slots.filter(|(hash, _)| hash.load(Ordering::Relaxed) != 0)
 }
 
-/// Forgets all sites.
+/// Removes all sites.
 pub(super) fn clear() {
     for (hash, entry) in all() {
         entry.clear();
         hash.store(0, Ordering::Relaxed);
     }
-    // The sites without addresses always have a slot.
+    // Reserve slots for the two sites without addresses.
     for source in [Source::Arena, Source::Backing] {
         find(&[], source);
     }
@@ -225,7 +225,7 @@ pub(crate) fn read_one(site: Index) -> Option<Site> {
     at(site).map(Entry::read)
 }
 
-/// Resets the estimates as [`mark`](crate::profile::mark) says, and begins a peak.
+/// Resets the estimates as [`mark`](crate::profile::mark) documents, and begins a peak.
 pub(crate) fn mark() {
     for (_, site) in all() {
         site.allocated.set(Noted::default());
@@ -234,7 +234,7 @@ pub(crate) fn mark() {
     begin_peak(|_, _| true);
 }
 
-/// Begins a peak if `is_due` says so, given the live bytes and those of the last peak.
+/// Begins a peak if `is_due` returns `true` for the live bytes now and at the previous peak.
 fn begin_peak(is_due: impl Fn(u64, u64) -> bool) {
     let next = |last| {
         let (last, live) = (Tagged(last), LIVE_BYTES.load(Ordering::Relaxed).max(0) as u64);
@@ -259,7 +259,7 @@ impl Counted {
         self.count.store(noted.count, Ordering::Relaxed);
     }
 
-    /// Returns the sums, or 0 for a sum below 0.
+    /// Returns the sums. A negative sum counts as 0.
     fn noted(&self) -> Noted {
         let sum = |sum: &AtomicU64| (sum.load(Ordering::Relaxed) as i64).max(0) as u64;
         Noted { bytes: sum(&self.bytes), count: sum(&self.count) }
@@ -289,10 +289,10 @@ impl Entry {
         self.fresh_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Records the live bytes as those of the last peak, unless that was done before. Called before the live bytes change.
+    /// Records the live bytes as those of the latest peak, unless they are recorded already. Called before the live bytes change.
     fn note_peak(&self) {
-        // Read in this order, so that the recorded number is not ahead of the last peak's. It is also read before the live bytes: if
-        // another thread records the peak and changes them, this thread records nothing.
+        // Read the site's record before the number of the latest peak, so that the record is not ahead of it. Also read it before the live
+        // bytes: if another thread records the peak and then changes them, the exchange below fails, and this thread records nothing.
         let noted = self.peak.load(Ordering::Acquire);
         let number = Tagged(PEAK.load(Ordering::Acquire)).number();
         let live = self.live.noted();
@@ -327,7 +327,7 @@ impl Entry {
 mod tests {
     use super::*;
 
-    /// The totals stay right in a program with more call sites than the table holds.
+    /// The totals stay correct in a program with more call sites than the table holds.
     #[test]
     fn sites_that_do_not_fit_count_for_one_without_addresses() {
         let _turn = crate::observe::tests::turn();
