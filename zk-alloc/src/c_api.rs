@@ -1,7 +1,7 @@
 //! The arena for callers that free memory without passing its length, as C does. `integrations/preload` is built on it. Semantic
 //! versioning does not cover this module.
 //!
-//! Nothing here sets `errno`, unwinds, or asks whether a phase is open: the caller decides which requests the arena serves.
+//! Nothing here sets `errno`, unwinds, or checks whether a phase is open: the caller decides which requests the arena serves.
 #![allow(unsafe_code, reason = "hands out memory, and frees it")]
 
 use std::ptr::NonNull;
@@ -21,22 +21,22 @@ use crate::{accounts, allocator, gate, observe, os, retain};
 /// The alignment of C's allocation functions, in bytes: `alignof(max_align_t)`.
 pub const MIN_ALIGN: usize = 16;
 
-/// The result of an attempt to change the length of memory.
+/// The result of an attempt to change the length of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resized {
-    /// The memory has the new length, at the same address, or at another one with its contents.
+    /// The memory has the new length, and kept its contents. It is at this address, which may be the old one.
     To(NonNull<u8>),
-    /// Nothing changed: the memory has this many bytes. The caller must copy it.
+    /// Nothing changed: the memory still has this many bytes. The caller must copy it.
     Not(usize),
 }
 
 /// Allocates from the arena. `first` runs before the first request of the process is served. Its argument is `true` if that request does
-/// not come from a signal handler, so that `first` may call the backing allocator.
+/// not come from a signal handler. Then `first` may call the backing allocator.
 ///
 /// `align` is a power of two.
 ///
 /// # Errors
-/// The error says what to do instead.
+/// If the arena does not serve the request. The error says what to do instead.
 #[inline]
 pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) -> Result<NonNull<u8>, Unserved> {
     // A run has at least one byte.
@@ -44,7 +44,7 @@ pub fn alloc(size: usize, align: usize, zeroed: bool, first: impl FnOnce(bool)) 
     let contents = if zeroed { Contents::Zeroed } else { Contents::Any };
     // Larger lengths would overflow when they are rounded up.
     let is_sane = size <= isize::MAX as usize && align <= isize::MAX as usize / 2;
-    // A library that is loaded into somebody else's program has no settings of its own.
+    // A library that is preloaded into any program has no settings of its own.
     let arena = arena::open_to_serve(&Settings::new(), |in_signal_handler| {
         first(!in_signal_handler);
         retain::follow_live();
@@ -78,7 +78,7 @@ pub enum Cached {
     Done,
     /// The arena does not own the address. Nothing was done.
     Elsewhere,
-    /// Only [`dealloc`] can tell. Nothing was done.
+    /// Only [`dealloc`] can tell whether this is a block. Nothing was done.
     Unknown,
 }
 
@@ -90,21 +90,22 @@ pub enum Cached {
 #[must_use]
 pub unsafe fn put_cached(at: *mut u8) -> Cached {
     let Some((arena, at)) = arena::near(at) else { return Cached::Elsewhere };
-    // SAFETY: upheld by the caller; the address lies in the region. A slab belongs to the arena.
+    // SAFETY: upheld by the caller; the address is in the region, whose slabs belong to the arena.
     let is_cached =
         !(gate::is_observed() && observe::may_concern(at.as_ptr())) && unsafe { arena.put_cached_measured(at) };
     if is_cached { Cached::Done } else { Cached::Unknown }
 }
 
-/// Returns whether an address belongs to the arena's memory. An address that another allocator handed out does not belong to it, as long as
-/// that allocator owns the memory.
+/// Returns whether an address belongs to the arena's memory. It does not if another allocator handed it out, as long as that allocator owns
+/// the memory.
 #[inline(always)]
 #[must_use]
 pub fn owns(at: *mut u8) -> bool {
     arena::of(at).is_some()
 }
 
-/// Returns the number of bytes at an address that [`alloc`] returned. It is 0 outside of the arena, and where no allocation begins.
+/// Returns the length, in bytes, of the allocation at an address that [`alloc`] returned. Returns 0 outside of the arena, and where no
+/// allocation begins.
 #[must_use]
 pub fn usable_size(at: *mut u8) -> usize {
     arena::of(at).and_then(|(arena, at)| arena.measure(at).ok()).unwrap_or(0)
@@ -124,12 +125,12 @@ pub enum Freed {
 /// Frees memory that [`alloc`] returned.
 ///
 /// # Safety
-/// If [`alloc`] returned the address, the caller owns the memory, and nobody uses it any more.
+/// If [`alloc`] returned the address, the caller owns the memory, and must not use it afterwards.
 #[inline]
 pub unsafe fn dealloc(at: *mut u8) -> Freed {
     let Some((arena, at)) = arena::of(at) else { return Freed::Elsewhere };
     observe::will_free(at.as_ptr());
-    // SAFETY: upheld by the caller; the address lies in the region.
+    // SAFETY: upheld by the caller; the address is in the region.
     unsafe { arena.dealloc_measured(at) }.map_or_else(Freed::Not, |()| Freed::Here)
 }
 
@@ -139,14 +140,15 @@ pub unsafe fn dealloc(at: *mut u8) -> Freed {
 /// If no allocation of the arena begins there. The error says what is wrong.
 ///
 /// # Safety
-/// The caller owns the memory, and uses nothing beyond `new_size`. If this returns another address, nobody uses the old one any more.
+/// The caller owns the memory, and must not use bytes beyond `new_size` afterwards. If this returns another address, the caller must not
+/// use the old one either.
 pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeable> {
     let (arena, at) = arena::of(at).ok_or(NotFreeable::NoRun)?;
     let old_size = arena.measure(at)?;
     if new_size > isize::MAX as usize {
         return Ok(Resized::Not(old_size));
     }
-    // SAFETY: upheld by the caller; the memory is `old_size` bytes long. If it moves, nobody uses its old address.
+    // SAFETY: upheld by the caller; the memory is `old_size` bytes long. If it moves, its old address is not used afterwards.
     let resized = unsafe { allocator::resize(arena, at, old_size, new_size, MIN_ALIGN) };
     if resized == Some(at) {
         // SAFETY: upheld by the caller; the memory is `new_size` bytes long.
@@ -155,8 +157,8 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeabl
     Ok(resized.map_or(Resized::Not(old_size), Resized::To))
 }
 
-/// Copies `bytes` bytes from `from`, which [`alloc`] returned, to `to`. If both are large page runs of the arena, it may skip pages that
-/// were never touched. Does nothing if `from` lies outside the arena.
+/// Copies `bytes` bytes from `from`, which [`alloc`] returned, to `to`. If both are large page runs of the arena, this may skip pages that
+/// were never touched. Does nothing if `from` is outside of the arena.
 ///
 /// # Safety
 /// Both allocations are at least `bytes` long, belong to the caller alone, and do not overlap.
@@ -183,8 +185,8 @@ pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
     }
 }
 
-/// Prepares for a sandbox that may kill the process. Reads the facts about the host that the arena will need. From now on, the arena
-/// makes only the system calls of glibc's malloc.
+/// Prepares for a sandbox that kills the process for an unexpected system call. Reads the facts about the host that the arena will need.
+/// From now on, the arena makes only the system calls of glibc's malloc.
 pub fn enter_sandbox() {
     os::host();
     os::process_generation();

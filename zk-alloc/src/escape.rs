@@ -1,7 +1,7 @@
 //! Diagnostics: finds the allocations that outlive their phase, and where they were made.
 //!
 //! Tracing is off by default. While it is on, every allocation of the arena is recorded with its call chain, as a profile records its
-//! samples ([`observe`]). So it allocates nothing and takes no lock. It is meant for finding the allocations that escape, not for
+//! samples ([`observe`]). So tracing allocates nothing and takes no lock. It is meant for finding the allocations that escape, not for
 //! production.
 
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use crate::gate::{self, Observer};
 use crate::observe::{self, sites::Source};
 
 /// The number of the current window. A window begins with each phase that begins while none is open. Allocations before the first phase
-/// have number 1.
+/// belong to window 1.
 static WINDOW: AtomicU64 = AtomicU64::new(1);
 
-/// Live allocations that were made in one place, in a phase.
+/// The live allocations that one place in the program made during a phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Escaped {
@@ -24,7 +24,7 @@ pub struct Escaped {
     pub allocations: usize,
     /// Their bytes, with the arena's rounding.
     pub bytes: usize,
-    /// The place where they were made. Names and lines are as good as the program's debug information.
+    /// The place where they were made. Function names and line numbers are as good as the program's debug information.
     pub backtrace: String,
 }
 
@@ -46,11 +46,11 @@ impl fmt::Display for Escaped {
 /// # drop(kept);
 /// ```
 pub fn trace_escaped(on: bool) {
-    // While a profile is on, the tables are mapped already, and it keeps its samples.
+    // If a profile is on, the tables are mapped already, and the profile keeps its samples.
     gate::switch(Observer::Escapes, on && (gate::is_observed() || observe::begin()));
 }
 
-/// Returns the live allocations that were made since the outermost phase began: the one that is open now, or else the last one. They are
+/// Returns the live allocations that were made since the outermost phase began: the one that is open now, or else the latest one. They are
 /// grouped by place, the place with the most bytes first.
 #[must_use]
 pub fn escaped() -> Vec<Escaped> {
@@ -71,7 +71,7 @@ fn places(describe: fn(&[usize]) -> String) -> Vec<Escaped> {
     let _reading = observe::sampler::Reading::begin();
     let mut alive: Vec<_> = observe::live::of_window(window).collect();
     alive.sort_unstable();
-    // Calls on one line of the source are one place.
+    // Calls on the same source line count as one place.
     let mut places = BTreeMap::<String, (usize, usize)>::new();
     for alike in alive.chunk_by(|(one, _), (other, _)| one == other) {
         let site = observe::sites::read_one(alike[0].0);
@@ -91,7 +91,7 @@ pub(crate) fn window() -> u64 {
     if gate::is_told(Observer::Escapes) { WINDOW.load(Ordering::Relaxed) } else { 0 }
 }
 
-/// Begins a window, because a phase began while none was open.
+/// Begins a window. Called when a phase begins while none is open.
 pub(crate) fn window_begun() {
     WINDOW.fetch_add(1, Ordering::Relaxed);
 }

@@ -31,25 +31,25 @@ use crate::scratch::MemoryRefused;
 /// | not in core dumps (`MADV_DONTDUMP`) | Linux | skipped: [`is_left_out_of_dumps`](Self::is_left_out_of_dumps) |
 /// | a child of `fork` finds zeroes (`MADV_WIPEONFORK`) | Linux from 4.14 | skipped: [`is_wiped_on_fork`](Self::is_wiped_on_fork) |
 ///
-/// Locked memory is scarce (`RLIMIT_MEMLOCK`, often 8 MiB for a process), and a buffer takes whole pages. One buffer for many
-/// secrets is better than many buffers.
+/// Locked memory is scarce (`RLIMIT_MEMLOCK`, often 8 MiB for a process), and a buffer takes whole pages. Prefer one buffer for many
+/// secrets to many buffers.
 ///
-/// A buffer starts on a page boundary, so that it can be viewed as field elements, for example with `bytemuck`.
+/// A buffer starts on a page boundary, so it can be viewed as field elements, for example with `bytemuck`.
 ///
 /// # Limits
 ///
 /// - The caller has to zero all copies: the slice that was [copied in](Self::from_slice), values computed from it, registers and
 ///   stack frames. For values on the stack, use the crate `zeroize`.
 /// - It has no `Clone` and no `==`. To compare secrets in constant time, use the crate `subtle`.
-/// - It is not zeroed when the process ends without dropping it (`exit`, `abort`, a static). The kernel then takes the pages, and
-///   zeroes them before another process gets them.
+/// - It is not zeroed when the process ends without dropping it (`exit`, `abort`, a static). The kernel then reclaims the pages, and zeroes
+///   them before another process gets them.
 /// - Anyone who can read the memory of the process (root, a debugger, the owner of a hibernation image) can read the buffer.
 ///
 /// ```compile_fail,E0599
 /// let copy = zk_alloc::SecretBuf::zeroed(32).clone();
 /// ```
 pub struct SecretBuf {
-    /// Unmapped only after [`Drop::drop`] zeroed it, because fields are dropped later.
+    /// Unmapped only after [`Drop::drop`] has zeroed it, because fields are dropped after the value itself.
     _memory: Mapping,
     start: NonNull<u8>,
     len: usize,
@@ -64,7 +64,7 @@ unsafe impl Send for SecretBuf {}
 unsafe impl Sync for SecretBuf {}
 
 impl SecretBuf {
-    /// Makes a buffer of `len` zero bytes.
+    /// Creates a buffer of `len` zero bytes.
     ///
     /// # Panics
     /// If the system refuses memory. [`try_zeroed`](Self::try_zeroed) returns an error instead.
@@ -74,7 +74,7 @@ impl SecretBuf {
         Self::try_zeroed(len).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Makes a buffer of `len` zero bytes.
+    /// Creates a buffer of `len` zero bytes.
     ///
     /// # Errors
     /// If the system refuses memory. A refused lock is not an error: see [`is_locked`](Self::is_locked).
@@ -82,11 +82,11 @@ impl SecretBuf {
         let (memory, pages) = os::map_guarded(len).map_err(|Errno(errno)| MemoryRefused { asked_bytes: len, errno })?;
         let (start, pages_len) = (pages.cast::<u8>(), pages.len());
         // All three calls come before the first secret is written.
-        // SAFETY: the range is the pages of the mapping made above.
+        // SAFETY: the range consists of the pages of the mapping made above.
         let locked = unsafe { os::lock(start.as_ptr(), pages_len) }.is_ok();
         // SAFETY: as above.
         let left_out_of_dumps = unsafe { os::leave_out_of_dumps(start.as_ptr(), pages_len) }.is_ok();
-        // SAFETY: as above; this type documents that children find zeroes.
+        // SAFETY: as above; the documentation of this type says that children find zeroes.
         let wiped_on_fork = unsafe { os::wipe_on_fork(start.as_ptr(), pages_len) }.is_ok();
         Ok(Self { _memory: memory, start, len, locked, left_out_of_dumps, wiped_on_fork })
     }
@@ -135,14 +135,14 @@ impl Deref for SecretBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` initialised bytes of our mapping, which nobody writes while `self` is shared.
+        // SAFETY: these are `len` initialised bytes of this buffer's mapping, and nothing writes to them while `self` is borrowed.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for SecretBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: `len` initialised bytes of our mapping, reached through nothing but `self`.
+        // SAFETY: these are `len` initialised bytes of this buffer's mapping, which are accessed only through `self`.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
@@ -171,11 +171,11 @@ pub(crate) fn wipe(bytes: &mut [MaybeUninit<u8>]) {
     // Word by word: byte by byte, a large range would take eight times as long.
     words.iter_mut().for_each(zero);
     tail.iter_mut().for_each(zero);
-    // The compiler moves no later access (unmapping, reuse) before the writes.
+    // Keep the compiler from moving later accesses (unmapping, reuse) before the writes.
     compiler_fence(Ordering::SeqCst);
 }
 
 fn zero<T>(place: &mut MaybeUninit<T>) {
-    // SAFETY: the reference is ours alone, and a `MaybeUninit` needs no drop.
+    // SAFETY: the reference is exclusive, and a `MaybeUninit` needs no drop.
     unsafe { std::ptr::write_volatile(place, MaybeUninit::zeroed()) };
 }

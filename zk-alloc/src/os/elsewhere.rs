@@ -1,5 +1,5 @@
-//! Systems other than Linux. Other Unix systems go through libc. On systems without Unix, the arena can't reserve address space and never
-//! opens, so the backing allocator serves everything. Modules that need zeroed memory of their own get it from the system allocator there.
+//! Systems other than Linux. Other Unix systems go through libc. On non-Unix systems, the arena can't reserve address space and never
+//! opens, so the backing allocator serves everything. Modules that need zeroed memory of their own get it from the system allocator.
 #![allow(unsafe_code, reason = "the signatures of Linux, and mapping memory")]
 
 use std::ptr::null_mut;
@@ -15,13 +15,13 @@ pub(crate) use unix::*;
 #[cfg(not(unix))]
 pub(crate) use without_arena::*;
 
-/// Defines calls on a range of memory that a system lacks. All of them return the same answer.
+/// Defines stubs for calls on a memory range that a system lacks. All of them return the same result.
 macro_rules! refuse {
     ($answer:expr => $($name:ident),+) => {$(
-        /// Always returns the same answer: this system has no such call.
+        /// Always returns the same result: this system has no such call.
         ///
         /// # Safety
-        /// None is needed; the platforms share one signature.
+        /// None. It is `unsafe` because all platforms share one signature.
         pub(crate) unsafe fn $name(_at: *mut u8, _len: usize) -> Result<(), Errno> {
             $answer
         }
@@ -61,7 +61,7 @@ answer! {
 /// Refuses: these systems can't move pages.
 ///
 /// # Safety
-/// None is needed; the platforms share one signature.
+/// None. It is `unsafe` because all platforms share one signature.
 pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Result<(), NotMoved> {
     Err(UNSUPPORTED.into())
 }
@@ -69,7 +69,7 @@ pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Re
 /// Refuses: no pages were moved, so none need a fresh mapping.
 ///
 /// # Safety
-/// None is needed; the platforms share one signature.
+/// None. It is `unsafe` because all platforms share one signature.
 pub(crate) unsafe fn renew(_at: *mut u8, _len: usize) -> Result<(), NotMoved> {
     Err(UNSUPPORTED.into())
 }
@@ -77,7 +77,7 @@ pub(crate) unsafe fn renew(_at: *mut u8, _len: usize) -> Result<(), NotMoved> {
 /// Returns `false`: these systems do not report which pages were touched.
 ///
 /// # Safety
-/// None is needed; the platforms share one signature.
+/// None. It is `unsafe` because all platforms share one signature.
 pub(crate) unsafe fn copy_held(_from: *const u8, _to: *mut u8, _len: usize) -> bool {
     false
 }
@@ -85,13 +85,13 @@ pub(crate) unsafe fn copy_held(_from: *const u8, _to: *mut u8, _len: usize) -> b
 /// Returns `None`: mincore(2) answers differently on each Unix system.
 ///
 /// # Safety
-/// None is needed; the platforms share one signature.
+/// None. It is `unsafe` because all platforms share one signature.
 pub(crate) unsafe fn count_resident(_at: *const u8, _len: usize) -> Option<usize> {
     None
 }
 
 /// The part of a [`Parking`](super::Parking) in which a thread sleeps: the handle of that thread, or null before the first sleep. The
-/// handle is leaked, because a wake may use it at any time.
+/// handle is leaked, because a waker may use it at any time.
 pub(super) struct Sleeper(AtomicPtr<Thread>);
 
 impl Sleeper {
@@ -163,7 +163,7 @@ mod unix {
     /// Unmaps a mapping, or an edge of one.
     ///
     /// # Safety
-    /// The range belongs to the caller, and nobody uses it any more.
+    /// The range belongs to the caller, and is not used afterwards.
     pub(in crate::os) unsafe fn unmap(at: *mut u8, len: usize) {
         // SAFETY: upheld by the caller. If the kernel refuses, the range only stays mapped.
         let _ = unsafe { libc::munmap(at.cast(), len) };
@@ -179,7 +179,7 @@ mod unix {
         checked(unsafe { libc::mprotect(at.cast(), len, libc::PROT_READ | libc::PROT_WRITE) })
     }
 
-    // An address range is reserved on these systems, so extending it only makes pages accessible.
+    // On these systems, an address range is reserved, so extending it only makes pages accessible.
     pub(crate) use self::commit as extend;
 
     /// Purges the pages. The range reads as zeroes afterwards.
@@ -189,14 +189,14 @@ mod unix {
     /// it is not accessible.
     ///
     /// # Safety
-    /// The range is committed, and nobody needs its contents.
+    /// The range is committed, and its contents are not needed.
     pub(crate) unsafe fn discard(at: *mut u8, len: usize) -> Result<(), Errno> {
         let len = covered(at, len)?;
-        // MADV_DONTNEED promises no zeroes outside of Linux. A new mapping in place of the old one does.
-        // SAFETY: upheld by the caller: the contents are dead, and the range lies inside a mapping of ours.
+        // Outside of Linux, MADV_DONTNEED does not guarantee zeroes. A new mapping in place of the old one does.
+        // SAFETY: upheld by the caller: the contents are not needed, and the range is inside a mapping of ours.
         let Err(refused) = (unsafe { replace(at, len, libc::PROT_READ | libc::PROT_WRITE) }) else { return Ok(()) };
         // POSIX allows a refused call to unmap the old mapping. An access to that hole would crash the process, and another thread's
-        // mapping may land there. mprotect(2) succeeds only if the memory is mapped.
+        // mapping may land in it. mprotect(2) succeeds only if the memory is mapped.
         // SAFETY: upheld by the caller: the range is ours, and accessible unless the refused call unmapped it.
         if unsafe { libc::mprotect(at.cast(), len, libc::PROT_READ | libc::PROT_WRITE) } == 0 {
             return Err(refused);
@@ -214,7 +214,7 @@ mod unix {
     /// Maps new memory in place of the old.
     ///
     /// # Safety
-    /// The range belongs to the caller, and nobody needs its contents.
+    /// The range belongs to the caller, and its contents are not needed.
     unsafe fn replace(at: *mut u8, len: usize, protection: libc::c_int) -> Result<(), Errno> {
         let how = libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_FIXED;
         // SAFETY: upheld by the caller.
@@ -226,10 +226,10 @@ mod unix {
     /// page cancels this.
     ///
     /// # Safety
-    /// The range is committed, and nobody needs its contents.
+    /// The range is committed, and its contents are not needed.
     pub(crate) unsafe fn purge_lazily(at: *mut u8, len: usize) -> Result<(), Errno> {
         let len = covered(at, len)?;
-        // SAFETY: upheld by the caller: the contents are dead.
+        // SAFETY: upheld by the caller: the contents are not needed.
         checked(unsafe { libc::madvise(at.cast(), len, libc::MADV_FREE) })
     }
 
@@ -239,7 +239,7 @@ mod unix {
     /// The range is committed, and belongs to the caller alone.
     pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
         let len = covered(at, len)?;
-        // The smallest page size of any system: touching a page twice does no harm.
+        // Use the smallest page size of any system: touching a page twice does no harm.
         // SAFETY: upheld by the caller.
         unsafe { touch(at, len, 4096) };
         Ok(())
@@ -262,7 +262,7 @@ mod unix {
         u64::try_from(usage.ru_minflt).unwrap_or(0)
     }
 
-    /// Calls a function of the C library that returns -1 if it fails. Does not keep `errno`.
+    /// Calls a function of the C library that returns -1 if it fails. Does not preserve `errno`.
     pub(in crate::os) fn keeping_errno(call: impl FnOnce() -> libc::c_int) -> Result<(), Errno> {
         checked(call().min(0))
     }
@@ -285,7 +285,7 @@ mod without_arena {
     );
 
     super::answer! {
-        /// Returns `None`: only the standard library tells when a thread ends.
+        /// Returns `None`: only the standard library notices when a thread ends.
         thread_exit_key(unsafe extern "C" fn(*mut c_void)) -> Option<u32> = None;
         /// Does nothing: there are no keys.
         return_key(u32) -> () = ();
@@ -326,14 +326,14 @@ mod without_arena {
         if layout.size() == 0 {
             return Err(UNSUPPORTED);
         }
-        // SAFETY: the layout has a size.
+        // SAFETY: the layout's size is not 0.
         NonNull::new(unsafe { System.alloc_zeroed(layout) }).ok_or(Errno(0))
     }
 
     /// Frees memory.
     ///
     /// # Safety
-    /// `at` and `len` are those of one call of [`map_accessible`], and nobody uses the memory any more.
+    /// `at` and `len` are those of one call of [`map_accessible`], and the memory is not used afterwards.
     pub(in crate::os) unsafe fn unmap(at: *mut u8, len: usize) {
         if let Ok(layout) = pages(len) {
             // SAFETY: upheld by the caller: the memory came from `System` with this layout.
@@ -347,7 +347,7 @@ mod without_arena {
         Limits { threads, memory_bytes: 0, is_memory_grouped: false }
     }
 
-    /// Returns the time of the wall clock, in nanoseconds. If somebody sets the clock, a wait takes longer or shorter.
+    /// Returns the time of the wall clock, in nanoseconds. If the clock is set, a wait may be too long or too short.
     pub(crate) fn monotonic_ns() -> u64 {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         since.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))

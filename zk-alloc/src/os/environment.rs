@@ -1,19 +1,19 @@
 //! The environment of the process when it starts: its variables, its standard error, and the host. Functions that run before `main` record
 //! all three, because later the answers may differ, or the process may not be allowed to ask. This module also writes the messages for
-//! users, and keeps the flag that tells whether the process is in a sandbox.
+//! users, and keeps the flag for a process in a sandbox.
 //!
-//! The variables are read without the standard library's lock. `std::env` guards the environment with a lock. Another thread may hold it
-//! while it sets a variable. After a fork, it may stay locked forever. The first allocation may come at such a moment, and must not wait.
-//! So a function that runs before `main` copies the values, while the process has one thread. All later reads use that copy. Variables that
-//! the program sets later are not seen.
+//! The variables are read without `std::env`, which guards the environment with a lock. Another thread may hold that lock while it sets a
+//! variable, and in a forked child the lock may stay locked forever. The first allocation may come at such a moment, and must not wait. So
+//! a function that runs before `main` copies the values, while the process has only one thread. All later reads use that copy. Variables
+//! that the program sets later are not seen.
 //!
 //! Messages go to the file that was standard error when the process started, and to no other. A program may close descriptor 2, or be
 //! started without one. The next file that it opens takes that number, and a message would land in that file. So before each message, this
-//! module compares the file with the recorded one.
+//! module compares the file behind descriptor 2 with the recorded one.
 //!
-//! A program may lose the right to ask about the host before its first allocation: by a filter of system calls (seccomp), or by a change of
-//! its root or user. So on Linux a function that runs before `main` asks. It also makes each call once that the arena may make later
-//! ([`imp::rehearse`]). Later changes of the control group or the allowed processors are not seen.
+//! A program may lose the right to query the host before its first allocation, through a system-call filter (seccomp) or a change of its
+//! root directory or user. So on Linux, a function that runs before `main` queries the host. It also makes each system call once that the
+//! arena may make later ([`imp::rehearse`]). Later changes of the control group or the allowed processors are not seen.
 //!
 //! (In a library loaded by `dlopen`, all this happens when it is loaded.)
 #![allow(
@@ -39,8 +39,8 @@ use hook::write_stderr;
 #[cfg(unix)]
 const PREFIX: &[u8] = b"ZK_ALLOC";
 
-/// Names that another build or another part of the project reads. They are not misspelt, although this build does not read them. Names that
-/// end with `_` are prefixes that tests and benches use.
+/// Variables that another build or another part of the project reads. They do not count as misspelt, although this build does not read
+/// them. Names that end with `_` are prefixes that tests and benches use.
 #[cfg(any(unix, test))]
 const ELSEWHERE: &[&str] = &[
     "ZK_ALLOC_REPORT",
@@ -52,7 +52,7 @@ const ELSEWHERE: &[&str] = &[
     "ZK_ALLOC_SOAK_",
 ];
 
-/// The most bytes of a value that are kept, and that a message shows: more than any usable value has.
+/// The most bytes of a value that are kept and shown in messages. No usable value is longer.
 const HEAD_BYTES: usize = 80;
 
 /// The value of a variable, or the beginning of a value that is too long to be usable.
@@ -81,7 +81,7 @@ impl Value {
     }
 }
 
-/// Shows the value as an `OsStr`.
+/// Formats the value like an `OsStr`.
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         #[cfg(unix)]
@@ -92,7 +92,7 @@ impl fmt::Debug for Value {
     }
 }
 
-/// The environment, as far as this crate reads it.
+/// The part of the environment that this crate reads.
 #[derive(Clone, Copy)]
 struct Values {
     /// The value of each of [`VARIABLES`].
@@ -128,12 +128,13 @@ fn snapshot() -> Option<&'static Values> {
 }
 
 /// Returns the value that a variable of [`VARIABLES`] had when the process started, if any. Allocates nothing, and never waits. On systems
-/// other than Unix nothing can run before `main`, so this asks the standard library when it is first called.
+/// other than Unix, nothing can run before `main`, so the first call reads the variables from the standard library.
 pub(crate) fn variable(name: &str) -> Option<Value> {
     snapshot()?.known[VARIABLES.iter().position(|&known| known == name)?]
 }
 
-/// Returns the name of a variable that the process was started with, that looks like one of ours, and that no part of the allocator reads.
+/// Returns the name of a variable that the process was started with and that looks like one of ours, but that no part of the allocator
+/// reads.
 pub(crate) fn unknown_variable() -> Option<Value> {
     snapshot()?.unknown
 }
@@ -152,18 +153,18 @@ fn unknown_name(entry: &[u8]) -> Option<&[u8]> {
 
 /// Returns the variable whose name is most similar to this one, if it is similar enough.
 pub(crate) fn nearest_variable(name: &str) -> Option<&'static str> {
-    /// The most letters that may differ.
+    /// The maximum number of letters that may differ.
     const MAX_DIFFERENT: usize = 4;
     let is_public = |known: &&&str| !known.starts_with("ZK_ALLOC_TEST_");
     let near = VARIABLES.iter().filter(is_public).map(|&known| (different(name.as_bytes(), known.as_bytes()), known));
-    // In a short name, this many letters could be all of them.
+    // In a short name, that many letters could be the whole name.
     let max_different = MAX_DIFFERENT.min(name.len().saturating_sub("ZK_ALLOC_X".len()));
     near.min_by_key(|&(different, _)| different)
         .filter(|&(different, _)| different <= max_different)
         .map(|(_, known)| known)
 }
 
-/// Counts the letters of the longer text that lie between the prefix and the suffix that both texts share.
+/// Counts the letters of the longer text between the prefix and the suffix that both texts share.
 fn different(one: &[u8], other: &[u8]) -> usize {
     let is_same = |(one, other): &(&u8, &u8)| one == other;
     let start = one.iter().zip(other).take_while(is_same).count();
@@ -173,8 +174,8 @@ fn different(one: &[u8], other: &[u8]) -> usize {
 
 // Messages for users, written without allocating.
 
-/// Writes one line to standard error, by a single call and without allocating. Does not take the standard library's lock, which a fork may
-/// have left locked. Cuts messages longer than 500 bytes. Does nothing in a sandbox.
+/// Writes one line to standard error, with a single call and without allocating. Does not take the standard library's lock, which a fork
+/// may have left locked. Truncates messages longer than 500 bytes. Does nothing in a sandbox.
 pub fn warn(message: fmt::Arguments<'_>) {
     write_line(message, write_stderr);
 }
@@ -186,7 +187,7 @@ pub fn write_line(message: fmt::Arguments<'_>, write: impl FnOnce(&[u8])) {
     }
     let mut line = [b'\n'; 512];
     let most = line.len() - 1;
-    // Text that does not fit is cut off. One byte is reserved for the newline.
+    // Text that does not fit is truncated. One byte is reserved for the newline.
     let mut left = &mut line[..most];
     let _ = write!(left, "zk-alloc: {message}");
     let len = most - left.len();
@@ -204,14 +205,14 @@ pub(crate) fn abort(message: fmt::Arguments<'_>) -> ! {
 
 // Whether the process is in a sandbox that kills it for an unexpected system call (seccomp).
 //
-// The allowlist of such a process usually has the calls of glibc's malloc: mmap, munmap, mremap, mprotect, brk, futex, and madvise with
-// `MADV_DONTNEED`. Few allowlists have membarrier(2) or other advice, and a process can't query its own list. Once the arena is told of the
-// sandbox, it makes no calls but those of glibc's malloc. It leaves the caches of other threads alone, does not prefault memory, gives no
-// advice on huge pages, and writes no message.
+// The allowlist of such a process usually contains the calls of glibc's malloc: mmap, munmap, mremap, mprotect, brk, futex, and madvise
+// with `MADV_DONTNEED`. Few allowlists contain membarrier(2) or other advice, and a process can't query its own list. Once the arena knows
+// of the sandbox, it makes no calls but those of glibc's malloc. It leaves the caches of other threads alone, does not prefault memory,
+// gives no advice on huge pages, and writes no message.
 
 static IS_SANDBOXED: AtomicBool = AtomicBool::new(false);
 
-/// Tells the arena that the process is in a sandbox, or about to enter one. Nothing undoes this.
+/// Tells the arena that the process is in a sandbox, or about to enter one. This can't be undone.
 pub(crate) fn enter_sandbox() {
     IS_SANDBOXED.store(true, Ordering::Relaxed);
 }
@@ -234,11 +235,11 @@ pub(crate) struct Host {
 /// The threads and the memory that this process may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Threads of this process that can run at once. At least 1.
+    /// The number of threads of this process that can run at once. At least 1.
     pub(crate) threads: usize,
     /// The memory that this process may use, in bytes.
     pub(crate) memory_bytes: usize,
-    /// Whether that limit comes from a control group rather than from the machine.
+    /// Whether the memory limit comes from a control group rather than from the machine.
     pub(crate) is_memory_grouped: bool,
 }
 
@@ -254,7 +255,7 @@ pub fn postpone_asking_host() {
     IS_POSTPONED.store(true, Ordering::Relaxed);
 }
 
-/// The most mappings that this process may have. Holds the default of Linux until the limit is read.
+/// The most mappings that this process may have: Linux's default until the limit is read.
 static MAX_MAPPINGS: AtomicUsize = AtomicUsize::new(65_530);
 
 /// Returns how many mappings this process may have: `vm.max_map_count`, or the kernel's default if that can't be read.
@@ -262,7 +263,7 @@ pub(crate) fn max_mappings() -> usize {
     MAX_MAPPINGS.load(Ordering::Relaxed)
 }
 
-/// Sets another limit, for a test.
+/// Sets another limit on mappings, for a test.
 #[cfg(all(test, not(loom), target_os = "linux"))]
 pub(crate) fn set_max_mappings(mappings: usize) {
     MAX_MAPPINGS.store(mappings, Ordering::Relaxed);
@@ -300,7 +301,7 @@ mod hook {
             // environ(7). The C library sets it before it runs constructors. (glibc also passes it to them; musl does not.)
             static environ: *const *const c_char;
         }
-        // SAFETY: a variable of the C library, which only the program changes: see `copied`.
+        // SAFETY: reads a variable of the C library, which only the program changes: see `copied`.
         unsafe { environ }
     }
 
@@ -310,7 +311,7 @@ mod hook {
             // environ(7): dynamic libraries have no symbol for the variable itself.
             safe fn _NSGetEnviron() -> *mut *const *const c_char;
         }
-        // SAFETY: the address of a variable of the C library, which only the program changes: see `copied`.
+        // SAFETY: the call returns the address of a variable of the C library, which only the program changes: see `copied`.
         unsafe { *_NSGetEnviron() }
     }
 
@@ -336,7 +337,7 @@ mod hook {
         values
     }
 
-    /// The identity of a file: its device, its inode number there, and its type.
+    /// The identity of a file: its device, its inode number, and its type.
     type File = (libc::dev_t, libc::ino_t, libc::mode_t);
 
     /// The file behind descriptor 2 when the process started; `None` if the descriptor was closed.
@@ -374,7 +375,7 @@ mod hook {
         AT_START.write(current);
     }
 
-    /// Writes to standard error, if that still is the file that the process was started with. Does not retry a write that fails.
+    /// Writes to standard error, if it is still the file that the process was started with. Does not retry a write that fails.
     pub(super) fn write_stderr(bytes: &[u8]) {
         if AT_START.get().is_none() {
             begin();
@@ -402,7 +403,7 @@ mod hook {
             return;
         }
         let host = super::host();
-        // A filter that kills the process for one of these calls may already be in force. If so, this variable tells us.
+        // A filter that kills the process for one of these calls may already be in force. Then the operator has to set this variable.
         let is_told = super::variable("ZK_ALLOC_SANDBOX").is_some_and(|value| value.text() == Some("1"));
         if !is_told {
             imp::rehearse(host.huge_pages);
@@ -425,7 +426,7 @@ mod hook {
 mod tests {
     use super::*;
 
-    /// A misspelt variable would be ignored silently. A variable that another part of the project reads is no mistake.
+    /// A misspelt variable must not be ignored silently. A variable that another part of the project reads is not misspelt.
     #[test]
     fn unknown_variable_is_found_and_the_nearest_name_suggested() {
         for (entry, unknown) in [

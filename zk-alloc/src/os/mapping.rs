@@ -9,7 +9,7 @@ use crate::os::imp::real_page_bytes;
 use crate::os::{Errno, HUGE_PAGE_BYTES, OCCUPIED, imp};
 use crate::tuning;
 
-/// A mapping that belongs to this value.
+/// A mapping that this value owns.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
@@ -30,9 +30,9 @@ impl Mapping {
         self.len
     }
 
-    /// Prepares the mapping for a table of the arena that is touched sparsely. The table stays in small pages, even if the host's setting
-    /// is to use huge pages unasked. Core files leave it out, if the system can do that. Otherwise a debugger's core file contains every
-    /// page, touched or not.
+    /// Prepares the mapping for a table of the arena that is touched sparsely. The table stays in small pages, even if the host uses huge
+    /// pages by default. Core files leave it out, if the system can do that. Otherwise a debugger's core file would contain every page,
+    /// touched or not.
     pub(crate) fn for_table(self) -> Self {
         // SAFETY: the range is one mapping of ours, and its contents stay.
         let _ = unsafe { imp::leave_out_of_dumps(self.start.as_ptr(), self.len) };
@@ -44,7 +44,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours. Its owner drops it only when nobody uses an address in it any more.
+        // SAFETY: the mapping is ours. Its owner drops it only when no address in it is used any more.
         unsafe { imp::unmap(self.start.as_ptr(), self.len) };
     }
 }
@@ -57,11 +57,11 @@ pub(crate) fn map_zeroed(len: usize) -> Result<Mapping, Errno> {
     imp::map_accessible(len).map(|start| Mapping { start, len })
 }
 
-/// Returns whether the process may map `len` bytes more that take no memory until they are touched. Under `mlockall(MCL_FUTURE)`, new
+/// Returns whether the process may map `len` more bytes that take no memory until they are touched. Under `mlockall(MCL_FUTURE)`, new
 /// mappings take their memory at once.
 pub(crate) fn may_map_sparsely(len: usize) -> bool {
     let is_sparse = map_zeroed(page_bytes()).is_ok_and(|page| {
-        // SAFETY: a mapping of our own.
+        // SAFETY: the page is a mapping of our own.
         unsafe { imp::count_resident(page.start.as_ptr(), page.len) == Some(0) }
     });
     is_sparse && map_zeroed(len).is_ok()
@@ -91,7 +91,7 @@ impl<T: AllZero> MappedOnce<T> {
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Maps the value, unless that was done before.
+    /// Maps the value, unless it is mapped already.
     ///
     /// # Errors
     /// The system's error, if it grants no memory.
@@ -132,7 +132,7 @@ pub(crate) fn map_guarded(len: usize) -> Result<(Mapping, NonNull<[u8]>), Errno>
     }
     let whole = round_up(len + 2 * page, page)?;
     let mapping = Mapping { start: imp::map_inaccessible(whole)?, len: whole };
-    // SAFETY: `start` lies within the mapping, which has a page more before it and a page more after the bytes.
+    // SAFETY: `start` is within the mapping, which has one more page before `start` and one more after the bytes.
     let start = unsafe { mapping.start.add(page) };
     // SAFETY: `len` bytes from there lie within the mapping made above, which is ours.
     unsafe { imp::commit(start.as_ptr(), len) }?;
@@ -152,7 +152,7 @@ pub(crate) fn reserve(len: usize) -> Result<Mapping, Errno> {
     let (start, tail) = unsafe { (whole.add(head), whole.add(head + len)) };
     for (edge, edge_len) in [(whole, head), (tail, whole_len - head - len)] {
         if edge_len > 0 {
-            // SAFETY: an edge of the mapping made above, which nobody uses.
+            // SAFETY: the edge belongs to the mapping made above, and is not used.
             unsafe { imp::unmap(edge.as_ptr(), edge_len) };
         }
     }
@@ -195,8 +195,8 @@ impl AddressRange {
         let start = match reserve(len.checked_mul(3).ok_or(Errno(0))?) {
             // SAFETY: the middle third lies within the range that was found.
             Ok(found) => unsafe { found.start.add(len) },
-            // A limit on address space forbids reserving so much. Mappings are rare at this address; if there is one, the range ends
-            // where it begins.
+            // A limit on address space forbids reserving that much. Other mappings are rare at this address. If there is one, the range
+            // ends where that mapping begins.
             Err(_) => {
                 let found = reserve(HUGE_PAGE_BYTES)?.start.addr().get();
                 let start = found.checked_sub(2 * len).filter(|&start| start >= len).ok_or(Errno(0))?;
@@ -206,8 +206,8 @@ impl AddressRange {
         Ok(Self { start, _reserved: None })
     }
 
-    /// Returns a free range far below the next mapping of the kernel's choice, with as much free again on both sides. The kernel chooses
-    /// that mapping at random, so the range is random, too. `None` if the address space has no such range.
+    /// Returns a free range far below the address that the kernel chooses for the next mapping, with as much free space on either side. The
+    /// kernel chooses that address at random, so the range is random, too. `None` if the address space has no such range.
     fn far_below(len: usize) -> Option<NonNull<u8>> {
         let next = reserve(HUGE_PAGE_BYTES).ok()?.start.addr().get();
         let mut distance = tuning::region_distance_gib().saturating_mul(1 << 30);
@@ -222,7 +222,7 @@ impl AddressRange {
         None
     }
 
-    /// Returns whether nothing is mapped in a range. If a limit on address space forbids mapping so much, only five places in it are
+    /// Returns whether nothing is mapped in a range. If a limit on address space forbids mapping that much, only five places in it are
     /// checked.
     fn is_free(start: usize, len: usize) -> bool {
         let is_free = |start: usize, len: usize| imp::try_place(std::ptr::with_exposed_provenance_mut(start), len);
@@ -254,7 +254,7 @@ pub(crate) unsafe fn lock(at: *mut u8, len: usize) -> Result<(), Errno> {
 /// Unlocks a range that [`lock`] locked.
 ///
 /// # Safety
-/// None is needed; the platforms share one signature.
+/// None. It is `unsafe` because all platforms share one signature.
 #[cfg(unix)]
 pub(crate) unsafe fn unlock(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;
@@ -279,7 +279,7 @@ pub(crate) fn lockable_bytes() -> usize {
 pub(super) unsafe fn touch(at: *mut u8, len: usize, page_bytes: usize) {
     for offset in (0..len).step_by(page_bytes) {
         let page = at.wrapping_add(offset);
-        // SAFETY: a byte of the caller's range.
+        // SAFETY: the byte is in the caller's range.
         unsafe { page.write_volatile(page.read_volatile()) };
     }
 }
@@ -325,8 +325,8 @@ pub(super) fn real_page_bytes() -> usize {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(MAX_PAGE_BYTES)
 }
 
-/// Returns the bytes from `at` on that a call with length `len` covers: whole pages. Without debug assertions it is `len`, because the
-/// kernel rounds up by itself.
+/// Returns the number of bytes from `at` on that a call with length `len` covers: whole pages. Without debug assertions this returns `len`,
+/// because the kernel rounds up by itself.
 ///
 /// # Errors
 /// `EINVAL`, as from the kernel, if `at` is not on a page boundary.
@@ -376,7 +376,7 @@ mod tests {
             // SAFETY: the mapping made above is four pages long.
             unsafe { at.add(offset).read_volatile() }
         };
-        // SAFETY: parts of the mapping made above, whose contents nobody needs.
+        // SAFETY: the ranges are parts of the mapping made above, whose contents are not needed.
         unsafe {
             at.write_bytes(1, 4 * page);
             os::discard(at.add(page), 1).unwrap();

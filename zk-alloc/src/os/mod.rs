@@ -1,4 +1,4 @@
-//! The arena's interface to the kernel. `imp` is the module `linux` on Linux, and `elsewhere` on all other systems. The other files hold
+//! The arena's interface to the kernel. `imp` is the module `linux` on Linux, and `elsewhere` on all other systems. The other files contain
 //! the code that several systems share.
 //!
 //! Addresses and lengths are multiples of the page size. Nothing here allocates, locks, panics or aborts. A refused call returns an
@@ -49,8 +49,8 @@ pub(crate) const OCCUPIED: Errno = Errno(17);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotMoved {
     pub(crate) errno: Errno,
-    /// Whether the whole target is mapped and accessible. If not, nobody may touch or unmap it: another thread's mapping may lie there by
-    /// now.
+    /// Whether the whole target is mapped and accessible. If not, it must not be touched or unmapped, because another thread's mapping may
+    /// be there now.
     pub(crate) is_target_whole: bool,
 }
 
@@ -66,18 +66,18 @@ impl From<Errno> for NotMoved {
 pub(crate) enum HostHugePages {
     /// The kernel provides huge pages.
     Available,
-    /// The kernel provides huge pages. But it returns free memory to the hypervisor, and has to get it back, page by page, at the first
-    /// touch.
+    /// The kernel provides huge pages. But it returns free memory to the hypervisor, and has to get it back, page by page, when it is next
+    /// touched.
     Costly,
     /// Off, unknown to this kernel, or not readable.
     Unavailable,
 }
 
-/// In builds with debug assertions, this variable makes a virtual machine look like a host that reports no free memory. So tests in a
-/// virtual machine cover the code for bare metal.
+/// In builds with debug assertions, this variable makes a virtual machine look like a host that reports no free memory. So tests that run
+/// in a virtual machine can cover the code for bare metal.
 pub(crate) const TEST_BARE_METAL: &str = "ZK_ALLOC_TEST_BARE_METAL";
 
-/// A place where one thread sleeps until another wakes it, or until a time has passed. A wake takes no lock and allocates nothing.
+/// A place where one thread sleeps until another wakes it, or until a timeout has passed. A wake takes no lock and allocates nothing.
 pub(crate) struct Parking {
     /// The number of wakes so far.
     wakes: AtomicU32,

@@ -1,11 +1,11 @@
 //! The generation of this process, the clocks, and the module that keeps this code loaded.
 //!
-//! The generation is a number that differs between a forked child and its parent. A vforked child runs on its parent's
-//! memory, and shares its number.
+//! The generation is a number that differs between a forked child and its parent. A vforked child runs in its parent's memory, and has the
+//! same number.
 //!
 //! A process id can't serve as that number: a vforked child has its own id, although every claim in its memory belongs to a live thread of
-//! the parent. So the number lies on a page that the kernel clears in a forked child (`MADV_WIPEONFORK`). The first caller that finds 0
-//! there takes the next number.
+//! the parent. So the number is on a page that the kernel clears in a forked child (`MADV_WIPEONFORK`). The first caller that finds 0 on it
+//! takes the next number.
 //!
 //! Without such a page the number is always 1: before Linux 4.14, in sandboxes that lack this advice (gVisor), and if no page can be
 //! mapped. Other systems have no such pages either, and their pthread_atfork(3) allocates and misses some kinds of fork. Without the page,
@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use super::Mapping;
 
-/// The word on the page; null until the first call.
+/// The word on that page; null until the first call.
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
-/// The word that is used if there is no such page.
+/// The word that replaces it if there is no such page.
 static UNCHANGING: AtomicU64 = AtomicU64::new(1);
 /// The last number that this process or an ancestor took.
 static LAST: AtomicU64 = AtomicU64::new(0);
@@ -30,7 +30,7 @@ pub(crate) fn process_generation() -> u64 {
     number(word(), &LAST)
 }
 
-/// Returns the number in `word`. If that is 0, takes the next number first.
+/// Returns the number in `word`. If it is 0, stores the next number there first.
 fn number(word: &AtomicU64, last: &AtomicU64) -> u64 {
     let known = word.load(Ordering::Acquire);
     if known != 0 {
@@ -51,7 +51,7 @@ fn word() -> &'static AtomicU64 {
 /// Maps a page that the kernel clears in a forked child, if the system has such pages, and returns the word on it.
 #[cold]
 fn find() -> &'static AtomicU64 {
-    // SAFETY: a mapping of our own. A child finds 0 there, which is the purpose of the page.
+    // SAFETY: the page is a mapping of our own. A child finds 0 on it, which is its purpose.
     let is_wiped = |page: &Mapping| unsafe { super::wipe_on_fork(page.start().as_ptr(), page.len()) }.is_ok();
     let page = super::map_zeroed(super::page_bytes()).ok().filter(is_wiped);
     // SAFETY: the page is zeroed, aligned, and only accessed as an atomic. It is leaked before this function returns the word.
@@ -69,11 +69,11 @@ fn find() -> &'static AtomicU64 {
     }
 }
 
-/// Runs before `main`, or before `dlopen` returns: before memory is short, before a filter of system calls is in force, and before there
-/// are other threads.
+/// Takes a generation, registers the fence, and keeps this code loaded. Runs before `main`, or before `dlopen` returns: before memory is
+/// short, before a system-call filter is in force, and before there are other threads.
 #[cfg(target_os = "linux")]
 pub(super) fn begin() {
-    // With the preload library, most processes never open the arena. There, the arena maps the page when it opens.
+    // With the preload library, most processes never open the arena. So there, the page is mapped when the arena opens.
     #[cfg(not(feature = "c-api"))]
     process_generation();
     super::register_fence();
@@ -88,7 +88,7 @@ pub(crate) fn monotonic_ns() -> u64 {
 }
 
 /// Returns the same as [`monotonic_ns`]. On Linux, the time lags by up to a few milliseconds, but costs only a few loads: this reads no
-/// counter of the processor, and makes no system call.
+/// processor counter, and makes no system call.
 #[cfg(unix)]
 pub(crate) fn coarse_ns() -> u64 {
     read_ns(super::imp::COARSE_CLOCK)
@@ -139,7 +139,7 @@ mod pin {
         // SAFETY: `map` was written by a call that succeeded. The loader's entry for this object begins with these fields, and lasts as
         // long as the object.
         let name = unsafe { (*map.cast::<LinkMap>()).name };
-        // SAFETY: the name is a C string of the loader. Only the program itself has no name, or an empty one.
+        // SAFETY: the name is a C string of the loader. Only the program itself has a null or an empty name.
         if name.is_null() || unsafe { *name } == 0 {
             return;
         }
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!((code_of(child), seen), (0, process_generation()));
     }
 
-    /// Otherwise a child that is forked between the two steps would take the same number.
+    /// A child that is forked between the two steps must not take the same number.
     #[test]
     fn a_generation_is_recorded_before_it_is_used() {
         let (word, last) = (AtomicU64::new(0), AtomicU64::new(2));

@@ -1,18 +1,17 @@
 //! A few bytes of thread-local memory, accessed without a call.
 //!
-//! In a shared library, `thread_local!` compiles to a call of the dynamic loader (`__tls_get_addr`), and the loader may call `malloc`
-//! there. If that `malloc` first asks for its thread's state, the recursion never ends. The *initial-exec* model adds a constant from the
-//! library's table of addresses to the thread pointer instead. Stable Rust can't select that model, so the assembler declares and reaches
-//! the bytes.
+//! In a shared library, `thread_local!` compiles to a call into the dynamic loader (`__tls_get_addr`), which may call `malloc`. If that
+//! `malloc` first needs its thread's state, the recursion never ends. The *initial-exec* model adds a constant from the library's table of
+//! addresses to the thread pointer instead. Stable Rust can't select that model, so the bytes are declared and accessed in assembly.
 //!
-//! The cost comes with `dlopen`: the loader then has to find room for the bytes in the spare thread-local memory of each thread. If
-//! there is none left, it refuses to load the library.
+//! The drawback is in `dlopen`: the loader has to find room for the bytes in the spare thread-local memory of each thread. If none is left,
+//! it refuses to load the library.
 #![allow(unsafe_code, reason = "thread-local memory in assembly")]
 
 use std::arch::{asm, global_asm};
 use std::ptr::NonNull;
 
-/// The length of the block, in bytes. It is zeroed when the thread begins, and aligned to 16 bytes.
+/// The length of the block, in bytes. The block is zeroed when the thread begins, and aligned to 16 bytes.
 pub(crate) const THREAD_BLOCK_BYTES: usize = 48;
 
 global_asm!(
@@ -33,7 +32,7 @@ global_asm!(
 pub(crate) fn thread_block() -> NonNull<u8> {
     let at: *mut u8;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: reads the thread pointer, which each thread has at its own offset 0, and the constant that the loader or the linker
+    // SAFETY: the code reads the thread pointer, which each thread has at its own offset 0, and the constant that the loader or the linker
     // wrote. Neither changes while the thread lives.
     unsafe {
         asm!(
@@ -56,6 +55,6 @@ pub(crate) fn thread_block() -> NonNull<u8> {
             options(pure, nomem, nostack, preserves_flags),
         );
     }
-    // SAFETY: thread-local memory never lies at address 0.
+    // SAFETY: thread-local memory is never at address 0.
     unsafe { NonNull::new_unchecked(at) }
 }

@@ -19,7 +19,7 @@ const NAMES: &[(&str, c_int)] = &[
     ("WINCH", libc::SIGWINCH),
 ];
 
-/// Signals that can't be handled, that report an error of the program, or that have a meaning in every program.
+/// Signals that can't be handled, that report an error in the program, or that have a fixed meaning in every program.
 const RESERVED: &[c_int] = &[
     libc::SIGKILL,
     libc::SIGSTOP,
@@ -38,7 +38,7 @@ const MAX_SIGNAL: c_int = 64;
 /// The functions that the handler runs, by signal.
 static RUN: [AtomicPtr<()>; MAX_SIGNAL as usize + 1] = [const { AtomicPtr::new(null_mut()) }; MAX_SIGNAL as usize + 1];
 
-/// Returns the number of the signal with this name or number, if a program may give that signal a meaning.
+/// Returns the number of the signal with this name or number, if a program may choose that signal's meaning.
 pub(crate) fn signal_number(text: &str) -> Option<i32> {
     let name = text.strip_prefix("SIG").unwrap_or(text);
     let named = NAMES.iter().find(|&&(known, _)| known == name).map(|&(_, number)| number);
@@ -47,10 +47,10 @@ pub(crate) fn signal_number(text: &str) -> Option<i32> {
 }
 
 /// Installs `run` as the handler of a signal. It runs on the thread that gets the signal. Returns `false`, and changes nothing, if the
-/// signal has a handler or is ignored, or if the system refuses. `run` does only what a signal handler may do.
+/// signal has a handler or is ignored, or if the system refuses. `run` must do only what a signal handler may do.
 pub(crate) fn on_signal(number: i32, run: fn()) -> bool {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: the call only asks, and its result is valid for writes.
+    // SAFETY: the call only queries the system, and its result is valid for writes.
     let is_known = unsafe { libc::sigaction(number, std::ptr::null(), before.as_mut_ptr()) } == 0;
     // SAFETY: all zeroes are a valid value.
     if !is_known || unsafe { before.assume_init() }.sa_sigaction != libc::SIG_DFL {
@@ -85,7 +85,7 @@ extern "C" fn handle(number: c_int) {
 /// Call it before `main`: then `prepare` runs after the functions of other libraries, and `parent` and `child` run before them. glibc has
 /// room for 48 libraries before it allocates. After an object is unloaded, its functions are no longer called.
 ///
-/// Does nothing on systems other than Linux, where no madvise(2) keeps memory from a child.
+/// Does nothing on systems other than Linux, because they have no madvise(2) that keeps memory from a child.
 #[cfg(not(thread_blocks))]
 pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
     // Miri forks nothing, and has no such function.
@@ -116,7 +116,7 @@ pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: 
     type Register = unsafe extern "C" fn(Function, Function, Function, *const u8) -> libc::c_int;
     unsafe extern "C" {
         static zk_alloc_register_atfork: Option<Register>;
-        /// An address in this library, by which glibc finds the functions to drop when the library is unloaded.
+        /// An address in this library, by which glibc finds the functions to remove when the library is unloaded.
         static __dso_handle: u8;
     }
     // SAFETY: the loader wrote the function or null before any of this library's code ran. Its type is that of glibc's function. The three
@@ -134,9 +134,9 @@ pub(crate) struct Signals(libc::sigset_t);
 
 impl Signals {
     /// Blocks all signals on this thread, and returns those that were blocked before. (The C library leaves its own signals out of every
-    /// set. One of them carries setuid(2) to all threads.)
+    /// set. One of them passes setuid(2) on to all threads.)
     pub(crate) fn block() -> Self {
-        // SAFETY: a set of signals is an array of bits, of which any value is valid. Both sets are valid for writes.
+        // SAFETY: a set of signals is an array of bits, for which any value is valid. Both sets are valid for writes.
         unsafe {
             let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigfillset(&raw mut all);
@@ -145,7 +145,7 @@ impl Signals {
         }
     }
 
-    /// Blocks these signals on this thread, and no others.
+    /// Makes this thread block these signals, and no others.
     pub(crate) fn restore(&self) {
         // SAFETY: the set is initialised.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, null_mut()) };
@@ -155,11 +155,11 @@ impl Signals {
 /// A thread for the allocator: an ordinary thread of the C library with a name, and all signals blocked. Dropping the handle leaves the
 /// thread running.
 ///
-/// pthread_create(3) makes the thread, because the standard library would allocate for it, from the allocator that the thread serves. The C
-/// library knows the thread, so that setuid(2) reaches it.
+/// pthread_create(3) creates the thread, because the standard library would allocate memory for it from the allocator that the thread
+/// serves. The C library knows the thread, so setuid(2) affects it too.
 pub(crate) struct OwnThread(libc::pthread_t);
 
-// SAFETY: any thread may use the handle of a thread.
+// SAFETY: the handle of a thread may be used on any thread.
 unsafe impl Send for OwnThread {}
 
 impl OwnThread {
@@ -171,7 +171,7 @@ impl OwnThread {
         // A new thread inherits the mask of its creator.
         let before = Signals::block();
         let started = match create(stack_bytes, run) {
-            // A program with much thread-local memory needs a larger stack: that memory lies at its end.
+            // A program with much thread-local memory needs a larger stack, because that memory is at the end of the stack.
             Err(Errno(libc::EINVAL)) if stack_bytes.is_some() => create(None, run),
             other => other,
         };
@@ -200,13 +200,13 @@ fn create(stack_bytes: Option<usize>, run: fn()) -> Result<OwnThread, Errno> {
         // SAFETY: the attributes are initialised, `thread` is valid for writes, and `run` is the argument that `begin` expects.
         checked(unsafe { libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), begin, run) })
     });
-    // SAFETY: initialised above, and not used any more.
+    // SAFETY: the attributes were initialised above, and are not used any more.
     unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
-    // SAFETY: `pthread_create` wrote it.
+    // SAFETY: `pthread_create` initialised `thread`, because it succeeded.
     created.map(|()| OwnThread(unsafe { thread.assume_init() }))
 }
 
-/// Runs first on the new thread. Names the thread, where the system has a call for that, and calls `run`.
+/// The start routine of a new thread. Names the thread, where the system has a call for that, and calls `run`.
 extern "C" fn begin(run: *mut c_void) -> *mut c_void {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     // SAFETY: the name ends with a zero byte.
@@ -231,16 +231,16 @@ fn checked(result: libc::c_int) -> Result<(), Errno> {
 
 /// Returns a number that no other living thread has. It stays the same in a forked child.
 pub(crate) fn thread_id() -> usize {
-    // SAFETY: always succeeds.
+    // SAFETY: the call has no requirements, and always succeeds.
     unsafe { libc::pthread_self() as usize }
 }
 
-/// The number of keys whose values glibc stores in the thread itself (`PTHREAD_KEY_2NDLEVEL_SIZE`). For other keys it calls `calloc`
-/// at a thread's first store. A signal handler that interrupted `malloc` must not do that.
+/// The number of keys whose values glibc stores in the thread itself (`PTHREAD_KEY_2NDLEVEL_SIZE`). For other keys it calls `calloc` at a
+/// thread's first store. A signal handler that interrupted `malloc` must not call it.
 #[cfg(target_env = "gnu")]
 const KEYS_WITHOUT_MALLOC: u32 = 32;
 
-/// Makes a key for [`arm_thread_exit`]. When a thread that was armed with the key ends, that thread calls `run` with its value. Returns
+/// Creates a key for [`arm_thread_exit`]. When a thread that was armed with the key ends, that thread calls `run` with its value. Returns
 /// `None` if no key is left. Takes no lock.
 ///
 /// `run` must not unwind. It may be called again (up to `PTHREAD_DESTRUCTOR_ITERATIONS` times) if it arms its thread.
@@ -262,9 +262,9 @@ pub(crate) fn return_key(key: u32) {
 }
 
 /// Makes this thread call the function of a key from [`thread_exit_key`] with `value` when it ends. Returns `false` if the system refuses.
-/// The caller passes a `value` that the function expects. Takes no lock, and leaves `errno` alone.
+/// The caller must pass a `value` that the function expects. Takes no lock, and leaves `errno` unchanged.
 ///
-/// glibc may call `calloc` for keys beyond the first 32. For such a key, this also refuses while the thread [may be in a signal
+/// glibc may call `calloc` for keys beyond the first 32. For such a key, this also returns `false` while the thread [may be in a signal
 /// handler](may_be_in_signal_handler). A later call may succeed.
 pub(crate) fn arm_thread_exit(key: u32, value: NonNull<u8>) -> bool {
     #[cfg(target_env = "gnu")]
@@ -306,7 +306,7 @@ pub(crate) fn may_be_on_signal_stack() -> bool {
         return true;
     }
     let mut stack = MaybeUninit::<libc::stack_t>::zeroed();
-    // SAFETY: the call only asks, and its result is valid for writes.
+    // SAFETY: the call only queries the system, and its result is valid for writes.
     let is_known = imp::keeping_errno(|| unsafe { libc::sigaltstack(std::ptr::null(), stack.as_mut_ptr()) }).is_ok();
     // SAFETY: all zeroes are a valid value.
     !is_known || unsafe { stack.assume_init() }.ss_flags & libc::SS_ONSTACK != 0
@@ -316,8 +316,8 @@ pub(crate) fn may_be_on_signal_stack() -> bool {
 mod tests {
     use super::*;
 
-    /// glibc stores a thread's first 32 values in the thread, and allocates for later keys. A signal handler that interrupted an allocation
-    /// must not do that.
+    /// glibc stores the values of the first 32 keys in the thread, and allocates for later keys. A signal handler that interrupted an
+    /// allocation must not allocate.
     #[cfg(target_env = "gnu")]
     #[test]
     fn a_key_that_needs_malloc_is_not_stored_in_a_signal_handler() {

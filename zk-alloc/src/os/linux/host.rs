@@ -7,7 +7,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::os::{self, HostHugePages, Limits};
 
-/// Reads the setting in `/sys/kernel/mm/transparent_hugepage/enabled`, and finds out whether huge pages are costly.
+/// Returns the host's setting for huge pages (`/sys/kernel/mm/transparent_hugepage/enabled`), and whether huge pages are costly.
 pub(crate) fn host_huge_pages() -> HostHugePages {
     let mut buffer = [0; 128];
     let text = read_small(c"/sys/kernel/mm/transparent_hugepage/enabled", &mut buffer);
@@ -30,7 +30,7 @@ fn is_free_memory_reported() -> bool {
     reports(read_small(c"/sys/module/page_reporting/parameters/page_reporting_order", &mut buffer))
 }
 
-/// Returns whether the text of `page_reporting_order` says that memory is reported. The text is empty if there is no such file. While no
+/// Returns whether the text of `page_reporting_order` means that memory is reported. The text is empty if there is no such file. While no
 /// driver reports memory, the number is -1, or `u32::MAX` on kernels that print it unsigned. Otherwise it is the order of the smallest
 /// reported block.
 fn reports(order: &str) -> bool {
@@ -50,13 +50,13 @@ pub(crate) fn minor_faults() -> u64 {
         return 0;
     }
     let mut buffer = [0; 512];
-    // The second field, the name, may hold spaces and ends with the last parenthesis; minflt is the tenth.
+    // The second field, the name, may contain spaces and ends with the last parenthesis. minflt is the tenth field.
     let text = read_small(c"/proc/self/stat", &mut buffer);
     let after_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
     after_name.split_ascii_whitespace().nth(7).and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
-/// Reads the beginning of a file, as much as the buffer holds. Returns an empty text if the file can't be read.
+/// Reads the beginning of a file, as much as fits into the buffer. Returns an empty text if the file can't be read.
 fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> &'a str {
     let Ok(file) = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return "" };
     // The kernel returns all of such a file in one read, if the buffer has room.
@@ -64,8 +64,8 @@ fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> &'a str {
     std::str::from_utf8(&buffer[..len]).unwrap_or("")
 }
 
-/// Returns the limits of this process. The threads are limited by the processors that it may run on, and by its control groups. The memory
-/// is the smallest of the machine's and its control groups' limits.
+/// Returns the limits of this process. The number of threads is limited by the processors that the process may run on, and by its control
+/// groups. The memory limit is the smallest of the machine's memory and the limits of its control groups.
 pub(crate) fn limits() -> Limits {
     let info = rustix::system::sysinfo();
     let machine_bytes = (info.totalram as usize).saturating_mul(info.mem_unit as usize);
@@ -83,8 +83,8 @@ pub(crate) fn limits() -> Limits {
     Limits { threads, memory_bytes, is_memory_grouped: memory_bytes < machine_bytes }
 }
 
-/// Returns the bytes to purge so that each control group of the process has a `spare_part`th of its limit left. Returns 0 if each already
-/// has that, and `usize::MAX` if threads of a group waited for memory for `stall_percent` of the last ten seconds.
+/// Returns how many bytes to purge so that each control group of the process has 1/`spare_part` of its limit left. Returns 0 if each group
+/// has that much left already, and `usize::MAX` if threads of a group waited for memory for `stall_percent` of the last ten seconds.
 pub(crate) fn missing_memory(spare_part: usize, stall_percent: usize) -> usize {
     let mut missing = 0;
     with_groups(|groups, buffer| {
@@ -96,12 +96,12 @@ pub(crate) fn missing_memory(spare_part: usize, stall_percent: usize) -> usize {
     missing
 }
 
-/// Runs `work` on the text of `/proc/self/cgroup`, and on a buffer for a path and for a group's statistics. Both are outside of the stack,
+/// Runs `work` on the text of `/proc/self/cgroup`, and on a buffer for a path and for a group's statistics. Neither buffer is on the stack,
 /// which may be small. Does nothing if the system has no memory.
 fn with_groups(work: impl FnOnce(&str, &mut [u8])) {
     const BYTES: usize = GROUPS_BYTES + PATH_BYTES + STAT_BYTES;
     let Ok(mapping) = os::map_zeroed(BYTES) else { return };
-    // SAFETY: the mapping has `BYTES` zeroed bytes. Only this reference reaches it, and it stays mapped until this function ends.
+    // SAFETY: the mapping has `BYTES` zeroed bytes. Only this reference refers to it, and it stays mapped until this function ends.
     let buffer = unsafe { std::slice::from_raw_parts_mut(mapping.start().as_ptr(), BYTES) };
     let (groups, buffer) = buffer.split_at_mut(GROUPS_BYTES);
     work(read_small(c"/proc/self/cgroup", groups), buffer);
@@ -162,13 +162,13 @@ impl Group<'_> {
         if stalled_percent(pressure).is_some_and(|percent| percent >= stall_percent) {
             return Some(usize::MAX);
         }
-        // Before it runs short, the kernel drops cached files that were not used lately.
+        // Before memory runs short, the kernel drops cached files that were not used lately.
         let stat = self.read("memory.stat", stat);
         let files = stat.lines().find_map(|line| line.strip_prefix(files)?.trim().parse().ok()).unwrap_or(0);
         Some(used.saturating_sub(files).saturating_sub(limit - limit / spare_part))
     }
 
-    /// Reads a number in one of the group's files; `None` if it holds no number.
+    /// Reads a number from one of the group's files; `None` if the file contains no number.
     fn read_number(&mut self, file: &str) -> Option<usize> {
         let mut buffer = [0; 64];
         self.read(file, &mut buffer).trim().parse().ok()
@@ -184,7 +184,7 @@ impl Group<'_> {
     }
 }
 
-/// Returns the part of the last ten seconds in which threads waited for memory, in whole percent, from the text of `memory.pressure`.
+/// Returns the percentage of the last ten seconds in which threads waited for memory, rounded down, from the text of `memory.pressure`.
 fn stalled_percent(pressure: &str) -> Option<usize> {
     let waited = pressure.split_ascii_whitespace().nth(1)?.strip_prefix("avg10=")?;
     waited.split('.').next()?.parse().ok()

@@ -27,10 +27,10 @@ impl From<rustix::io::Errno> for Errno {
 /// The clock of [`coarse_ns`](super::coarse_ns).
 pub(super) const COARSE_CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC_COARSE;
 
-/// Calls a function of the C library that returns -1 if it fails, and keeps this thread's `errno`. The program may free memory
-/// between a failed call of its own and its read of `errno`.
+/// Calls a function of the C library that returns -1 if it fails, and preserves this thread's `errno`. The program may free memory between
+/// a failed call of its own and its read of `errno`.
 pub(super) fn keeping_errno(call: impl FnOnce() -> libc::c_int) -> Result<(), Errno> {
-    // SAFETY: always the address of this thread's `errno`.
+    // SAFETY: the pointer is valid: it is always the address of this thread's `errno`.
     let errno = unsafe { &mut *libc::__errno_location() };
     let before = *errno;
     let failed = call() == -1;
@@ -63,7 +63,7 @@ fn map(len: usize, protection: ProtFlags) -> Result<NonNull<u8>, Errno> {
     let start = whole.wrapping_add(head);
     for (edge, edge_len) in [(whole, head), (start.wrapping_add(len), spare - head)] {
         if edge_len > 0 {
-            // SAFETY: an edge of the mapping made above, which nobody uses.
+            // SAFETY: the edge belongs to the mapping made above, and is not used.
             let _ = unsafe { munmap(edge.cast(), edge_len) };
         }
     }
@@ -73,7 +73,7 @@ fn map(len: usize, protection: ProtFlags) -> Result<NonNull<u8>, Errno> {
 /// Calls madvise(2), unless the process is in a sandbox that may kill it for this advice.
 ///
 /// # Safety
-/// The range lies within one mapping that belongs to the caller, who knows the effect of the advice on its contents.
+/// The range lies within one mapping that belongs to the caller, who accepts the effect of the advice on its contents.
 unsafe fn advise(at: *mut u8, len: usize, advice: Advice) -> Result<(), Errno> {
     let len = covered(at, len)?;
     if advice != Advice::LinuxDontNeed && is_in_sandbox() {
@@ -86,7 +86,7 @@ unsafe fn advise(at: *mut u8, len: usize, advice: Advice) -> Result<(), Errno> {
 /// Unmaps a mapping, or an edge of one.
 ///
 /// # Safety
-/// The range belongs to the caller, and nobody uses it any more.
+/// The range belongs to the caller, and is not used afterwards.
 pub(super) unsafe fn unmap(at: *mut u8, len: usize) {
     if let Ok(len) = covered(at, len) {
         // SAFETY: upheld by the caller. If the kernel refuses, the range only stays mapped.
@@ -115,7 +115,7 @@ pub(crate) unsafe fn extend(at: *mut u8, len: usize) -> Result<(), Errno> {
     map_at(at, len, ProtFlags::READ | ProtFlags::WRITE)
 }
 
-/// Checks that nothing is mapped in a range, and that the process may map it. Maps it for a moment, inaccessible.
+/// Checks that nothing is mapped in a range, and that the process may map it, by mapping it as inaccessible for a moment.
 ///
 /// # Errors
 /// The system's error: `EEXIST` if something is mapped there.
@@ -144,7 +144,7 @@ macro_rules! advices {
     ($($(#[$doc:meta])+ $name:ident: $advice:ident $(, $refused:ident)?;)+) => {$(
         $(#[$doc])+
         pub(crate) unsafe fn $name(at: *mut u8, len: usize) -> Result<(), Errno> {
-            // SAFETY: upheld by the caller, who knows the effect on the contents.
+            // SAFETY: upheld by the caller, who accepts the effect on the contents.
             let advised = unsafe { advise(at, len, Advice::$advice) };
             $(let advised = $refused(advised);)?
             advised
@@ -191,7 +191,7 @@ advices! {
     /// The range lies within one mapping that belongs to the caller, and no child uses it.
     leave_out_of_children: LinuxDontFork;
 
-    /// Has a child of `fork` inherit a range that was [left out](leave_out_of_children).
+    /// Makes a child of `fork` inherit a range that was [left out](leave_out_of_children) before.
     ///
     /// # Safety
     /// As for [`leave_out_of_children`].
@@ -209,7 +209,7 @@ advices! {
     /// The range lies within one mapping that belongs to the caller, and a child expects zeroes there.
     wipe_on_fork: LinuxWipeOnFork;
 
-    /// Has a child of `fork` inherit the range again.
+    /// Makes a child of `fork` inherit the range again.
     ///
     /// # Safety
     /// The range belongs to the caller alone, and no other code relies on the [wiping](wipe_on_fork).
@@ -228,7 +228,7 @@ pub(crate) fn trim_heap() {
 /// Prefaults the range for writing.
 ///
 /// # Errors
-/// The system's error, if it has no memory or the memory is broken. Part of the range may be prefaulted then.
+/// The system's error, if it has no memory or the memory is faulty. Part of the range may be prefaulted in that case.
 ///
 /// # Safety
 /// The range is committed, and belongs to the caller alone.
@@ -237,7 +237,7 @@ pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> Result<(), Errno> {
     // SAFETY: the advice changes no contents, and the range belongs to the caller.
     match unsafe { advise(at, len, Advice::LinuxPopulateWrite) } {
         // Before Linux 5.14, or in a sandbox: touch each page, without changing its contents. Don't do so after other errors: touching a
-        // page that the kernel could not prefault (no memory, broken memory) would kill the process.
+        // page that the kernel could not prefault (no memory, faulty memory) would kill the process.
         Err(refused) if refused == rustix::io::Errno::INVAL.into() => {
             // SAFETY: upheld by the caller.
             unsafe { touch(at, len, real_page_bytes()) };
@@ -259,7 +259,7 @@ fn unless_unknown(advised: Result<(), Errno>) -> Result<(), Errno> {
 
 // Moving pages, copying them, and counting those that are resident.
 
-/// rustix has this flag in its Linux backend only, and under Miri it uses its libc backend.
+/// rustix has this flag only in its Linux backend, but uses its libc backend under Miri.
 const DONTUNMAP: MremapFlags = MremapFlags::from_bits_retain(libc::MREMAP_DONTUNMAP as u32);
 
 /// Moves the pages of `from` to `to`, without copying (mremap(2) with `MREMAP_DONTUNMAP`, Linux 5.7). Afterwards `to` has the
@@ -272,11 +272,11 @@ const DONTUNMAP: MremapFlags = MremapFlags::from_bits_retain(libc::MREMAP_DONTUN
 ///   before).
 /// - `ENOMEM` if the process has too many mappings, or is over a limit.
 ///
-/// After an error, `from` is unchanged. If `to` is [whole](NotMoved::is_target_whole), it is accessible, but may hold anything, and may
-/// have lost its advice. Otherwise nobody may touch it again.
+/// After an error, `from` is unchanged. If `to` is [whole](NotMoved::is_target_whole), it is accessible, but may contain anything, and may
+/// have lost its advice. Otherwise it must not be touched again.
 ///
 /// # Safety
-/// Both ranges are committed and belong to the caller alone. They do not overlap, and `to` holds zeroes.
+/// Both ranges are committed and belong to the caller alone. They do not overlap, and `to` contains only zeroes.
 pub(crate) unsafe fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Result<(), NotMoved> {
     let (len, _) = (covered(from, len)?, covered(to, len)?);
     if !keeps_source() {
@@ -313,16 +313,16 @@ fn keeps_source() -> bool {
     // Relaxed: each thread may find out by itself.
     if SOURCE.load(Ordering::Relaxed) == UNKNOWN {
         let Ok(pages) = super::map_zeroed(2 * page_bytes()) else { return true };
-        // SAFETY: the mapping has two pages, which nobody uses.
+        // SAFETY: the mapping has two pages, which nothing else uses.
         unsafe { try_move(pages.start().as_ptr()) };
     }
     SOURCE.load(Ordering::Relaxed) != LOST
 }
 
-/// Moves a page to the next one, and finds out whether moves [keep their source](keeps_source).
+/// Moves a page to the next one, and records whether moves [keep their source](keeps_source).
 ///
 /// # Safety
-/// Two pages begin at `from`, which nobody uses.
+/// Two unused pages begin at `from`.
 unsafe fn try_move(from: *mut u8) {
     let len = page_bytes();
     // SAFETY: upheld by the caller.
@@ -332,15 +332,15 @@ unsafe fn try_move(from: *mut u8) {
     SOURCE.store(if is_moved && is_unmapped { LOST } else { KEPT }, Ordering::Relaxed);
 }
 
-/// Copies the pages that a refused call has moved back to `from`. From Linux 6.17 on, one call moves several mappings one after the other,
-/// and may fail halfway, for example if the process has too many mappings. `from` then reads as zeroes up to the first page that was not
-/// moved.
+/// Copies back to `from` the pages that a refused call had already moved. From Linux 6.17 on, one call moves several mappings one after the
+/// other, and may fail halfway, for example if the process has too many mappings. `from` then reads as zeroes up to the first page that was
+/// not moved.
 ///
 /// # Safety
 /// As for [`move_pages`], which was refused.
 unsafe fn take_back(from: *mut u8, to: *mut u8, len: usize) {
     let page = real_page_bytes();
-    // SAFETY: `is_zero` is only called for mapped pages, and nobody writes to them.
+    // SAFETY: `is_zero` is only called for mapped pages, which nothing writes to at the same time.
     let is_zero =
         |at: *mut u8| unsafe { std::slice::from_raw_parts(at.cast::<u64>(), page / 8) }.iter().all(|&word| word == 0);
     for offset in (0..len).step_by(page) {
@@ -356,11 +356,11 @@ unsafe fn take_back(from: *mut u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Fills the hole that a refused move may leave at `to`: the kernel unmaps `to` before it has made all checks. Another thread's mapping may
-/// land in the hole. Returns whether the whole range is mapped and accessible.
+/// Fills the hole that a refused move may leave at `to`: the kernel unmaps `to` before it has finished its checks. Another thread's mapping
+/// may land in the hole. Returns whether the whole range is mapped and accessible.
 ///
 /// # Safety
-/// The range belongs to the caller alone, and nobody needs its contents.
+/// The range belongs to the caller alone, and its contents are not needed.
 unsafe fn fill_hole(to: *mut u8, len: usize) -> bool {
     if map_at(to, len, ProtFlags::READ | ProtFlags::WRITE).is_ok() {
         return true;
@@ -375,17 +375,17 @@ unsafe fn fill_hole(to: *mut u8, len: usize) -> bool {
 }
 
 /// Replaces the mappings in the range with one fresh mapping, which reads as zeroes and has none of their advice. The kernel merges it with
-/// its neighbours once it has their advice.
+/// its neighbours once it has the same advice.
 ///
 /// # Errors
 /// The system's error. If the range is still [whole](NotMoved::is_target_whole), it has its old contents or reads as zeroes, and may have
-/// lost its advice. Otherwise nobody may touch it again.
+/// lost its advice. Otherwise it must not be touched again.
 ///
 /// # Safety
-/// The range is committed and belongs to the caller alone, and nobody needs its contents.
+/// The range is committed and belongs to the caller alone, and its contents are not needed.
 pub(crate) unsafe fn renew(at: *mut u8, len: usize) -> Result<(), NotMoved> {
     let len = covered(at, len)?;
-    // SAFETY: upheld by the caller: nobody needs the contents that the call replaces.
+    // SAFETY: upheld by the caller: the contents that the call replaces are not needed.
     let renewed =
         unsafe { mmap_anonymous(at.cast(), len, ProtFlags::READ | ProtFlags::WRITE, PRIVATE | MapFlags::FIXED) };
     renewed.map(drop).map_err(|refused| {
@@ -398,7 +398,7 @@ pub(crate) unsafe fn renew(at: *mut u8, len: usize) -> Result<(), NotMoved> {
 /// Returns the number of resident bytes in the range, in whole pages; `None` if the system does not report them.
 ///
 /// # Safety
-/// None is needed; the platforms share one signature.
+/// None. It is `unsafe` because all platforms share one signature.
 pub(crate) unsafe fn count_resident(at: *const u8, len: usize) -> Option<usize> {
     if is_in_sandbox() { None } else { resident_bytes(at, len).ok() }
 }
@@ -418,15 +418,15 @@ fn resident_bytes(at: *const u8, len: usize) -> Result<usize, Errno> {
         let start = at.wrapping_add(offset).cast_mut().cast();
         // SAFETY: the call writes a byte for each page of the part, and `answers` has room for them.
         keeping_errno(|| unsafe { libc::mincore(start, part, answers.as_mut_ptr()) })?;
-        // Only the lowest bit has a meaning.
+        // Only the lowest bit is defined.
         pages += answers[..part.div_ceil(page)].iter().filter(|&&answer| answer & 1 == 1).count();
     }
     Ok(pages * page)
 }
 
-// Copies that skip untouched pages. mincore(2) does not tell a page in swap from one that was never touched, but `/proc/self/pagemap` does.
+// Copies that skip untouched pages. mincore(2) can't tell a page in swap from one that was never touched, but `/proc/self/pagemap` can.
 
-/// The number of pages whose entries are read together. The stack may be small.
+/// The number of pages whose entries are read at once. It is small because the stack may be small.
 const PART: usize = 128;
 
 /// Copies `len` bytes between two runs of pages. Skips pages of the source without contents (those neither in memory nor in swap), and
@@ -434,7 +434,7 @@ const PART: usize = 128;
 /// pages have contents.
 ///
 /// # Safety
-/// Both ranges are committed, private and anonymous, and begin with a page. They do not overlap, and nobody else uses them.
+/// Both ranges are committed, private and anonymous, and begin on a page boundary. They do not overlap, and nothing else uses them.
 pub(crate) unsafe fn copy_held(from: *const u8, to: *mut u8, len: usize) -> bool {
     let Some(pagemap) = Pagemap::open() else { return false };
     let page = real_page_bytes();
@@ -472,7 +472,7 @@ fn holds(entry: u64) -> bool {
 struct Pagemap(OwnedFd);
 
 impl Pagemap {
-    /// Opens the file. Returns `None` if the process may not read it, or if its entries are not those of this process's addresses, as in an
+    /// Opens the file. Returns `None` if the process may not read it, or if its entries do not describe this process's addresses, as in an
     /// emulator.
     fn open() -> Option<Self> {
         if is_in_sandbox() {
@@ -486,7 +486,7 @@ impl Pagemap {
         (pagemap.read(here, &mut own) && holds(own[0])).then_some(pagemap)
     }
 
-    /// Reads the entries of the pages from `at` on; `false` if the system refuses.
+    /// Reads the entries of the pages from `at` on. Returns `false` if the system refuses.
     fn read(&self, at: *const u8, entries: &mut [u64]) -> bool {
         let len = size_of_val(entries);
         // SAFETY: the slice covers exactly the entries, for which any bytes are valid.
@@ -509,7 +509,7 @@ impl Sleeper {
     }
 
     pub(super) fn sleep(&self, wakes: &AtomicU32, ticket: u32, at_most: Option<Duration>) {
-        // A time that overflows the kernel's type is centuries long, so it counts as no limit.
+        // A time that overflows the kernel's type is centuries long, so it counts as no timeout.
         let timeout = at_most.and_then(|time| futex::Timespec::try_from(time).ok());
         let _ = futex::wait(wakes, futex::Flags::PRIVATE, ticket, timeout.as_ref());
     }
@@ -519,9 +519,9 @@ impl Sleeper {
 static IS_FENCE_MISSING: AtomicBool = AtomicBool::new(false);
 
 /// Registers the process for [`fence_other_threads`], and fences once, as [`rehearse`] does with other calls. The kernel waits until every
-/// processor has seen the registration. That takes 10 milliseconds and more, but no time at all while the process has one thread. So this
-/// runs before `main`. (A process that loads this library by `dlopen` may have more threads.) A second registration does no harm. Returns
-/// whether the fence was made.
+/// processor has seen the registration. That takes 10 milliseconds or more, but no time at all while the process has only one thread. So
+/// this runs before `main`. (A process that loads this library by `dlopen` may have more threads.) A second registration does no harm.
+/// Returns whether the fence was made.
 pub(super) fn register_fence() -> bool {
     let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
         && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
@@ -536,12 +536,12 @@ pub(crate) fn fence_other_threads() -> bool {
     if is_in_sandbox() || IS_FENCE_MISSING.load(Ordering::Relaxed) {
         return false;
     }
-    // If the call fails, the process is not registered yet, or not any more because a fork lost the registration.
+    // If the call fails, the process is not registered yet, or lost its registration in a fork.
     membarrier(MembarrierCommand::PrivateExpedited).is_ok() || register_fence()
 }
 
-/// Gives each kind of advice that the arena will give, on a page that nobody uses, and moves that page once. Some tools record the system
-/// calls of a program while it starts, and later forbid all others. So they see here which calls the arena will make.
+/// Gives each kind of advice that the arena will give, on an unused page, and moves that page once. Some tools record the system calls of a
+/// program while it starts, and forbid all others later. This shows them which calls the arena will make.
 pub(super) fn rehearse(huge_pages: HostHugePages) {
     let Ok(pages) = super::map_zeroed(2 * page_bytes()) else { return };
     let (at, len) = (pages.start().as_ptr(), page_bytes());
@@ -559,10 +559,10 @@ pub(super) fn rehearse(huge_pages: HostHugePages) {
     ];
     // The kernel refuses advice that it does not know.
     for advice in advices {
-        // SAFETY: nobody uses this page.
+        // SAFETY: nothing else uses this page.
         let _ = unsafe { advise(at, len, advice) };
     }
-    // SAFETY: the mapping has two pages, which nobody uses.
+    // SAFETY: the mapping has two pages, which nothing else uses.
     unsafe { try_move(at) };
     drop(Pagemap::open());
     super::may_be_on_signal_stack();
@@ -642,7 +642,7 @@ mod tests {
         }
     }
 
-    /// The bytes that the imitated kernel moves before it refuses the rest, and the bytes that it unmaps behind them at the target.
+    /// The bytes that the imitated kernel moves before it refuses the rest, and the bytes that it unmaps after them at the target.
     static MOVED_BYTES: AtomicUsize = AtomicUsize::new(0);
     static HOLE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
@@ -670,9 +670,9 @@ mod tests {
         }
     }
 
-    /// Refuses a move in a forked child, with or without memory for new mappings. By then the imitated kernel has moved
-    /// `moved_bytes`, and leaves a hole behind them. Returns the child's status: 0 if `from` has its contents, and `to` was reported
-    /// as whole, or as not whole.
+    /// Refuses a move in a forked child, with or without memory for new mappings. Before it refuses, the imitated kernel moves
+    /// `moved_bytes`, and leaves a hole after them. Returns the child's status: 0 if `from` still has its contents, and `to` was reported
+    /// as whole exactly if `is_whole` is set.
     fn refused_in_a_child(moved_bytes: usize, hole_bytes: usize, has_memory: bool, is_whole: bool) -> i32 {
         let (_from, from) = mapped(LEN, 1);
         let (_to, to) = mapped(LEN, 0);
@@ -700,8 +700,8 @@ mod tests {
         })
     }
 
-    /// If the hole went unnoticed, the arena would hand out a run with a hole in it. After a refused move, growth copies the run. Without the
-    /// pages that were moved before, it would copy zeroes.
+    /// If the hole went unnoticed, the arena would hand out a run with a hole in it. After a refused move, growth copies the run. Unless
+    /// the moved pages are copied back first, it would copy zeroes.
     #[test]
     fn a_refused_move_fills_or_reports_the_hole_and_copies_moved_pages_back() {
         let page = page_bytes();
