@@ -1,5 +1,5 @@
-//! The accounts of the process: the bytes requested, in use and resident, and the limits on resident bytes (the cap `ZK_ALLOC_MAX_BYTES`,
-//! and the peak so far). [`stats`](crate::stats()) reports them.
+//! The memory accounting of the process: the bytes requested, in use and resident, and the limits on resident bytes (the cap
+//! `ZK_ALLOC_MAX_BYTES`, and the peak so far). [`stats`](crate::stats()) reports it.
 #![allow(unsafe_code, reason = "keeps the program's function in an atomic")]
 
 use std::mem::transmute;
@@ -17,7 +17,7 @@ static OVERFLOW_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 static OVERFLOW_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of blocks and page runs in use, including those in thread caches.
 static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The peak of the current window, which began with the first of the open phases.
+/// The peak of the bytes in use in the current window, which began with the first of the open phases.
 static PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The peak since the last decay tick.
 static SEEN_PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -25,9 +25,9 @@ static SEEN_PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 static TAKEN_PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The peak of all earlier windows.
 static FORMER_PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The number of windows that began.
+/// The number of windows that have begun.
 static WINDOWS: AtomicUsize = AtomicUsize::new(0);
-/// Requests for runs that [`requested`] counted, and their bytes.
+/// The number of requests for runs that [`requested`] counted, and their bytes.
 static RUN_ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static RUN_BYTES: AtomicU64 = AtomicU64::new(0);
 static FRESH_BYTES: AtomicU64 = AtomicU64::new(0);
@@ -66,8 +66,8 @@ pub(crate) fn used_bytes() -> usize {
 }
 
 /// Returns the peak of the bytes in use. It is updated when a thread fetches blocks or claims a run. A thread that takes memory from its
-/// cache does not update it, so memory that was taken since the last claim is missing. With many threads, not every claim updates it: up
-/// to 256 bytes for each living thread may be missing.
+/// cache does not update it, so memory that was taken since the last claim is missing. With many threads, not every claim updates it: up to
+/// 256 bytes for each live thread may be missing.
 pub(crate) fn peak_live_bytes() -> usize {
     window_peak_bytes().max(FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed))
 }
@@ -82,7 +82,7 @@ pub(crate) fn take_seen_peak_bytes() -> usize {
     SEEN_PEAK_BYTES.swap(0, Ordering::Relaxed)
 }
 
-/// Returns the peak since the last call, as for [`peak_live_bytes`], and at least `live_bytes`, which are live now.
+/// Returns the peak since the last call, as for [`peak_live_bytes`], and at least `live_bytes`, the bytes that are live now.
 pub(crate) fn take_peak_live_bytes(live_bytes: usize) -> usize {
     TAKEN_PEAK_BYTES.swap(live_bytes, Ordering::Relaxed).max(live_bytes)
 }
@@ -117,7 +117,8 @@ pub(crate) fn requested(bytes: usize) {
 }
 
 /// Counts `more_bytes` that came into use, and `fresh_bytes` that become resident for them. `cached_bytes` returns the bytes of runs in
-/// thread caches, which the peak leaves out. If it is too early to sum them up again, it returns `None`, and the peak is updated later.
+/// thread caches, which the peak does not include. If it is too early to sum them up again, `cached_bytes` returns `None`, and the peak is
+/// updated later.
 pub(crate) fn grown(more_bytes: usize, fresh_bytes: usize, cached_bytes: impl FnOnce() -> Option<usize>) {
     if fresh_bytes > 0 {
         will_fault(fresh_bytes);
@@ -138,7 +139,7 @@ pub(crate) fn released(bytes: usize) {
     USED_BYTES.fetch_sub(bytes, Ordering::Relaxed);
 }
 
-/// Counts memory that is not resident, and that its new owner is about to touch.
+/// Counts `bytes` that are not resident and that their new owner is about to touch.
 pub(crate) fn will_fault(bytes: usize) {
     FRESH_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
     reused(bytes);
@@ -152,7 +153,7 @@ pub(crate) fn run_bytes() -> u64 {
     RUN_BYTES.load(Ordering::Relaxed)
 }
 
-/// Adds the counters of runs and of calls into the kernel.
+/// Adds the counters of runs, fresh bytes and system calls to `stats`.
 pub(crate) fn add_to(stats: &mut Stats) {
     stats.run_allocations += RUN_ALLOCATIONS.load(Ordering::Relaxed);
     stats.run_bytes += run_bytes();
@@ -165,7 +166,7 @@ pub(crate) fn system_call() {
     SYSTEM_CALLS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Counts a call that the kernel refused. The process goes on without that call. A line on standard error warns of the first refusal.
+/// Counts a call that the kernel refused. The process continues without that call. A line on standard error warns of the first refusal.
 #[cold]
 pub(crate) fn refused(Errno(code): Errno, what: &str, bytes: usize) {
     if REFUSALS.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -206,15 +207,15 @@ pub(crate) fn is_beyond_retained() -> bool {
     retained != usize::MAX && resident_bytes() > retained
 }
 
-// In resident mode, a long run that is freed is purged at once, until the program has requested as many bytes again. From then on, that
-// much free memory stays resident until a decay tick purges it. So a program that does its work once retains nothing for a second round
-// that never comes. A prover faults in again at most about as many bytes as are ever free at once.
+// In resident mode, a freed long run is purged at once, until the program has requested as many bytes again. From then on, that much free
+// memory stays resident until a decay tick purges it. So a program that does its work only once retains nothing for a second round that
+// never comes. The price for a prover is to fault in again at most about as many bytes as are ever free at the same time.
 
-/// Whether freed long runs are purged in that way.
+/// Whether freed long runs are purged until as many bytes are requested again.
 static LEARNS_REUSE: AtomicBool = AtomicBool::new(false);
-/// Free bytes that stay resident in that mode, because the program requested as many again, or reserved them.
+/// The number of free bytes that stay resident, because the program requested as many again or reserved them.
 static REUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Bytes of freed runs that were purged in that way, and that the program has not requested again since.
+/// The number of bytes of freed runs that were purged at once, and that the program has not requested again since.
 static NOT_REUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Sets whether freed long runs stay resident only up to the amount that the program requested again. Otherwise all of them stay.
@@ -239,7 +240,7 @@ pub(crate) fn returned_until_reuse(bytes: usize) {
     NOT_REUSED_BYTES.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// Records that `bytes` become resident: the program would have reused that much of the purged memory.
+/// Records that `bytes` become resident. The program would have reused that much of the memory that was purged at once.
 fn reused(bytes: usize) {
     if NOT_REUSED_BYTES.load(Ordering::Relaxed) > 0 {
         let left = |gone: usize| Some(gone.saturating_sub(bytes));
@@ -280,18 +281,18 @@ pub(crate) fn free_bytes() -> usize {
 /// A limit up to which memory may become resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// A little above the peak, while some resident memory is free. That memory lies in the wrong place for the request, so it is purged
+    /// A little above the peak, while some resident memory is free. That free memory is in the wrong place for the request, so it is purged
     /// before more memory becomes resident.
     Peak,
     /// The cap.
     Cap,
 }
 
-/// The resident bytes up to which the program or the operator asked to retain free memory, even above the peak.
+/// The number of resident bytes up to which the program or the operator asked to retain free memory, even above the peak.
 static KEPT_BYTES: AtomicUsize = AtomicUsize::new(NOT_SET);
 const NOT_SET: usize = usize::MAX - 1;
 
-/// Sets the resident bytes up to which no memory is purged at the peak limit, from now on.
+/// Sets the number of resident bytes up to which no memory is purged at the peak limit.
 pub(crate) fn set_kept(bytes: usize) {
     KEPT_BYTES.store(bytes, Ordering::Relaxed);
 }
@@ -302,9 +303,9 @@ pub(crate) fn set_kept_at_opening(bytes: usize) {
 }
 
 /// An estimate of the bytes that were purged at the peak limit and soon needed again. Each such purge adds its bytes, and subtracts a part
-/// of the bytes served since the last one.
+/// of the bytes served since the previous one.
 static CHURN_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Bytes served when the last such purge was recorded.
+/// The number of bytes that the arena had served when the last such purge was recorded.
 static CHURN_SERVED_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// Records that a request at the peak limit purged `gone_bytes`. The arena has served `served_bytes` so far.
@@ -312,20 +313,20 @@ pub(crate) fn purged_at_peak(gone_bytes: usize, served_bytes: u64) {
     let since = served_bytes.saturating_sub(CHURN_SERVED_BYTES.swap(served_bytes, Ordering::Relaxed));
     let paid_off = usize::try_from(since).unwrap_or(usize::MAX) / tuning::churn_part();
     let max = 2 * peak_live_bytes();
-    // A lost update of another thread only delays the headroom.
+    // If another thread's update gets lost, the headroom only grows later.
     let churn = CHURN_BYTES.load(Ordering::Relaxed).saturating_sub(paid_off).saturating_add(gone_bytes);
     CHURN_BYTES.store(churn.min(max), Ordering::Relaxed);
 }
 
 /// Returns the headroom above a peak, in bytes: the larger of a fixed part of the peak, and half of the peak within bounds
-/// (docs/experiments/headroom.md). A program that keeps purging memory that it needs again gets up to half of the peak more.
+/// (docs/experiments/headroom.md). A program that keeps purging memory and needs it again gets up to half of the peak more.
 fn headroom(peak: usize) -> usize {
     let bounded = (peak / 2).min(tuning::max_headroom_bytes()).max(tuning::min_headroom_bytes());
     let churn = CHURN_BYTES.load(Ordering::Relaxed).saturating_sub(peak / 2) / 2;
     bounded.max(peak / tuning::headroom_part()) + churn.min(peak / 2)
 }
 
-/// Bytes that were resident and free when nothing was left to purge. They share their pages with live blocks.
+/// The number of bytes that were resident and free when nothing was left to purge. They share their pages with live blocks.
 static STUCK_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns the resident free bytes, except those that cannot be purged.
@@ -338,15 +339,15 @@ fn purgeable_bytes(used: usize) -> usize {
     free.saturating_sub(stuck)
 }
 
-/// Records that a purge did not reach its limit, and that nothing was left to purge. The next purge waits until more is freed.
+/// Records that a purge did not reach its target, and that nothing was left to purge. The next purge waits until more is freed.
 pub(crate) fn nothing_left_to_purge() {
     STUCK_BYTES.store(free_bytes(), Ordering::Relaxed);
 }
 
-/// Free and cached bytes when a purge last failed to make room below the cap.
+/// The number of free and cached bytes when a purge last failed to make room below the cap.
 static FREE_AT_CAP_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns whether `bytes` more would exceed the cap, and less free memory than that is resident.
+/// Returns whether `bytes` more would exceed the cap, while less than `bytes` of free memory is resident.
 pub(crate) fn is_full(bytes: usize) -> bool {
     resident_bytes().saturating_add(bytes) > cap_bytes() && free_bytes() < bytes
 }
@@ -374,7 +375,7 @@ fn is_worth_a_purge(free: usize, before: usize, excess: usize) -> bool {
     free.saturating_sub(before) >= min.max(excess / 16)
 }
 
-/// Returns the bytes that may be resident under [`Limit::Peak`], if `more_bytes` are about to become resident.
+/// Returns how many bytes may be resident under [`Limit::Peak`], if `more_bytes` are about to become resident.
 pub(crate) fn peak_limit(more_bytes: usize) -> usize {
     let used = used_bytes();
     if purgeable_bytes(used) < used / 16 {
@@ -384,32 +385,32 @@ pub(crate) fn peak_limit(more_bytes: usize) -> usize {
     (peak + headroom(peak)).max(KEPT_BYTES.load(Ordering::Relaxed))
 }
 
-/// Accounted bytes that the kernel had no pages for when a request at the cap last asked. The number holds for a short time only, because
-/// the owners may touch this memory.
+/// The number of bytes that were counted as resident, but untouched, when a request at the cap last asked the kernel. The number is valid
+/// only for a short time, because their owners may touch them.
 static UNTOUCHED_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The end of that time, by [`os::coarse_ns`].
+/// The time until which that number is valid, on the clock of [`os::coarse_ns`].
 static UNTOUCHED_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Leaves `bytes` that are accounted but untouched out of the cap, for [`tuning::untouched_ms`].
+/// Excludes `bytes` that are counted as resident but untouched from the cap, for [`tuning::untouched_ms`].
 pub(crate) fn set_untouched(bytes: usize) {
     UNTOUCHED_BYTES.store(bytes, Ordering::Relaxed);
     let until = os::coarse_ns().saturating_add(tuning::untouched_ms() as u64 * 1_000_000);
     UNTOUCHED_UNTIL_NS.store(until, Ordering::Relaxed);
 }
 
-/// Returns whether it is time to ask the kernel again how much is untouched.
+/// Returns whether it is time to ask the kernel again how many bytes are untouched.
 pub(crate) fn may_ask_for_untouched() -> bool {
     os::coarse_ns() >= UNTOUCHED_UNTIL_NS.load(Ordering::Relaxed)
 }
 
-/// Returns how many bytes may be accounted: the cap, and the bytes that are known to be untouched.
+/// Returns how many bytes may be counted as resident: the cap, plus the bytes that are known to be untouched.
 fn cap_bytes() -> usize {
     let untouched = UNTOUCHED_BYTES.load(Ordering::Relaxed);
     let is_known = untouched > 0 && !may_ask_for_untouched();
     max_bytes().saturating_add(if is_known { untouched } else { 0 })
 }
 
-/// Accounts for `bytes` more. Returns `false`, and accounts for nothing, if that would exceed the limit.
+/// Counts `bytes` more as resident. Returns `false`, and counts nothing, if that would exceed the limit.
 pub(crate) fn admit(bytes: usize, limit: Limit) -> bool {
     let max = match limit {
         Limit::Cap => cap_bytes(),
@@ -422,13 +423,13 @@ pub(crate) fn admit(bytes: usize, limit: Limit) -> bool {
         .is_ok()
 }
 
-/// Takes `bytes` off the account, because they are accounted elsewhere.
+/// Stops counting `bytes` as resident here, because they are counted elsewhere.
 pub(crate) fn unaccount(bytes: usize) {
     let before = RESIDENT_BYTES.fetch_sub(bytes, Ordering::Relaxed);
     debug_assert!(before >= bytes, "{bytes} bytes were taken off an account of {before}");
 }
 
-/// Accounts for `bytes` that were purged.
+/// Stops counting `bytes` as resident, and counts them as purged.
 pub(crate) fn returned(bytes: usize) {
     unaccount(bytes);
     // The purged pages may be the untouched ones.
@@ -444,7 +445,7 @@ pub(crate) fn purged_bytes() -> u64 {
     PURGED_BYTES.load(Ordering::Relaxed)
 }
 
-// A function of the program that is called when resident memory comes near the cap.
+// The program's function for resident memory that comes near the cap.
 
 /// The program's function.
 type Event = fn(resident_bytes: usize, max_bytes: usize);
@@ -480,7 +481,8 @@ pub fn on_memory_limit(percent: u8, event: fn(resident_bytes: usize, max_bytes: 
     PERCENT.store(percent.into(), Ordering::Release);
 }
 
-/// Calls the function of [`on_memory_limit`] if the limit is near. Runs at the end of a request that may have made memory resident.
+/// Calls the function of [`on_memory_limit`] if the resident bytes have reached its threshold. Runs at the end of a request that may have
+/// made memory resident.
 #[inline(always)]
 pub(crate) fn check_memory_limit() {
     if PERCENT.load(Ordering::Acquire) != 0 {
@@ -516,7 +518,7 @@ fn check_memory_limit_now() {
 mod tests {
     use super::*;
 
-    /// A purge reads many bitmaps. A program that stays at its cap must not pay for one at each request.
+    /// A purge reads many bitmaps. A program that stays at its cap must not pay for a purge at each request.
     #[test]
     fn failed_purge_at_the_cap_is_not_retried_until_enough_is_freed() {
         const MIB: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! Size classes of small and medium blocks. This module is pure arithmetic, tested without memory.
+//! Size classes of small and medium blocks. This module is pure arithmetic, and its tests need no memory.
 //!
 //! Up to 128 bytes the classes are 16 bytes apart. Above, there are eight classes per doubling, so that rounding up wastes at most
 //! 1/8. A slab is cut into blocks of one class.
@@ -20,14 +20,14 @@ pub(crate) const MAX_BYTES: usize = if cfg!(loom) { 2 * FINE_BYTES } else { 32 <
 /// block empty.
 pub(crate) const MAX_ALIGN: usize = 4 << 10;
 
-/// The number of classes, plus one for the number 0, which means no class.
+/// The number of classes, plus one for class number 0, which means no class.
 pub(crate) const COUNT: usize = number(MAX_BYTES) + 1;
 
-/// Blocks that one word of a slab's bitmap covers.
+/// The number of blocks that one word of a slab's bitmap covers.
 const WORD_BITS: usize = u64::BITS as usize;
-/// Words of the longest bitmap.
+/// The number of words in the longest bitmap.
 pub(crate) const MAX_WORDS: usize = if cfg!(loom) { 2 } else { 16 };
-/// The most blocks of a slab. Under loom, slabs of the shorter class end with a page without blocks.
+/// The maximum number of blocks in a slab. Under loom, slabs of the shorter class end with a page without blocks.
 const MAX_BLOCKS: usize = if cfg!(loom) { MAX_WORDS * WORD_BITS - 8 } else { MAX_WORDS * WORD_BITS };
 
 /// The size of the smallest slab, in bytes. A slab's address is a multiple of its size. Under loom, the bitmap of a slab has two words in
@@ -68,11 +68,11 @@ struct Facts {
     slab_bytes: u32,
     /// The most blocks of this class that a thread caches.
     capacity: u8,
-    /// The first place of this class among the [`PLACES`] of a thread cache.
+    /// The index of this class's first place among the [`PLACES`] of a thread cache.
     first_place: u16,
 }
 
-/// The limit of a thread cache for one class: in bytes, and then the minimum and the maximum in blocks.
+/// The limits of a thread cache for one class: a number of bytes, then the minimum and the maximum number of blocks.
 const CACHED: (usize, usize, usize) = if cfg!(loom) { (64, 2, 2) } else { (128 << 10, 8, 64) };
 
 /// The length of tables that are indexed by class: a power of two, so that no index needs a bounds check.
@@ -177,7 +177,7 @@ impl Class {
         Self(class as u8)
     }
 
-    /// Returns the class with a number; `None` for 0.
+    /// Returns the class with this number; `None` for 0.
     #[inline(always)]
     pub(crate) const fn from_number(number: u8) -> Option<Self> {
         if number == 0 { None } else { Some(Self(number)) }
@@ -232,8 +232,8 @@ impl Class {
         if left >= WORD_BITS { u64::MAX } else { (1 << left) - 1 }
     }
 
-    /// Returns the number of neighbouring blocks that together fill whole cache lines. The first one's index is a multiple of this number.
-    /// It is 1 for blocks above two lines, which share lines only at their ends.
+    /// Returns the number of neighbouring blocks that together fill whole cache lines. The index of the first of them is a multiple of this
+    /// number. The number is 1 for blocks longer than two lines, which share lines only at their ends.
     pub(crate) fn blocks_by_lines(self) -> usize {
         const LINE_BYTES: usize = 64;
         let share_lines = tuning::fetches_lines() != 0 && self.block_bytes() <= 2 * LINE_BYTES;
@@ -256,13 +256,13 @@ impl Class {
         (offset as u64).wrapping_mul(reciprocal) < reciprocal
     }
 
-    /// Returns how many blocks of this class a thread caches at most.
+    /// Returns the maximum number of blocks of this class that a thread caches.
     #[inline(always)]
     pub(crate) fn capacity(self) -> usize {
         self.facts().capacity as usize
     }
 
-    /// Returns the first place of the class's blocks among [`PLACES`].
+    /// Returns the index of the class's first place among [`PLACES`].
     #[inline(always)]
     pub(crate) fn first_place(self) -> usize {
         self.facts().first_place as usize

@@ -1,5 +1,5 @@
-//! Settings come from the environment, else from the program, else from the defaults. They are resolved once, when the arena
-//! opens. A warning names each value that can't be used, and the next source is used instead.
+//! Settings come from the environment, else from the program, else from the defaults. They are resolved once, when the arena opens. A value
+//! that can't be used gives a warning, and the next source is used instead.
 //!
 //! The environment is the one that the process was started with (`os::variable`). Variables that the program sets later are not
 //! seen. Reading them would take a lock, and the first request may come at any time and must not wait for a lock.
@@ -41,7 +41,7 @@ macro_rules! settings {
         /// println!("{settings}"); // with the origin of each value
         /// ```
         ///
-        /// Settings take effect when the arena opens, and hold for the whole process. The first [`ZkAllocator`](struct@crate::ZkAllocator)
+        /// Settings take effect when the arena opens, and apply to the whole process. The first [`ZkAllocator`](struct@crate::ZkAllocator)
         /// that gets a request applies its settings; those of others are ignored. If the global allocator is not a `ZkAllocator`,
         /// [`reserve`](crate::reserve) counts as the first request, and applies no settings.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -175,12 +175,12 @@ pub(crate) const RELEASE_SIGNAL: Setting<i32> = Setting { variable: "ZK_ALLOC_RE
 #[cfg(feature = "profile")]
 pub(crate) const PROFILE_SIGNAL: Setting<i32> = Setting { variable: "ZK_ALLOC_PROFILE_SIGNAL", kind: SIGNAL };
 
-/// A setting of the sampling, not of the arena.
+/// A setting of the profiler, not of the arena.
 #[cfg(feature = "profile")]
 const PROFILE_BYTES: Setting<usize> =
     Setting { variable: "ZK_ALLOC_PROFILE_BYTES", kind: Kind { bound: |bytes| bytes.max(1), ..BYTES } };
 
-/// The variable that sets constants of the allocator.
+/// The variable that sets the allocator's constants.
 #[cfg(feature = "tune")]
 const TUNE: &str = "ZK_ALLOC_TUNE";
 
@@ -188,10 +188,10 @@ const TUNE: &str = "ZK_ALLOC_TUNE";
 struct Kind<T> {
     wanted: &'static str,
     parse: fn(&str) -> Option<T>,
-    /// Returns the nearest value that can be used. It replaces a value from the program. A value from the environment is refused if it
-    /// differs from its nearest usable value.
+    /// Returns the nearest usable value. It replaces a value that the program sets. A value from the environment is refused if it is not
+    /// usable itself.
     bound: fn(T) -> T,
-    /// Writes the value as it would stand in the environment.
+    /// Writes the value in the format of the environment variable.
     show: fn(T, &mut fmt::Formatter<'_>) -> fmt::Result,
 }
 
@@ -258,8 +258,8 @@ pub(crate) struct Setting<T> {
 }
 
 impl<T: Copy + PartialEq> Setting<T> {
-    /// Returns the value in force: from the `environment`, else from the `program`, else the `default`. Warns of a value in the environment
-    /// that can't be used, with the name of its variable.
+    /// Returns the value in force: from the `environment`, else from the `program`, else the `default`. Warns of an unusable value in the
+    /// environment, and names its variable.
     fn resolve(
         &self,
         environment: impl Fn(&'static str) -> Option<Value>,
@@ -286,7 +286,7 @@ impl<T: Copy + PartialEq> Setting<T> {
         else_in_force
     }
 
-    /// Returns the value from the environment, if it is set to one that can be used.
+    /// Returns the value from the environment, if it is set and usable.
     pub(crate) fn environment_value(&self) -> Option<T> {
         self.usable(&os::variable(self.variable)?)
     }
@@ -299,7 +299,7 @@ impl<T: Copy + PartialEq> Setting<T> {
         Shown { value, show: self.kind.show }
     }
 
-    /// Writes a value that is not the default, as it would stand in the environment, after the separator `before`.
+    /// Writes the setting in the format of its environment variable, after the separator `before`. Writes nothing for a default.
     fn write(&self, set: InForce<T>, f: &mut fmt::Formatter<'_>, before: &mut &str) -> fmt::Result {
         let by = match set.origin {
             Origin::Default => return Ok(()),
@@ -374,7 +374,7 @@ pub enum HugePagesOutcome {
     /// The outcome of [`HugePages::Auto`] if the kernel reports free memory to a hypervisor, which takes it. The first touch of a huge
     /// page then has to get hundreds of small pages from the hypervisor, so the arena forbids huge pages.
     Avoided,
-    /// The arena forbids them, whatever the host's setting.
+    /// The arena forbids them, regardless of the host's setting.
     Never,
     /// The host has none to ask for.
     Unavailable,
@@ -418,7 +418,7 @@ impl HugePages {
 /// The parameters of the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
-    /// Hardware threads that this process may use.
+    /// The number of hardware threads that this process may use.
     pub(crate) threads: usize,
     /// Address space of each zone, in bytes.
     pub(crate) span_bytes: usize,
@@ -429,10 +429,10 @@ pub(crate) struct Config {
 
 pub(crate) const DEFAULT_MIN_BYTES: usize = 0;
 
-/// The threads beyond the machine's that also get the address space of `ZK_ALLOC_SLAB_GB`, as in the crate zk-alloc 0.0.9.
+/// The number of threads, beyond the machine's, that also get the address space of `ZK_ALLOC_SLAB_GB`, as in the crate zk-alloc 0.0.9.
 const EXTRA_THREADS: usize = 4;
 
-/// The smallest request that the arena serves if it serves nothing: more than any request.
+/// The smallest request that the arena serves if it serves nothing. It is larger than any request.
 const NEVER: usize = gate::UNKNOWN - 1;
 /// Whether `warn_of_settings` has warned of values that can't be used. The arena then does not warn of them when it opens.
 static HAS_WARNED: AtomicBool = AtomicBool::new(false);
@@ -479,7 +479,7 @@ pub fn slab_size() -> usize {
     thread_capacity_bytes()
 }
 
-/// Records the settings of an allocator at its first request. They hold for the program, unless another allocator came first. Returns
+/// Records the settings of an allocator at its first request. They apply to the whole program, unless another allocator came first. Returns
 /// whether the smallest request that the arena serves is known now. It is not known while another thread runs this function, or in a signal
 /// handler that interrupted it.
 #[cold]
@@ -505,8 +505,8 @@ pub fn is_off() -> bool {
     OFF.environment_value().unwrap_or(false)
 }
 
-/// Installs `run` as the handler of the signal that `setting` names, unless the program handles or ignores that signal. Returns whether
-/// it is installed. Never called in a signal handler. `run` does only what a signal handler may do.
+/// Installs `run` as the handler of the signal that `setting` names, unless the program handles or ignores that signal. Returns whether it
+/// is installed. Must not be called in a signal handler. `run` must do only what a signal handler may do.
 pub(crate) fn on_signal_of(setting: &Setting<i32>, run: fn()) -> bool {
     let Some(signal) = setting.environment_value() else { return false };
     let is_ours = os::on_signal(signal, run);
@@ -516,7 +516,7 @@ pub(crate) fn on_signal_of(setting: &Setting<i32>, run: fn()) -> bool {
     is_ours
 }
 
-/// Resolves the settings, and puts them in force.
+/// Resolves the settings, prints the warnings, and enters the sandbox if the settings ask for it.
 pub(crate) fn load(program: &Settings) -> Config {
     let has_warned = HAS_WARNED.load(Ordering::Relaxed);
     let config = resolve_all(os::host(), program, &mut |_, warning| {
@@ -530,8 +530,8 @@ pub(crate) fn load(program: &Settings) -> Config {
     config
 }
 
-/// Resolves the settings on a host. Warns of each value in the environment that can't be used, and of a variable that nothing reads, with
-/// the name of the variable.
+/// Resolves the settings on a host. Warns of each unusable value in the environment, and of a variable that nothing reads. Passes the name
+/// of the variable to `warn`.
 fn resolve_all(host: Host, program: &Settings, warn: &mut dyn FnMut(&str, fmt::Arguments<'_>)) -> Config {
     let config = Config::resolve(host, os::variable, program, &mut *warn);
     OFF.resolve(os::variable, None, false, &mut *warn);
@@ -560,18 +560,19 @@ fn tune() {
     }
 }
 
-/// Parses the value of a constant: a number in the format of a number of bytes, or `never`.
+/// Parses the value of a constant: a number in the format of [`parse_bytes`], or `never`.
 #[cfg(feature = "tune")]
 fn parse_constant(text: &str) -> Option<usize> {
     if text == "never" { Some(usize::MAX) } else { parse_bytes(text) }
 }
 
 /// Warns of each value in the environment that can't be used, and of a variable that nothing reads, unless `is_reported` returns `true` for
-/// the variable. The arena then does not warn of any when it opens.
+/// the variable. The arena then gives no such warning when it opens.
 #[cfg(feature = "c-api")]
 pub fn warn_of_settings(is_reported: impl Fn(&str) -> bool) {
     HAS_WARNED.store(true, Ordering::Relaxed);
-    // Whether there is a warning does not depend on the host. Asking about the real host, whose defaults a warning names, takes longer.
+    // Whether there is a warning does not depend on the host. Only the text of a warning names the host's defaults, and reading those takes
+    // longer.
     let limits = Limits { threads: 1, memory_bytes: 0, is_memory_grouped: false };
     let mut is_any = false;
     resolve_all(Host { limits, huge_pages: HostHugePages::Unavailable }, &Settings::new(), &mut |_, _| is_any = true);
@@ -599,15 +600,15 @@ fn min_bytes(program: &Settings) -> usize {
     set.value.min(NEVER)
 }
 
-/// Returns the value of `ZK_ALLOC_MIN_BYTES`, if it is set to one that can be used.
+/// Returns the value of `ZK_ALLOC_MIN_BYTES`, if it is set and usable.
 #[cfg(feature = "c-api")]
 #[must_use]
 pub fn min_bytes_setting() -> Option<usize> {
     SETTINGS.min_bytes.environment_value()
 }
 
-/// Returns the mean distance between samples, in bytes: `ZK_ALLOC_PROFILE_BYTES`, or the default. A warning names a value that can't be
-/// used, unless `is_reported` returns `true` for its variable.
+/// Returns the mean distance between samples, in bytes: `ZK_ALLOC_PROFILE_BYTES`, or the default. Warns of an unusable value, unless
+/// `is_reported` returns `true` for its variable.
 #[cfg(feature = "profile")]
 #[must_use]
 pub fn profile_mean_bytes(is_reported: impl Fn(&str) -> bool) -> usize {

@@ -38,8 +38,8 @@ use crate::os::{self, Errno, HUGE_PAGE_BYTES};
 use crate::sync::AtomicU64;
 use crate::{accounts, gate, retain};
 
-/// The smallest request that the range serves, in bytes, unless the program sets another. It is four pages, so that rounding to whole pages
-/// wastes at most a fifth.
+/// The smallest request that the range serves, in bytes, unless the program sets another. It is four pages of the range, so rounding up to
+/// whole pages wastes at most a fifth.
 const MIN_BYTES: usize = 1 << 20;
 
 /// The state of the range, which all threads share.
@@ -50,7 +50,7 @@ struct Range {
     /// Which pages are in use.
     runs: Runs,
     _used: Table<AtomicU64>,
-    /// Pages from here on were never in use, and hold zeroes.
+    /// The index of the first page that was never in use. It and all pages after it contain only zeroes.
     fresh_from: AtomicUsize,
     in_use_bytes: AtomicUsize,
     peak_bytes: AtomicUsize,
@@ -59,7 +59,7 @@ struct Range {
     is_left_out_of_children: bool,
 }
 
-// SAFETY: `start` never changes, everything mutable is atomic, and memory is only reached through pages that the caller owns.
+// SAFETY: `start` never changes, everything mutable is atomic, and only the owner of a page accesses its memory.
 unsafe impl Sync for Range {}
 
 /// The range; null while there is none. A published range is never freed, because a thread may be about to claim pages in it.
@@ -97,7 +97,7 @@ pub(crate) fn alloc(arena: &Arena, size: usize, align: usize, contents: Contents
 /// Frees memory of the range. Does nothing in a forked child, which never uses the range.
 ///
 /// # Safety
-/// The memory at `at` came from [`alloc`] and is `size` bytes long now; nobody uses it any more.
+/// The memory at `at` came from [`alloc`], is `size` bytes long now, and is not used afterwards.
 pub(crate) unsafe fn release(at: NonNull<u8>, size: usize) {
     if let Some(range) = own() {
         range.release(range.index(at), range.pages(size));
@@ -108,7 +108,7 @@ pub(crate) unsafe fn release(at: NonNull<u8>, size: usize) {
 /// Resizes memory of the range in place. Returns `false` if it can't grow there.
 ///
 /// # Safety
-/// As for [`release`]; nobody uses the bytes beyond `new_size`.
+/// As for [`release`], but only the bytes beyond `new_size` must not be used afterwards.
 pub(crate) unsafe fn resize(at: NonNull<u8>, old_size: usize, new_size: usize) -> bool {
     let Some(range) = own() else { return false };
     let (start, old, new) = (range.index(at), range.pages(old_size), range.pages(new_size));
@@ -137,8 +137,8 @@ pub(crate) fn sizes() -> [usize; 3] {
     })
 }
 
-/// Gives up the range in a forked child, which has no memory there. [`own`] also detects forks by the bare system call, after which nothing
-/// calls this.
+/// Gives up the range in a forked child, which has no memory there. [`own`] also detects forks through the raw system call, after which
+/// nothing calls this.
 #[cfg(unix)]
 pub(crate) fn after_fork_in_child(arena: &Arena) {
     // SAFETY: as in `own`.
@@ -150,13 +150,13 @@ pub(crate) fn after_fork_in_child(arena: &Arena) {
 
 impl Range {
     /// Returns the whole range to its zone. Returns `false`, and leaves the range in use, if the kernel does not let children inherit it
-    /// again. The caller owns all pages, and nobody uses them.
+    /// again. The caller owns all pages, and they are not used.
     fn return_to_zone(&self, arena: &Arena) -> bool {
         // SAFETY: the range is the run that was claimed for it, in one mapping of the arena.
         if self.is_left_out_of_children && unsafe { os::hand_to_children(self.start.as_ptr(), self.bytes) }.is_err() {
             return false;
         }
-        // SAFETY: the range is the run that was claimed for it; the caller says that nobody uses it.
+        // SAFETY: the range is the run that was claimed for it. The caller guarantees that it is not used.
         unsafe { arena.huge_zone().release(self.start, self.bytes) };
         true
     }
@@ -169,7 +169,7 @@ impl Range {
         (at.addr().get() - self.start.addr().get()) / self.page_bytes
     }
 
-    /// Counts pages that the caller claimed. Returns the first page that had never been in use.
+    /// Counts pages that the caller claimed as in use. Returns the index of the first page that had never been in use.
     fn came_into_use(&self, start: usize, pages: usize) -> usize {
         let more_bytes = pages * self.page_bytes;
         let in_use_bytes = self.in_use_bytes.fetch_add(more_bytes, Ordering::Relaxed) + more_bytes;
@@ -195,7 +195,7 @@ type Unregister = dyn FnOnce(*mut u8, usize) -> bool + Send + Sync;
 ///
 /// # Growth
 ///
-/// A `Vec` that grows stays where it is if there is room behind it, in the range or outside. If it has to move, it moves to the range if
+/// A `Vec` that grows stays where it is if there is room after it, in the range or outside. If it has to move, it moves to the range if
 /// there is room, and its contents are copied. `with_capacity` avoids the copies.
 ///
 /// # Fork
@@ -217,8 +217,8 @@ pub struct Pinned {
 
 impl Pinned {
     /// Prefaults a range of at least `bytes` (whole huge pages of 2 MiB), on all processors, and calls `register` to register it with a
-    /// driver. `unregister` runs when the `Pinned` is dropped, if no allocation is left in the range. Both get the address and the length.
-    /// Neither runs within a request.
+    /// driver. `unregister` runs when the `Pinned` is dropped, if no allocation is left in the range. Both receive the address and the
+    /// length. Neither is called within a request.
     ///
     /// # Errors
     /// See [`NotPinned`]. The process is then unchanged.
@@ -238,15 +238,15 @@ impl Pinned {
             let warn = |error| os::warn(format_args!("unregistering {bytes} pinned bytes failed: {error}; they stay"));
             unregister(at, bytes).map_err(warn).is_ok()
         });
-        // Publish the place first, then the range with Release. So each thread that claims pages, or gets them from such a thread, sees the
-        // place.
+        // Publish the location first, then the range with Release. So each thread that claims pages, or gets them from such a thread, sees
+        // the location.
         gate::set_pinned(range.start.as_ptr(), range.bytes);
         RANGE.store(std::ptr::from_ref(range).cast_mut(), Ordering::Release);
         gate::set_pinned_min_bytes(MIN_BYTES);
         Ok(Self { range, unregister: Some(unregister) })
     }
 
-    /// Makes a range that is resident, registered and free, but marked as used in its zone. Does not publish it.
+    /// Creates a range that is resident, registered and free, but marked as used in its zone. Does not publish it.
     fn registered<E>(
         arena: &Arena,
         asked_bytes: usize,
@@ -285,7 +285,7 @@ impl Pinned {
             generation: os::process_generation(),
             is_left_out_of_children,
         };
-        // SAFETY: the run was claimed above, and nobody else knows it.
+        // SAFETY: the run was claimed above, and no other thread knows it.
         let resident = unsafe { zone.prefault_on_threads(start, bytes, arena.config().threads) };
         let registered = resident.map_err(refused).and_then(|()| {
             register(start.as_ptr(), bytes).map_err(|error| NotPinned::NotRegistered { asked_bytes, error })
@@ -293,7 +293,7 @@ impl Pinned {
         registered.inspect_err(|_| _ = range.return_to_zone(arena)).map(|()| range)
     }
 
-    /// Sets the smallest request that the range serves. Each request takes whole pages of 256 KiB.
+    /// Sets the smallest request that the range serves, in bytes. Each request takes whole pages of 256 KiB.
     pub fn min_bytes(self, bytes: usize) -> Self {
         gate::set_pinned_min_bytes(bytes.max(self.range.page_bytes));
         self
@@ -353,11 +353,11 @@ pub fn contains<T: ?Sized>(at: *const T) -> bool {
 /// Locks memory with mlock(2), so that it is never written to swap. Pass this to [`Pinned::new`] on hosts without a GPU.
 ///
 /// # Errors
-/// If the system refuses. The error names the bytes, and the limit `RLIMIT_MEMLOCK`, which is the usual reason.
+/// If the system refuses. The error has the number of bytes, and the limit `RLIMIT_MEMLOCK`, which is the usual reason.
 pub fn lock(at: *mut u8, bytes: usize) -> io::Result<()> {
     // SAFETY: the call changes no contents, wherever the address points.
     unsafe { os::lock(at, bytes) }.map_err(|errno| {
-        // The kernel may have locked a part.
+        // The kernel may have locked part of the range.
         // SAFETY: as above.
         let _ = unsafe { os::unlock(at, bytes) };
         not_locked(bytes, errno)
@@ -385,13 +385,13 @@ fn not_locked(bytes: usize, Errno(errno): Errno) -> io::Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotPinned<E> {
-    /// The process has a range already, or was forked from one that had one.
+    /// The process already has a range, or was forked from a process that had one.
     Taken,
     /// There is no arena (`ZK_ALLOC=off`, or the system refused address space).
     NoArena,
     /// The range needs more memory than a limit allows, or than the system grants.
     Refused {
-        /// The size of the range that was asked for.
+        /// The requested size of the range, in bytes.
         asked_bytes: usize,
         /// The limit that it would exceed: `ZK_ALLOC_MAX_BYTES`, or the memory of the machine or the control group; `None` if the system
         /// refused.
@@ -401,7 +401,7 @@ pub enum NotPinned<E> {
     },
     /// The driver did not register the range.
     NotRegistered {
-        /// The size of the range.
+        /// The requested size of the range, in bytes.
         asked_bytes: usize,
         /// The error that `register` returned.
         error: E,

@@ -21,7 +21,7 @@ pub enum Retain {
     /// All memory: the next phase finds its pages resident, and RSS stays at its peak. Within a phase, no memory is purged to stay near the
     /// peak either.
     Always,
-    /// At most this many bytes, including memory in use. While no more is resident, nothing is purged within a phase either.
+    /// At most this many bytes, including memory in use. While no more than that is resident, nothing is purged within a phase either.
     /// `ZK_ALLOC_RETAIN_BYTES` sets this policy from the environment.
     Bytes(usize),
     /// The peak live size of the last `Duration`. Between phases, free memory beyond that is purged. Once that time has passed
@@ -50,9 +50,9 @@ const FOR_EVER_NS: u64 = !TAG_MASK;
 
 static POLICY: AtomicU64 = AtomicU64::new(DEFAULT);
 
-/// Sets the policy from now on. It takes effect when the last open phase ends, or at once with
-/// [`ZkAllocator::resident`](crate::ZkAllocator::resident). There, [`Retain::For`] says how soon free memory is purged, and any
-/// other policy turns purging by time off.
+/// Sets the policy for free memory. It takes effect when the last open phase ends, or at once with
+/// [`ZkAllocator::resident`](crate::ZkAllocator::resident). In that mode, [`Retain::For`] sets how soon free memory is purged, and any
+/// other policy turns off purging by time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -75,7 +75,7 @@ pub fn set_retain(retain: Retain) {
 /// Whether an allocator is in [`Mode::Resident`](crate::Mode::Resident), so that memory has to be purged without the end of a phase.
 static IS_RESIDENT: AtomicBool = AtomicBool::new(false);
 
-/// Turns purging by time on, for an allocator in [`Mode::Resident`](crate::Mode::Resident). Never waits, and allocates nothing.
+/// Turns on purging by time, for an allocator in [`Mode::Resident`](crate::Mode::Resident). Never waits, and allocates nothing.
 pub(crate) fn follow_live() {
     IS_RESIDENT.store(true, Ordering::SeqCst);
     follow();
@@ -86,7 +86,7 @@ pub(crate) fn is_resident() -> bool {
     IS_RESIDENT.load(Ordering::SeqCst)
 }
 
-/// Purges by time from now on, as the policy or the setting says.
+/// Turns purging by time on or off, according to the policy or the setting.
 fn follow() {
     let is_resident = IS_RESIDENT.load(Ordering::SeqCst);
     let by_setting = || arena::get().map_or(Duration::MAX, |arena| arena.config().settings.retain_for.value);
@@ -120,10 +120,10 @@ fn keep_in_phase() {
     accounts::set_retained(usize::MAX);
 }
 
-/// Applies the policy to memory that is freed from now on, outside of phases.
+/// Lets memory that is freed outside of phases stay resident up to `bytes` resident bytes.
 fn keep_between_phases(bytes: usize) {
     accounts::set_retained(bytes);
-    // Another thread may have begun a phase in between, and set its limit before this thread did.
+    // Another thread may have begun a phase in between, and set its limit before this thread set its own.
     fence(Ordering::SeqCst);
     if gate::is_any_phase_open() {
         keep_in_phase();
@@ -160,7 +160,7 @@ pub(crate) fn last_phase_ended() {
 
 /// Purges all free memory of the arena, and returns the number of bytes purged. glibc also returns the free memory of its heap to the
 /// system, which is not counted. Memory in use is not touched. The next phase takes new page faults. Until then, the process is as small as
-/// without the arena.
+/// it would be without the arena.
 ///
 /// ```
 /// zk_alloc::phase(|| drop(vec![1u8; 1 << 20]));
@@ -184,10 +184,10 @@ pub fn release_on_signal_if_set() {
     config::on_signal_of(&config::RELEASE_SIGNAL, || _ = trim(Purge::Now));
 }
 
-/// Lets the system take the arena's free memory when it runs short (`MADV_FREE`), and returns how many bytes it may take. Until then, the
-/// next phase takes no page faults for that memory, and RSS as the kernel counts it does not fall. There is one exception: if a part of a
-/// huge page is in use, Linux from 6.12 on immediately takes its pages that hold only zeroes. `stats()` counts lazily purged memory as
-/// resident until it is purged or used again.
+/// Lets the system take the arena's free memory when it runs short (`MADV_FREE`), and returns how many bytes it may take. Until the system
+/// does so, the next phase takes no page faults for that memory, and RSS as the kernel counts it does not fall. There is one exception: if
+/// a part of a huge page is in use, Linux from 6.12 on immediately takes its pages that hold only zeroes. `stats()` counts lazily purged
+/// memory as resident until it is purged or used again.
 ///
 /// ```
 /// # #[global_allocator]
@@ -258,8 +258,8 @@ mod tests {
         assert_eq!(window_ns(DEFAULT, true, || Duration::ZERO), 1);
     }
 
-    /// A thread ends the last phase, and another begins one before the first sets the limit between phases. Without the second check, that
-    /// limit would apply in the new phase.
+    /// A thread ends the last phase, and another thread begins one before the first thread sets the limit between phases. Without the
+    /// second check, that limit would apply in the new phase.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_phase_that_began_while_the_last_one_ended_keeps_memory_that_it_frees() {

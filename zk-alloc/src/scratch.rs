@@ -34,8 +34,8 @@ const LINE_BYTES: usize = 64;
 /// ```
 ///
 /// It needs no [`ZkAllocator`](struct@crate::ZkAllocator) and no phase. Its memory is one mapping of its own, whichever global allocator is
-/// installed (without Unix, a block of the system's allocator). A page takes memory when it is first touched, so a generous capacity costs
-/// only address space (but under `vm.overcommit_memory=2` all of it counts). Capacities of 2 MiB and more ask for huge pages, unless
+/// installed (on non-Unix systems, a block of the system's allocator). A page takes memory when it is first touched, so a generous capacity
+/// costs only address space (but under `vm.overcommit_memory=2` all of it counts). Capacities of 2 MiB and more ask for huge pages, unless
 /// `ZK_ALLOC_THP` is `never`, or `auto` avoids them.
 ///
 /// # Live values are never overwritten
@@ -72,8 +72,8 @@ const LINE_BYTES: usize = 64;
 /// # When it is full
 ///
 /// The capacity is fixed. There is no second chunk, so all memory is contiguous, and no request silently goes elsewhere. A request that
-/// does not fit panics, like a `Vec` whose capacity overflows. The message has the bytes requested and the bytes left. Each method has a
-/// `try_` twin that returns an error instead.
+/// does not fit panics, like a `Vec` whose capacity overflows. The message contains the bytes requested and the bytes left. Each method has
+/// a `try_` twin that returns an error instead.
 ///
 /// ```
 /// let scratch = zk_alloc::Scratch::with_capacity(4096);
@@ -83,20 +83,20 @@ const LINE_BYTES: usize = 64;
 ///
 /// # Collections
 ///
-/// With the feature `allocator-api2`, `&Scratch` is an `allocator_api2::alloc::Allocator`: for `Vec::new_in(&scratch)` of that
-/// crate, and hashbrown's maps. The last block grows in place, and is freed when it is dropped. The reset frees all other blocks.
+/// With the feature `allocator-api2`, `&Scratch` is an `allocator_api2::alloc::Allocator`: for `Vec::new_in(&scratch)` of that crate, and
+/// hashbrown's maps. The most recent block grows in place, and is freed when it is dropped. All other blocks are freed by the reset.
 pub struct Scratch {
     // Bytes at `used` and beyond are free. Bytes at `written` and beyond are zero, unless they are handed out now.
     memory: Mapping,
     /// Bytes from the start that are handed out, including the gaps that alignment left.
     used: Cell<usize>,
-    /// The highest `used` since the last wipe or release, as of the last resize or reset.
+    /// The highest value of `used` since the last wipe or release. Only a resize or a reset updates it.
     written: Cell<usize>,
 }
 
 #[allow(clippy::mut_from_ref, reason = "each call hands out memory that nobody else has")]
 impl Scratch {
-    /// Makes a scratch of at least `bytes`, in whole pages.
+    /// Creates a scratch with a capacity of at least `bytes`, in whole pages.
     ///
     /// # Panics
     /// If the system refuses memory. [`try_with_capacity`](Self::try_with_capacity) returns an error instead.
@@ -106,7 +106,7 @@ impl Scratch {
         or_panic(Self::try_with_capacity(bytes))
     }
 
-    /// Makes a scratch of at least `bytes`, in whole pages.
+    /// Creates a scratch with a capacity of at least `bytes`, in whole pages.
     ///
     /// # Errors
     /// If the system refuses memory.
@@ -139,7 +139,7 @@ impl Scratch {
     /// Moves a value into the scratch.
     ///
     /// # Errors
-    /// If it does not fit. The value is lost then.
+    /// If it does not fit. The value is lost in that case.
     pub fn try_alloc<T>(&self, value: T) -> Result<&mut T, ScratchExhausted> {
         let slots = self.slots(Layout::new::<T>(), 1, Self::claim)?;
         Ok(slots[0].write(value))
@@ -195,7 +195,7 @@ impl Scratch {
     }
 
     /// Allocates room for `len` values, aligned to 64 bytes or more. Write each value before you read it. For example, several threads can
-    /// fill it with the output of a transform.
+    /// fill the array with the output of a transform.
     ///
     /// # Panics
     /// If they do not fit.
@@ -242,7 +242,7 @@ impl Scratch {
 
     /// Frees everything. Pages stay resident and keep their contents for the next round.
     pub fn reset(&mut self) {
-        // `&mut`: nobody borrows from this any more, so its addresses may be handed out again.
+        // `&mut`: nothing borrows from this scratch any more, so its addresses may be handed out again.
         self.set_used(0);
     }
 
@@ -257,8 +257,7 @@ impl Scratch {
         self.written.set(0);
     }
 
-    /// Frees everything, and purges the pages. If the system refuses (pages that `mlockall` locked, platforms without Unix), they
-    /// stay.
+    /// Frees everything, and purges the pages. If the system refuses (pages locked by `mlockall`, non-Unix platforms), they stay.
     pub fn release(&mut self) {
         self.reset();
         // SAFETY: the range is our mapping, whose contents are dead after a reset.
@@ -287,7 +286,7 @@ impl Scratch {
         layout.map_err(|_| self.exhausted(len.saturating_mul(size_of::<T>()), align_of::<T>().max(LINE_BYTES)))
     }
 
-    /// Makes room for `len` values, from the bytes that `claim` finds for their `layout`.
+    /// Allocates room for `len` values in the bytes that `claim` finds for their `layout`.
     #[inline]
     fn slots<T>(
         &self,
@@ -297,8 +296,8 @@ impl Scratch {
     ) -> Result<&mut [MaybeUninit<T>], ScratchExhausted> {
         const { assert!(!needs_drop::<T>(), "a scratch drops nothing, so it can't hold types that need a drop") };
         let at = claim(self, layout.size(), layout.align())?;
-        // SAFETY: the bytes are as long and as aligned as `layout` says, which holds `len` values. Nobody else gets them before a
-        // reset, and by then this borrow must be over.
+        // SAFETY: the bytes have the size and alignment of `layout`, which has room for `len` values. They are not handed out again before
+        // a reset, and by then this borrow must have ended.
         Ok(unsafe { slice::from_raw_parts_mut(at.cast().as_ptr(), len) })
     }
 
@@ -328,7 +327,7 @@ impl Scratch {
     /// room, and frees the bytes that it loses. Any other claim can only shrink, and its lost bytes stay unused until the reset.
     /// A length of 0 frees a claim.
     ///
-    /// The caller uses no more than `new_size` bytes from now on.
+    /// The caller must not use more than `new_size` bytes afterwards.
     #[cfg(feature = "allocator-api2")]
     fn resize(&self, at: NonNull<u8>, old_size: usize, new_size: usize) -> bool {
         let offset = self.offset(at);
@@ -369,10 +368,10 @@ impl Scratch {
         at.map(|at| NonNull::slice_from_raw_parts(at, size)).map_err(|_| AllocError)
     }
 
-    /// Gives a block another layout: in place, or as a new block with its contents.
+    /// Changes the layout of a block, in place or by copying its contents to a new block.
     ///
     /// # Safety
-    /// `at` is a block of `old`, and nobody uses it any more if this succeeds.
+    /// `at` is a block with the layout `old`, and is not used afterwards if this succeeds.
     unsafe fn refit(&self, at: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
         if at.addr().get() % new.align() == 0 && self.resize(at, old.size(), new.size()) {
             return Ok(NonNull::slice_from_raw_parts(at, new.size()));
@@ -453,7 +452,7 @@ fn or_panic<T>(result: Result<T, impl fmt::Display>) -> T {
 /// [`ZkAllocator`](struct@crate::ZkAllocator) serves from.
 pub type Arena = Scratch;
 
-/// The system refused memory for a [`Scratch`](crate::Scratch) or a [`SecretBuf`](crate::SecretBuf).
+/// The error if the system refused memory for a [`Scratch`](crate::Scratch) or a [`SecretBuf`](crate::SecretBuf).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryRefused {
@@ -472,7 +471,7 @@ impl fmt::Display for MemoryRefused {
 
 impl Error for MemoryRefused {}
 
-/// A [`Scratch`](crate::Scratch) has too little memory left for a request.
+/// The error if a [`Scratch`](crate::Scratch) has too little memory left for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScratchExhausted {

@@ -21,7 +21,7 @@ macro_rules! refuse {
         /// Always returns the same result: this system has no such call.
         ///
         /// # Safety
-        /// None. It is `unsafe` because all platforms share one signature.
+        /// No requirements: it is `unsafe` only because all platforms share one signature.
         pub(crate) unsafe fn $name(_at: *mut u8, _len: usize) -> Result<(), Errno> {
             $answer
         }
@@ -61,7 +61,7 @@ answer! {
 /// Refuses: these systems can't move pages.
 ///
 /// # Safety
-/// None. It is `unsafe` because all platforms share one signature.
+/// No requirements: it is `unsafe` only because all platforms share one signature.
 pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Result<(), NotMoved> {
     Err(UNSUPPORTED.into())
 }
@@ -69,7 +69,7 @@ pub(crate) unsafe fn move_pages(_from: *mut u8, _to: *mut u8, _len: usize) -> Re
 /// Refuses: no pages were moved, so none need a fresh mapping.
 ///
 /// # Safety
-/// None. It is `unsafe` because all platforms share one signature.
+/// No requirements: it is `unsafe` only because all platforms share one signature.
 pub(crate) unsafe fn renew(_at: *mut u8, _len: usize) -> Result<(), NotMoved> {
     Err(UNSUPPORTED.into())
 }
@@ -77,7 +77,7 @@ pub(crate) unsafe fn renew(_at: *mut u8, _len: usize) -> Result<(), NotMoved> {
 /// Returns `false`: these systems do not report which pages were touched.
 ///
 /// # Safety
-/// None. It is `unsafe` because all platforms share one signature.
+/// No requirements: it is `unsafe` only because all platforms share one signature.
 pub(crate) unsafe fn copy_held(_from: *const u8, _to: *mut u8, _len: usize) -> bool {
     false
 }
@@ -85,7 +85,7 @@ pub(crate) unsafe fn copy_held(_from: *const u8, _to: *mut u8, _len: usize) -> b
 /// Returns `None`: mincore(2) answers differently on each Unix system.
 ///
 /// # Safety
-/// None. It is `unsafe` because all platforms share one signature.
+/// No requirements: it is `unsafe` only because all platforms share one signature.
 pub(crate) unsafe fn count_resident(_at: *const u8, _len: usize) -> Option<usize> {
     None
 }

@@ -403,7 +403,8 @@ mod hook {
             return;
         }
         let host = super::host();
-        // A filter that kills the process for one of these calls may already be in force. Then the operator has to set this variable.
+        // A filter that kills the process for one of these calls may already be in force. In that case, the operator has to set this
+        // variable.
         let is_told = super::variable("ZK_ALLOC_SANDBOX").is_some_and(|value| value.text() == Some("1"));
         if !is_told {
             imp::rehearse(host.huge_pages);

@@ -254,7 +254,7 @@ pub(crate) unsafe fn lock(at: *mut u8, len: usize) -> Result<(), Errno> {
 /// Unlocks a range that [`lock`] locked.
 ///
 /// # Safety
-/// None. It is `unsafe` because all platforms share one signature.
+/// No requirements: it is `unsafe` only because all platforms share one signature.
 #[cfg(unix)]
 pub(crate) unsafe fn unlock(at: *mut u8, len: usize) -> Result<(), Errno> {
     let len = covered(at, len)?;

@@ -156,14 +156,14 @@ advices! {
     /// Purges the pages at once. The range reads as zeroes afterwards.
     ///
     /// # Safety
-    /// The range is committed, and nobody needs its contents.
+    /// The range is committed, and its contents are not needed.
     discard: LinuxDontNeed;
 
     /// Purges the pages lazily: the kernel may take them when it runs short of memory. Until then they keep their contents. A write to a
     /// page cancels this.
     ///
     /// # Safety
-    /// The range is committed, and nobody needs its contents.
+    /// The range is committed, and its contents are not needed.
     purge_lazily: LinuxFree, unless_in_sandbox;
 
     /// Prefaults the range for writing. The contents do not change, so other threads may own parts of the range. Does nothing before Linux
@@ -398,7 +398,7 @@ pub(crate) unsafe fn renew(at: *mut u8, len: usize) -> Result<(), NotMoved> {
 /// Returns the number of resident bytes in the range, in whole pages; `None` if the system does not report them.
 ///
 /// # Safety
-/// None. It is `unsafe` because all platforms share one signature.
+/// No requirements: it is `unsafe` only because all platforms share one signature.
 pub(crate) unsafe fn count_resident(at: *const u8, len: usize) -> Option<usize> {
     if is_in_sandbox() { None } else { resident_bytes(at, len).ok() }
 }
