@@ -19,9 +19,9 @@ static OVERFLOW_BYTES: AtomicUsize = AtomicUsize::new(0);
 static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The peak of the bytes in use in the current window, which began with the first of the open phases.
 static PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The peak since the last decay tick.
+/// The peak of the bytes in use since the last decay tick.
 static SEEN_PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The peak since the program last took it.
+/// The peak of the bytes in use since the program last took that peak.
 static TAKEN_PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The peak of all earlier windows.
 static FORMER_PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -77,7 +77,7 @@ pub(crate) fn former_peak_live_bytes() -> Option<usize> {
     (WINDOWS.load(Ordering::Acquire) >= 2).then(|| FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed))
 }
 
-/// Returns the peak since the last call, as for [`peak_live_bytes`]; 0 if nothing came into use since.
+/// Returns the peak since the last call, as for [`peak_live_bytes`]; 0 if nothing has come into use since then.
 pub(crate) fn take_seen_peak_bytes() -> usize {
     SEEN_PEAK_BYTES.swap(0, Ordering::Relaxed)
 }
@@ -313,13 +313,13 @@ pub(crate) fn purged_at_peak(gone_bytes: usize, served_bytes: u64) {
     let since = served_bytes.saturating_sub(CHURN_SERVED_BYTES.swap(served_bytes, Ordering::Relaxed));
     let paid_off = usize::try_from(since).unwrap_or(usize::MAX) / tuning::churn_part();
     let max = 2 * peak_live_bytes();
-    // If another thread's update gets lost, the headroom only grows later.
+    // A lost update by another thread only delays the growth of the headroom.
     let churn = CHURN_BYTES.load(Ordering::Relaxed).saturating_sub(paid_off).saturating_add(gone_bytes);
     CHURN_BYTES.store(churn.min(max), Ordering::Relaxed);
 }
 
 /// Returns the headroom above a peak, in bytes: the larger of a fixed part of the peak, and half of the peak within bounds
-/// (docs/experiments/headroom.md). A program that keeps purging memory and needs it again gets up to half of the peak more.
+/// (docs/experiments/headroom.md). A program that repeatedly purges memory that it needs again gets up to half of the peak more.
 fn headroom(peak: usize) -> usize {
     let bounded = (peak / 2).min(tuning::max_headroom_bytes()).max(tuning::min_headroom_bytes());
     let churn = CHURN_BYTES.load(Ordering::Relaxed).saturating_sub(peak / 2) / 2;
@@ -386,7 +386,7 @@ pub(crate) fn peak_limit(more_bytes: usize) -> usize {
 }
 
 /// The number of bytes that were counted as resident, but untouched, when a request at the cap last asked the kernel. The number is valid
-/// only for a short time, because their owners may touch them.
+/// only for a short time, because the owners may touch this memory.
 static UNTOUCHED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The time until which that number is valid, on the clock of [`os::coarse_ns`].
 static UNTOUCHED_UNTIL_NS: AtomicU64 = AtomicU64::new(0);

@@ -172,7 +172,7 @@ pub unsafe fn copy(from: *mut u8, to: *mut u8, bytes: usize) {
 /// Shrinks memory that [`alloc`] returned, in place.
 ///
 /// # Safety
-/// As for [`resize`]; `new_size` is less than its length.
+/// As for [`resize`], and `new_size` is less than the length of the memory.
 pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
     let Some((arena, at)) = arena::of(at) else { return };
     if let Ok(old_size) = arena.measure(at) {

@@ -1,5 +1,5 @@
-//! Settings come from the environment, else from the program, else from the defaults. They are resolved once, when the arena opens. A value
-//! that can't be used gives a warning, and the next source is used instead.
+//! Settings come from the environment, else from the program, else from the defaults. They are resolved once, when the arena opens. An
+//! unusable value causes a warning, and the next source is used instead.
 //!
 //! The environment is the one that the process was started with (`os::variable`). Variables that the program sets later are not
 //! seen. Reading them would take a lock, and the first request may come at any time and must not wait for a lock.

@@ -35,8 +35,8 @@ pub(crate) fn is_in_pool() -> bool {
 
 /// Returns whether the arena serves requests now: [`ZkAllocator`](struct@crate::ZkAllocator) is the global allocator, and a phase is open
 /// or the mode is [`Mode::Resident`](crate::Mode::Resident). Only then does [`stats`](crate::stats()) count the program's allocations.
-/// Requests below [`min_arena_bytes`](crate::min_arena_bytes) are never counted; with [`Participants::Pool`], neither are those of other
-/// threads.
+/// Requests below [`min_arena_bytes`](crate::min_arena_bytes) are never counted; with [`Participants::Pool`], neither are those of threads
+/// outside of the pool.
 ///
 /// ```
 /// # #[global_allocator]

@@ -108,7 +108,7 @@ pub(crate) unsafe fn release(at: NonNull<u8>, size: usize) {
 /// Resizes memory of the range in place. Returns `false` if it can't grow there.
 ///
 /// # Safety
-/// As for [`release`], but only the bytes beyond `new_size` must not be used afterwards.
+/// As for [`release`], except that the first `new_size` bytes may still be used.
 pub(crate) unsafe fn resize(at: NonNull<u8>, old_size: usize, new_size: usize) -> bool {
     let Some(range) = own() else { return false };
     let (start, old, new) = (range.index(at), range.pages(old_size), range.pages(new_size));
@@ -169,7 +169,7 @@ impl Range {
         (at.addr().get() - self.start.addr().get()) / self.page_bytes
     }
 
-    /// Counts pages that the caller claimed as in use. Returns the index of the first page that had never been in use.
+    /// Counts the caller's newly claimed pages as in use. Returns the index of the first page that had never been in use.
     fn came_into_use(&self, start: usize, pages: usize) -> usize {
         let more_bytes = pages * self.page_bytes;
         let in_use_bytes = self.in_use_bytes.fetch_add(more_bytes, Ordering::Relaxed) + more_bytes;
@@ -317,8 +317,8 @@ impl Drop for Pinned {
         let (range, unregister) = (self.range, self.unregister.take());
         // In a child, and for a range that stays registered, `unregister` is not dropped: it may own the driver's context.
         let (Some(arena), Some(_)) = (arena::get(), own()) else { return forget(unregister) };
-        // A thread that has read the old threshold may still claim pages. If this thread claims all of them, the other finds none. If the
-        // other was faster, it holds a page, and the range stays.
+        // A thread that has read the old threshold may still claim pages. If this thread claims all of them, the other thread finds none.
+        // If the other thread was faster, it owns a page, and the range stays.
         gate::set_pinned_min_bytes(usize::MAX);
         if !range.runs.try_claim(0, range.pages(range.bytes)) {
             let alive_bytes = range.in_use_bytes.load(Ordering::Relaxed);
@@ -344,7 +344,7 @@ impl fmt::Debug for Pinned {
     }
 }
 
-/// Returns whether an address lies in the page-locked range of this process.
+/// Returns whether an address is in the page-locked range of this process.
 #[must_use]
 pub fn contains<T: ?Sized>(at: *const T) -> bool {
     gate::is_pinned(at.cast()) && own().is_some()
@@ -393,8 +393,8 @@ pub enum NotPinned<E> {
     Refused {
         /// The requested size of the range, in bytes.
         asked_bytes: usize,
-        /// The limit that it would exceed: `ZK_ALLOC_MAX_BYTES`, or the memory of the machine or the control group; `None` if the system
-        /// refused.
+        /// The limit that the range would exceed, in bytes: `ZK_ALLOC_MAX_BYTES`, or the memory of the machine or the control group; `None`
+        /// if the system refused.
         limit_bytes: Option<usize>,
         /// The system's error number; 0 if it is not known, or if the system was not asked.
         errno: i32,

@@ -12,7 +12,7 @@ use crate::{accounts, gate, os};
 
 /// The free memory that the arena keeps resident when the last open phase ends. Memory in use is never touched.
 ///
-/// Without a call of [`set_retain`] and without `ZK_ALLOC_RETAIN_BYTES`, the arena adapts to the program's rhythm. If the last two pauses
+/// Without a call to [`set_retain`] and without `ZK_ALLOC_RETAIN_BYTES`, the arena adapts to the program's rhythm. If the last two pauses
 /// between phases were each longer than the phase that ends, and longer than a second, all free memory is purged. Otherwise it stays, up to
 /// half of the memory that the process may use (the limit of its control group, or the machine's memory).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +120,7 @@ fn keep_in_phase() {
     accounts::set_retained(usize::MAX);
 }
 
-/// Lets memory that is freed outside of phases stay resident up to `bytes` resident bytes.
+/// Lets memory that is freed outside of phases stay resident, as long as no more than `bytes` are resident in total.
 fn keep_between_phases(bytes: usize) {
     accounts::set_retained(bytes);
     // Another thread may have begun a phase in between, and set its limit before this thread set its own.
@@ -180,14 +180,14 @@ pub(crate) fn trim(how: Purge) -> usize {
 /// memory of the arena. Must not be called in a signal handler.
 pub fn release_on_signal_if_set() {
     // The same as `release`, but without trimming the C library's heap, whose lock the interrupted code may hold. The arena has no lock.
-    // Like a request in a signal handler, the purge leaves out the cache or the decay tick in which the signal interrupted its thread.
+    // Like a request in a signal handler, the purge skips the cache or the decay tick in which the signal interrupted its thread.
     config::on_signal_of(&config::RELEASE_SIGNAL, || _ = trim(Purge::Now));
 }
 
-/// Lets the system take the arena's free memory when it runs short (`MADV_FREE`), and returns how many bytes it may take. Until the system
-/// does so, the next phase takes no page faults for that memory, and RSS as the kernel counts it does not fall. There is one exception: if
-/// a part of a huge page is in use, Linux from 6.12 on immediately takes its pages that hold only zeroes. `stats()` counts lazily purged
-/// memory as resident until it is purged or used again.
+/// Lets the system take the arena's free memory when memory runs short (`MADV_FREE`), and returns how many bytes it may take. Until the
+/// system does so, the next phase takes no page faults for that memory, and RSS as the kernel counts it does not fall. There is one
+/// exception: if a part of a huge page is in use, Linux from 6.12 on immediately takes those of its pages that contain only zeroes.
+/// `stats()` counts lazily purged memory as resident until it is purged or used again.
 ///
 /// ```
 /// # #[global_allocator]
@@ -205,7 +205,7 @@ pub fn soften() -> usize {
 }
 
 /// Prefaults `bytes` of the arena before the first phase, on several threads (with `MADV_POPULATE_WRITE`, if the kernel has it). Returns
-/// how many bytes are resident. If a prover has one huge buffer, pass its size: the memory then lies in the zone for requests of that size.
+/// how many bytes are resident. If a prover has one huge buffer, pass its size: the memory is then in the zone for requests of that size.
 /// Returns 0 if there is no arena, or if the system refused.
 ///
 /// ```
@@ -228,8 +228,8 @@ pub fn reserve(bytes: usize) -> usize {
     })
 }
 
-/// Opens the arena with the program's settings. They come with the first request, which may be this one. If the global allocator is not
-/// ours, there are none.
+/// Opens the arena with the program's settings. These come with the first request, which may be the one made here. If the global allocator
+/// is not ours, there are none.
 pub(crate) fn open_arena() -> Option<&'static Arena> {
     drop(black_box(Box::new(0u8)));
     config::init_settings(&Settings::new());

@@ -323,9 +323,9 @@ impl Scratch {
         Ok(at)
     }
 
-    /// Changes the length of a claim in place, and returns whether that was possible. The last claim grows while there is
-    /// room, and frees the bytes that it loses. Any other claim can only shrink, and its lost bytes stay unused until the reset.
-    /// A length of 0 frees a claim.
+    /// Changes the length of a claim in place, and returns whether that was possible. The most recent claim grows while there is room, and
+    /// frees the bytes that it gives up. Any other claim can only shrink, and the bytes that it gives up stay unused until the reset. A
+    /// length of 0 frees a claim.
     ///
     /// The caller must not use more than `new_size` bytes afterwards.
     #[cfg(feature = "allocator-api2")]
@@ -479,9 +479,9 @@ pub struct ScratchExhausted {
     pub asked_bytes: usize,
     /// The alignment of the request, in bytes. Padding for it takes some of the bytes that are left.
     pub align_bytes: usize,
-    /// Bytes left in the scratch.
+    /// The number of bytes left in the scratch.
     pub left_bytes: usize,
-    /// Bytes that an empty scratch holds.
+    /// The capacity of the scratch, in bytes.
     pub capacity_bytes: usize,
 }
 

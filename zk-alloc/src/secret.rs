@@ -162,8 +162,8 @@ impl fmt::Debug for SecretBuf {
     }
 }
 
-/// Zeroes `bytes`, even if nobody reads them again. The compiler may remove an ordinary write to memory that is about to be freed,
-/// but not a volatile one.
+/// Zeroes `bytes`, even if they are never read again. The compiler may remove an ordinary write to memory that is about to be freed, but
+/// not a volatile one.
 pub(crate) fn wipe(bytes: &mut [MaybeUninit<u8>]) {
     // SAFETY: any bytes are valid as `MaybeUninit<u64>`.
     let (head, words, tail) = unsafe { bytes.align_to_mut::<MaybeUninit<u64>>() };

@@ -3,9 +3,9 @@
 //! The sites are in a hash table that only grows. A thread claims a slot with one compare-and-swap, and no other thread waits for it. If
 //! the thread stops halfway, as it may in a forked child, the site stays without addresses.
 //!
-//! Live bytes rise until something is freed. So a *peak* begins just before a free, if the live bytes exceed those of the last peak by
-//! 1/256. Each peak has a number. A site records its live bytes for a peak just before they first change after the peak began. If they have
-//! not changed since then, they still are the bytes of the peak.
+//! Live bytes rise until something is freed. So a *peak* begins just before a free, if the live bytes exceed those of the previous peak by
+//! 1/256. Each peak has a number. A site records its live bytes for a peak just before they first change after the peak began. Until then,
+//! its live bytes are those of the peak.
 #![allow(unsafe_code, reason = "promises that zeroes are a table")]
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -69,9 +69,10 @@ pub struct Site {
     pub source: Source,
     /// The amount allocated since the start, or the last [`mark`](crate::profile::mark).
     pub allocated: Amount,
-    /// The amount alive now.
+    /// The amount that is alive now.
     pub live: Amount,
-    /// The amount alive when the live bytes of all sites were at their peak since the start, or the last [`mark`](crate::profile::mark).
+    /// The amount that was alive when the live bytes of all sites were at their peak since the start, or the last
+    /// [`mark`](crate::profile::mark).
     pub peak: Amount,
     /// Bytes that were not resident when the arena handed them out, since the start or the last [`mark`](crate::profile::mark). Their pages
     /// cost page faults.

@@ -326,7 +326,7 @@ mod hook {
             if entry.is_null() {
                 break;
             }
-            // SAFETY: each entry of the list is a C string, and nobody changes the list now.
+            // SAFETY: each entry of the list is a C string, and the list does not change at this time.
             let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
             if entry.starts_with(PREFIX) {
                 values.take(entry);

@@ -161,9 +161,9 @@ pub(crate) fn reserve(len: usize) -> Result<Mapping, Errno> {
 
 /// A range of addresses on a huge-page boundary in which its owner maps memory as needed ([`extend`](super::extend)).
 ///
-/// On Linux, nothing is mapped there until then. So its unused part counts against no limit of the process (`RLIMIT_AS`, locked memory),
-/// and is in no core file. The cost is that another mapping may land in the range. `extend` never replaces a mapping, and the range lies
-/// [far below](tuning::region_distance_gib) the address where the kernel places mappings by itself.
+/// On Linux, nothing is mapped in the range until then. So its unused part counts against no limit of the process (`RLIMIT_AS`, locked
+/// memory), and is in no core file. The cost is that another mapping may land in the range. `extend` never replaces a mapping, and the
+/// range lies [far below](tuning::region_distance_gib) the address where the kernel places mappings by itself.
 ///
 /// Other systems reserve the range.
 pub(crate) struct AddressRange {

@@ -1,5 +1,4 @@
-//! Linux, through rustix: it calls the kernel without libc, so that there is no errno to save. Calls that rustix lacks go through
-//! libc.
+//! Linux, through rustix: it calls the kernel without libc, so there is no errno to save. Calls that rustix lacks go through libc.
 #![allow(unsafe_code, reason = "mapping memory")]
 
 mod host;
@@ -107,7 +106,7 @@ pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
 /// Maps readable, writable, zeroed memory at an address where nothing is mapped.
 ///
 /// # Errors
-/// The system's error: `EEXIST` if something is mapped there already. Then nothing has changed.
+/// The system's error: `EEXIST` if something is mapped there already. In that case, nothing has changed.
 ///
 /// # Safety
 /// The range lies within one [`AddressRange`](super::AddressRange).
