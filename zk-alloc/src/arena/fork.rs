@@ -2,13 +2,13 @@
 //!
 //! A fork copies the page tables of all resident memory, and each page is then copied when one of the two processes writes to it. For free
 //! memory, this work is wasted. So before a fork, the forking thread claims the longest free runs and has the kernel withhold them from the
-//! child (`MADV_WIPEONFORK`). It must own them: if another thread got such a run during the fork, the run would read as zeroes in the
-//! child. After the fork, both processes free the runs. In the child, the runs have no memory, so the child stops accounting for them.
+//! child (`MADV_WIPEONFORK`). It must own these runs: if another thread got one during the fork, the run would read as zeroes in the child.
+//! After the fork, both processes free the runs. In the child, the runs have no memory, so it stops counting them as resident.
 //!
 //! The kernel splits a mapping around each withheld run, so the number of runs is bounded. After the fork, the kernel merges the parts in the
 //! parent.
 //!
-//! The forking thread neither waits nor allocates. If a second thread forks at the same time, it withholds nothing. Its child frees the
+//! The forking thread neither waits nor allocates. If a second thread forks at the same time, it withholds nothing, and its child frees the
 //! runs that the first thread had claimed. Other threads continue with the remaining free memory, or with fresh memory.
 #![allow(unsafe_code, reason = "a cell that one thread at a time accesses, and memory that the thread claimed")]
 
@@ -22,7 +22,7 @@ use crate::arena::{self, Arena, front};
 use crate::os::{self, Errno, Signals};
 use crate::{pinned, tuning};
 
-/// The maximum number of runs that are withheld at once. Each adds up to two mappings during the fork.
+/// The maximum number of runs withheld at once. Each run adds up to two mappings during the fork.
 const RUNS: usize = 256;
 
 /// A run that is withheld.
@@ -31,21 +31,22 @@ struct Withheld {
     bytes: AtomicUsize,
 }
 
-/// The claimed runs; the first [`COUNT`] are valid. A child may inherit the runs of a thread that exists only in its parent.
+/// The claimed runs, of which the first [`COUNT`] are valid. A child may inherit the runs of a thread that exists only in its parent.
 static WITHHELD: [Withheld; RUNS] = [const { Withheld { at: AtomicUsize::new(0), bytes: AtomicUsize::new(0) } }; RUNS];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The generation of the process in which a thread is forking; 0 if none is. That thread owns the statics above.
 static FORKING: AtomicU64 = AtomicU64::new(0);
-/// The forking thread.
+/// The id of the forking thread; 0 if there is none.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether the system can't withhold memory (before Linux 4.14, and in some sandboxes).
+/// Whether the system is unable to withhold memory (before Linux 4.14, and in some sandboxes).
 static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// The signals that the forking thread had blocked before the fork.
 struct SignalsBefore(UnsafeCell<MaybeUninit<Signals>>);
 
-// SAFETY: only the thread in `THREAD` accesses it.
+// SAFETY: only the thread that owns `FORKING` writes to the cell, and only the thread whose id is in `THREAD` (in the child, its copy)
+// reads it.
 unsafe impl Sync for SignalsBefore {}
 
 static SIGNALS: SignalsBefore = SignalsBefore(UnsafeCell::new(MaybeUninit::uninit()));
@@ -63,14 +64,14 @@ extern "C" fn before_fork() {
     if accounts::free_bytes() < tuning::fork_min_bytes() || os::is_in_sandbox() || IS_REFUSED.load(Ordering::Relaxed) {
         return;
     }
-    // A signal handler must not fork in the middle of this.
+    // A signal handler must not fork while this function runs.
     let signals = Signals::block();
     let own = os::process_generation();
     let before = FORKING.load(Ordering::Relaxed);
     if before == own || FORKING.compare_exchange(before, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return signals.restore();
     }
-    // In this case, a thread of the parent created this process by the raw system call, while another thread of the parent was forking.
+    // `before` is the parent's generation: one of its threads created this process by the raw system call while another was forking.
     if before != 0 {
         give_all_back(arena, true);
     }
@@ -83,7 +84,7 @@ extern "C" fn before_fork() {
 /// Runs in the parent after a fork, even a failed one, on the thread that forked.
 extern "C" fn after_fork_in_parent() {
     let Some(arena) = arena::get() else { return };
-    // The generation is compared too: in a child created by the raw system call, a new thread may have the id of a thread of the parent.
+    // The generation is compared, too: in a child created by the raw system call, a new thread may have the id of a thread of the parent.
     let is_own = THREAD.load(Ordering::Relaxed) == os::thread_id();
     if is_own && FORKING.load(Ordering::Relaxed) == os::process_generation() {
         end_fork(arena, false);
@@ -100,7 +101,7 @@ extern "C" fn after_fork_in_child() {
     }
 }
 
-/// Releases all withheld runs, and lets other threads fork.
+/// Releases all withheld runs, and lets other threads withhold runs again.
 fn end_fork(arena: &Arena, is_in_child: bool) {
     give_all_back(arena, is_in_child);
     let is_own = THREAD.swap(0, Ordering::Relaxed) == os::thread_id();
@@ -118,7 +119,7 @@ fn withhold_free_runs(arena: &Arena) {
     let min_bytes = min_withheld_bytes(arena);
     for zone in arena.region.zones() {
         let mut withhold = |at: NonNull<u8>, bytes: usize| {
-            // SAFETY: this thread has claimed the run, and nobody needs its contents.
+            // SAFETY: this thread has claimed the run, which was free, so its contents are not needed.
             unsafe {
                 if IS_REFUSED.load(Ordering::Relaxed) || !note(at, bytes) {
                     zone.release_claimed(at, bytes);
@@ -141,7 +142,7 @@ fn withhold_free_runs(arena: &Arena) {
     }
 }
 
-/// Returns a length in bytes that at most [`RUNS`] free runs reach.
+/// Returns the length in bytes from which free runs are withheld. At most [`RUNS`] free runs are that long.
 fn min_withheld_bytes(arena: &Arena) -> usize {
     let mut runs_by_length = [0usize; usize::BITS as usize];
     for zone in arena.region.zones() {
@@ -158,7 +159,7 @@ fn min_withheld_bytes(arena: &Arena) -> usize {
     too_short.map_or(tuning::fork_run_min_bytes(), |log2| 2 << log2)
 }
 
-/// Releases all runs that are withheld.
+/// Releases all withheld runs.
 fn give_all_back(arena: &Arena, is_in_child: bool) {
     for index in (0..COUNT.load(Ordering::Acquire).min(RUNS)).rev() {
         let Withheld { at, bytes } = &WITHHELD[index];

@@ -1,7 +1,7 @@
 //! The arena: one region per process, created on first use and shared by every [`ZkAllocator`](crate::ZkAllocator).
 //!
-//! Layers are folders, listed from the top down. `front` holds the thread caches, `heap` cuts slabs into blocks of the size classes,
-//! `pages` hands out page runs from zones, and `purge` decides how much free memory stays resident. All of them use `os`.
+//! Each layer is a folder. From the top down: `front` has the thread caches, `heap` cuts slabs into blocks of the size classes, `pages`
+//! hands out page runs from zones, and `purge` decides how much free memory stays resident. All of them use `os`.
 #![allow(unsafe_code, reason = "publishes the one arena, hands out its memory, copies it and frees it")]
 
 /// Tests of the lock-free parts.
@@ -10,7 +10,7 @@ mod checks {
     mod alone;
     mod oracle;
 }
-/// The loom models: every interleaving of small programs.
+/// Loom models, which run every interleaving of small programs.
 #[cfg(all(test, loom))]
 mod checks {
     mod loom_bits;
@@ -83,13 +83,13 @@ pub(crate) struct Arena {
 struct Global {
     state: AtomicU8,
     arena: UnsafeCell<MaybeUninit<Arena>>,
-    /// The region's first address and length. A free of foreign memory reads only these two.
+    /// The region's base address, and its length in bytes. Freeing foreign memory reads only these two fields.
     base: AtomicUsize,
     len: AtomicUsize,
 }
 
-// SAFETY: `arena` is written once, by the thread that moved `state` from `NONE` to `OPENING`. Other threads read it only after they saw a
-// later Release store of that thread: a `len` above 0, or the state `OPEN`, which `SERVING` replaces.
+// SAFETY: `arena` is written once, by the thread that moved `state` from `NONE` to `OPENING`. Other threads read it only after an Acquire
+// load has seen a later Release store: of a nonzero `len` or of `OPEN`, by that thread, or of `SERVING`, by a thread that had seen `OPEN`.
 unsafe impl Sync for Global {}
 
 const NONE: u8 = 0;
@@ -108,10 +108,10 @@ static GLOBAL: Global = Global {
 };
 
 impl Global {
-    /// Returns the arena, which no thread writes again.
+    /// Returns the arena, which is never written again.
     ///
     /// # Safety
-    /// The arena was written before, and the caller has seen a Release store that came after that write.
+    /// The arena has been written, and the caller has seen a Release store that followed that write.
     #[inline(always)]
     unsafe fn opened(&'static self) -> &'static Arena {
         // SAFETY: upheld by the caller.
@@ -122,19 +122,20 @@ impl Global {
 /// Returns the arena, if it is open.
 #[inline]
 pub(crate) fn get() -> Option<&'static Arena> {
-    // SAFETY: `OPEN` was stored with Release after the arena had been written. A thread that saw `OPEN` stored `SERVING`, also with Release.
+    // SAFETY: `OPEN` is stored with Release after the arena is written. `SERVING` is stored by a thread that has seen `OPEN`, also with
+    // Release.
     (GLOBAL.state.load(Ordering::Acquire) >= OPEN).then(|| unsafe { GLOBAL.opened() })
 }
 
-/// Returns the arena, which the first call after [`config::init_settings`] opens. No call waits: while one thread opens the arena, all
-/// other calls return `None`, even on that thread. The backing allocator then serves their requests.
+/// Returns the arena. The first call after [`config::init_settings`] opens it. No call waits: while one thread is opening the arena, every
+/// other call returns `None`, even on that thread, and the backing allocator serves the request.
 #[inline]
 pub(crate) fn open() -> Option<&'static Arena> {
     get().or_else(open_now)
 }
 
 /// Like [`open`], for a request to an allocator with these settings. `first` runs once in the process, for the first request that is not
-/// postponed ([`tuning::max_postponed`]). Its argument says whether that request may come from a signal handler, which may have interrupted
+/// postponed ([`tuning::max_postponed`]). Its argument is `true` if that request may come from a signal handler, which may have interrupted
 /// any code, including the backing allocator.
 #[inline]
 pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce(bool)) -> Option<&'static Arena> {
@@ -150,7 +151,7 @@ pub(crate) fn open_to_serve(settings: &Settings, first: impl FnOnce(bool)) -> Op
 fn serve_first(settings: &Settings, first: impl FnOnce(bool)) -> Option<&'static Arena> {
     config::init_settings(settings);
     let arena = open()?;
-    // A request that may come from a signal handler leaves `first` to a later request. The number of such requests is bounded, because a
+    // A request that may come from a signal handler leaves `first` to a later request. The number of postponements is limited, because a
     // thread may block signals for good.
     static POSTPONED: AtomicU8 = AtomicU8::new(0);
     let in_signal_handler = os::may_be_in_signal_handler();
@@ -166,7 +167,7 @@ fn serve_first(settings: &Settings, first: impl FnOnce(bool)) -> Option<&'static
 
 #[cold]
 fn open_now() -> Option<&'static Arena> {
-    // The first allocator that is used sets the program's settings. Until then, no request needs the arena.
+    // The first allocator to be used sets the program's settings. Until then, no request needs the arena.
     let program = config::program().filter(|_| !config::is_off())?;
     GLOBAL.state.compare_exchange(NONE, OPENING, Ordering::Relaxed, Ordering::Relaxed).ok()?;
     let place = GLOBAL.arena.get().cast::<Arena>();
@@ -191,21 +192,21 @@ fn open_now() -> Option<&'static Arena> {
     }
 }
 
-/// Returns the arena and `at`, if `at` lies in memory that the arena has committed.
+/// Returns the arena and `at`, if `at` is in memory that the arena has committed.
 #[inline]
 pub(crate) fn of(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
     near(at).filter(|&(arena, at)| arena.zone_at(at).owns(at))
 }
 
-/// Returns the arena and `at`, if `at` lies in the region. Other mappings may lie there too; [`of`] excludes them.
+/// Returns the arena and `at`, if `at` is in the region. The region may also contain foreign mappings; [`of`] excludes them.
 #[inline(always)]
 pub(crate) fn near(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
-    // Acquire: a thread that sees the length also sees the base and the arena, which were written before.
+    // Acquire: a thread that sees the length also sees the base and the arena, which were written before it.
     let len = GLOBAL.len.load(Ordering::Acquire);
     let within = at.addr().wrapping_sub(GLOBAL.base.load(Ordering::Relaxed)) < len;
-    // SAFETY: the length is 0 until the arena has been written.
+    // SAFETY: `len` is 0 until the arena has been written, and the Acquire load saw a nonzero value.
     let arena = within.then(|| unsafe { GLOBAL.opened() });
-    // No `zip`: it would be a call.
+    // Not `Option::zip`, which would be a call.
     match (arena, NonNull::new(at)) {
         (Some(arena), Some(at)) => Some((arena, at)),
         _ => None,
@@ -215,7 +216,7 @@ pub(crate) fn near(at: *mut u8) -> Option<(&'static Arena, NonNull<u8>)> {
 /// Returns the blocks in an exiting thread's cache to their slabs, and its cached runs to their zone.
 ///
 /// # Safety
-/// `cache` is the address that was registered with the thread's cache.
+/// `cache` is the address of the exiting thread's cache, as registered with the thread-exit key.
 unsafe extern "C" fn thread_exits(cache: *mut c_void) {
     if let Some(arena) = get() {
         let empty = |cache: &Cache| {
@@ -232,7 +233,7 @@ impl Arena {
     /// uninitialised.
     ///
     /// # Errors
-    /// The system's error, if it grants no address space, or no memory for the tables.
+    /// The system's error, if it refuses address space or memory for the tables.
     ///
     /// # Safety
     /// `place` is valid for writes, and only the caller reaches it.
@@ -259,7 +260,7 @@ impl Arena {
             // SAFETY: upheld by the caller.
             Ok(size_classes) => unsafe { (&raw mut (*place).size_classes).write(size_classes) },
             Err(refused) => {
-                // SAFETY: built above, and known only to this thread.
+                // SAFETY: built above, and no other thread can access it.
                 unsafe { region.drop_in_place() };
                 return Err(refused);
             }
@@ -267,7 +268,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Returns the zone that holds an address of the region.
+    /// Returns the zone that contains an address of the region.
     #[inline(always)]
     fn zone_at(&self, at: NonNull<u8>) -> &Zone {
         self.region.zone(self.region.zone_of(at))
@@ -285,7 +286,7 @@ impl Arena {
     /// Allocates memory for a request of at least one byte.
     ///
     /// # Errors
-    /// If the zones have no memory for the request, or it would exceed the cap, [`Unserved`] says what happens to it.
+    /// [`Unserved`], if the zones have no memory for the request or it would exceed the cap.
     #[inline(always)]
     pub(crate) fn alloc(&self, size: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Unserved> {
         self.try_alloc(size, align, contents, Limit::Peak).or_else(|shortage| {
@@ -298,7 +299,8 @@ impl Arena {
         })
     }
 
-    /// Decides what happens to a request that found no memory. With a hard cap, tries once more to learn whether the cap is the reason.
+    /// Decides what happens to a request for which no memory was found. With a hard cap, tries once more to learn whether the cap is the
+    /// reason.
     #[cold]
     fn alloc_at_hard_limit(&self, size: usize, align: usize, contents: Contents) -> Result<NonNull<u8>, Unserved> {
         let max_bytes = self.config.settings.max_bytes.value;
@@ -311,8 +313,8 @@ impl Arena {
         })
     }
 
-    /// Serves a mid run of at least [`tuning::crosses_min_bytes`] from the huge zone, or a huge run from the mid zone. Takes only free resident
-    /// memory there.
+    /// Serves a mid run of at least [`tuning::crosses_min_bytes`] from the huge zone, or a huge run from the mid zone. Takes only memory
+    /// that is free and resident.
     fn alloc_in_other_zone(&self, runs: RunKind, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let other = match runs {
             RunKind::Huge => RunKind::Mid,
@@ -322,8 +324,8 @@ impl Arena {
         self.region.zone(other).claim_for_other_zone(size, align, contents)
     }
 
-    /// Serves a run from the other zone, because its own zone has no free addresses. If neither has any, the first such request writes a
-    /// warning to standard error.
+    /// Serves a run from the other zone, because its own zone has no free addresses. If neither zone has any, prints a warning to standard
+    /// error once.
     #[cold]
     fn alloc_beyond_its_zone(&self, size: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         let other = match layout::path(size, align) {
@@ -378,8 +380,8 @@ impl Arena {
     /// Same as for [`dealloc`](Self::dealloc).
     #[inline(always)]
     pub(crate) unsafe fn put_cached(&self, at: NonNull<u8>, size: usize, align: usize) -> bool {
-        // A block that was never resized has the class of its layout. The processor knows that class before the load of the table's entry
-        // completes. The entry only confirms it.
+        // A block that was never resized has the class of its layout. The processor knows that class before the load of the table entry
+        // completes; the entry only confirms the class.
         Class::of_usual(size, align).is_some_and(|class| {
             // SAFETY: upheld by the caller; the block is of this class.
             self.size_classes.slabs.class_at(at.addr().get()) == Some(class) && unsafe { front::put(class, at) }
@@ -389,7 +391,7 @@ impl Arena {
     /// Frees memory.
     ///
     /// # Safety
-    /// `at` came from [`alloc`](Self::alloc) and is now `size` bytes long; nobody uses it any more.
+    /// `at` came from [`alloc`](Self::alloc) and is now `size` bytes long. The memory must not be used afterwards.
     #[inline(always)]
     pub(crate) unsafe fn dealloc(&self, at: NonNull<u8>, size: usize) {
         match self.size_classes.class_at(at) {
@@ -397,7 +399,7 @@ impl Arena {
             Some(class) => unsafe { self.size_classes.dealloc(self.slab_zone(), class, at) },
             // SAFETY: upheld by the caller; only `pinned` hands out memory in the pinned range.
             None if gate::is_pinned(at.as_ptr()) => unsafe { pinned::release(at, size) },
-            // SAFETY: upheld by the caller; other memory that is not a block is a run of its own.
+            // SAFETY: upheld by the caller; memory that is neither pinned nor a block is a whole run.
             None => unsafe { self.zone_at(at).release(at, size) },
         }
     }
@@ -408,7 +410,7 @@ impl Arena {
 
     // The length of an allocation, and how it changes.
 
-    /// Returns the length in bytes of the memory at `at`, which serves a request for `size` bytes.
+    /// Returns the length in bytes of the allocation at `at`, which served a request for `size` bytes.
     pub(crate) fn length(&self, at: NonNull<u8>, size: usize) -> usize {
         let run_bytes = || self.zone_at(at).run_bytes(size);
         self.size_classes.class_at(at).map_or_else(run_bytes, Class::block_bytes)
@@ -418,13 +420,14 @@ impl Arena {
     /// - a block would be at most half used;
     /// - a run becomes longer than its zone serves;
     /// - a run becomes shorter than its zone serves, and shrinks to less than half or below [`layout::min_bytes`];
-    /// - memory of the pinned range shrinks to less than half, or below what that range serves.
+    /// - memory of the pinned range shrinks to less than half, or below the minimum length in that range.
     ///
     /// # Safety
-    /// `at` came from [`alloc`](Self::alloc), with this `align`, and is now `old_size` bytes long; nobody uses its bytes beyond `new_size`.
+    /// `at` came from [`alloc`](Self::alloc), with this `align`, and is now `old_size` bytes long. Its bytes beyond `new_size` must not be
+    /// used afterwards.
     pub(crate) unsafe fn resize(&self, at: NonNull<u8>, old_size: usize, new_size: usize, align: usize) -> bool {
         if let Some(class) = self.size_classes.class_at(at) {
-            // A request for half of a block or less gets a smaller block.
+            // At half of a block or less, the allocation moves to a smaller block.
             return new_size <= class.block_bytes() && new_size > class.block_bytes() / 2;
         }
         if gate::is_pinned(at.as_ptr()) {
@@ -436,11 +439,11 @@ impl Arena {
         let belongs = layout::path(new_size, align) == Path::Run(runs);
         let may_grow = runs == RunKind::Huge;
         let may_stay = new_size >= layout::min_bytes(runs).max(old_size / 2) && (may_grow || new_size <= old_size);
-        // SAFETY: upheld by the caller; memory that is not a block is a run of its own.
+        // SAFETY: upheld by the caller; memory that is neither pinned nor a block is a whole run.
         (belongs || may_stay) && unsafe { self.region.zone(runs).resize(at, old_size, new_size) }
     }
 
-    /// Shrinks an allocation in place, although its new length belongs elsewhere, because there was no memory elsewhere.
+    /// Shrinks an allocation in place although its new length belongs elsewhere. For use when there is no memory elsewhere.
     ///
     /// # Safety
     /// Same as for [`resize`](Self::resize); `new_size` is less than `old_size`.
@@ -449,20 +452,20 @@ impl Arena {
             // SAFETY: upheld by the caller; only `pinned` hands out memory in the pinned range.
             unsafe { pinned::resize(at, old_size, new_size) };
         } else if self.size_classes.class_at(at).is_none() {
-            // SAFETY: upheld by the caller; other memory that is not a block is a run of its own.
+            // SAFETY: upheld by the caller; memory that is neither pinned nor a block is a whole run.
             unsafe { self.zone_at(at).resize(at, old_size, new_size) };
         }
     }
 
     /// Moves a large run to a place with room for its new length. Returns `None`, and leaves the run as it is, if that fails.
     ///
-    /// The kernel moves the pages to the new place. If that place is fully resident, this function copies the contents instead. A move
-    /// would discard the pages of the new place, and leave the old place without pages. A copy costs less than faulting them in again.
+    /// The kernel moves the pages to the new place. If that place is fully resident, this function copies the contents instead: a move
+    /// would discard the pages of the new place and leave the old place without pages, and faulting pages in again costs more than a copy.
     ///
-    /// If the run gets a new place, `before_release` runs before the old place is freed.
+    /// If the run gets a new place, `before_release` is called before the old place is freed.
     ///
     /// # Safety
-    /// Same as for [`resize`](Self::resize); once an address is returned, nobody uses the old one.
+    /// Same as for [`resize`](Self::resize); once an address is returned, the old one must not be used.
     pub(crate) unsafe fn grow_elsewhere(
         &self,
         at: NonNull<u8>,
@@ -474,7 +477,7 @@ impl Arena {
         if old_size < tuning::move_min_bytes() || new_size < old_size {
             return None;
         }
-        // No pages move into the pinned range or out of it, because the range is registered. The caller copies instead.
+        // Pages never move into or out of the pinned range, because it is registered with a driver. The caller copies instead.
         if gate::is_pinned(at.as_ptr()) || pinned::has_room(new_size) {
             return None;
         }
@@ -487,7 +490,7 @@ impl Arena {
         let (to, is_copied) = new.claim_to_move(new_size, align, len).ok()?;
         #[cfg(feature = "c-api")]
         if !Lengths::set(new, to, new_size) {
-            // SAFETY: claimed above, and not passed on.
+            // SAFETY: claimed above, and not handed out.
             unsafe { new.release(to, new_size) };
             return None;
         }
@@ -497,13 +500,13 @@ impl Arena {
         } else {
             old.make_one_mapping(at, len);
             accounts::system_call();
-            // SAFETY: both runs belong to the caller alone, are committed, and are at least `len` bytes long; `to` holds zeroes.
+            // SAFETY: both runs belong to the caller alone, are committed, and are at least `len` bytes long; `to` reads as zeroes.
             if let Err(refused) = unsafe { os::move_pages(at.as_ptr(), to.as_ptr(), len) } {
                 accounts::refused(refused.errno, "move pages", len);
                 #[cfg(feature = "c-api")]
                 Lengths::take(new, to);
                 if refused.is_target_whole {
-                    // SAFETY: claimed above, and not passed on.
+                    // SAFETY: claimed above, and not handed out.
                     unsafe { new.release(to, new_size) };
                 } else {
                     new.abandon(to, new_size);
@@ -527,7 +530,7 @@ impl Arena {
     }
 
     /// Copies the first `bytes` of the arena's allocation at `from`. Between runs of [`tuning::sparse_copy_min_bytes`] or more, skips pages
-    /// that were never touched, if there are many, so that the copy takes no more memory than the source.
+    /// that were never touched, if there are many, so the copy takes no more memory than the source.
     ///
     /// # Safety
     /// Both allocations are at least `bytes` long, belong to the caller alone, and do not overlap.
@@ -538,7 +541,7 @@ impl Arena {
             // SAFETY: only queries memory that belongs to the caller, and changes nothing.
             unsafe { os::count_resident(from.as_ptr(), bytes) }.is_some_and(missing)
         };
-        // SAFETY: upheld by the caller. Runs begin with a page, and the arena's memory is private and anonymous.
+        // SAFETY: upheld by the caller. Runs begin at page boundaries, and the arena's memory is private and anonymous.
         let is_copied = bytes >= tuning::sparse_copy_min_bytes()
             && self.is_run(from)
             && of(to).is_some_and(|(_, to)| self.is_run(to))
@@ -556,8 +559,8 @@ impl Arena {
 
     // Prefaulting free memory before a request needs it.
 
-    /// Accounts for enough free memory to serve a request of `bytes`, and prefaults it on several threads. Returns how many bytes were
-    /// accounted.
+    /// Prefaults enough free memory to serve a request of `bytes`, on several threads, and counts it as resident. Returns how many bytes
+    /// were counted.
     pub(crate) fn populate(&self, bytes: usize) -> usize {
         let (runs, run_use) = match layout::path(bytes, 1) {
             Path::Block(_) => (layout::SLABS, RunUse::Slab),
@@ -568,19 +571,19 @@ impl Arena {
 
     // Sums over all zones, slabs and thread caches.
 
-    /// Returns the bytes requested since the process started.
+    /// Returns the number of bytes requested since the process started.
     pub(crate) fn served_bytes(&self) -> u64 {
         let sums = sums();
         sums.blocks.bytes + sums.runs.bytes + accounts::run_bytes()
     }
 
-    /// Frees the runs in thread caches.
+    /// Frees the runs in all thread caches.
     pub(crate) fn release_cached(&self) {
         self.region.zone(layout::CACHED).release_runs(front::take_all_runs());
     }
 }
 
-/// Allocation for callers that do not pass the length when they free memory, such as callers of `malloc`.
+/// Allocation for callers that do not pass the size when they free memory, such as callers of `malloc`.
 #[cfg(feature = "c-api")]
 impl Arena {
     /// Like [`alloc`](Self::alloc), for a caller that frees the memory without its size.
@@ -593,18 +596,18 @@ impl Arena {
     ) -> Result<NonNull<u8>, Unserved> {
         let at = self.alloc(size, align, contents)?;
         if matches!(layout::path(size, align), Path::Run(_)) && !Lengths::set(self.zone_at(at), at, size) {
-            // SAFETY: handed out above, and not passed on.
+            // SAFETY: allocated above, and not handed out.
             unsafe { self.dealloc(at, size) };
             return Err(Unserved::BackingServes);
         }
         Ok(at)
     }
 
-    /// Returns the length in bytes of the allocation at `at`, an address of the region. The memory came from
+    /// Returns the length in bytes of the allocation at `at`, an address of the region that came from
     /// [`alloc_measured`](Self::alloc_measured).
     ///
     /// # Errors
-    /// [`NotFreeable`] says what is wrong, if no allocation begins there.
+    /// The reason, as [`NotFreeable`], if no allocation begins there.
     #[inline(always)]
     pub(crate) fn measure(&self, at: NonNull<u8>) -> Result<usize, NotFreeable> {
         match self.size_classes.class_at(at) {
@@ -613,8 +616,8 @@ impl Arena {
         }
     }
 
-    /// Frees a block into this thread's cache. Returns `false`, and does nothing, if `at` is not a block, if the block seems to be freed
-    /// already, or if the cache does not take it.
+    /// Frees a block into this thread's cache. Returns `false`, and does nothing, if `at` is not a block, if the block seems to have been
+    /// freed already, or if the cache does not take it.
     ///
     /// # Safety
     /// Same as for [`dealloc_measured`](Self::dealloc_measured).
@@ -627,10 +630,10 @@ impl Arena {
     /// Like [`dealloc`](Self::dealloc), for memory from [`alloc_measured`](Self::alloc_measured).
     ///
     /// # Errors
-    /// [`NotFreeable`] says what is wrong, if no allocation begins at `at`. Then nothing is freed.
+    /// The reason, as [`NotFreeable`], if no allocation begins at `at`. Then nothing is freed.
     ///
     /// # Safety
-    /// `at` lies in the region. If an allocation begins there, it belongs to the caller, and nobody uses it any more.
+    /// `at` is in the region. If an allocation begins there, it belongs to the caller, and must not be used afterwards.
     #[inline(always)]
     pub(crate) unsafe fn dealloc_measured(&self, at: NonNull<u8>) -> Result<(), NotFreeable> {
         if let Some(class) = self.size_classes.class_at(at) {
@@ -641,7 +644,7 @@ impl Arena {
         }
         let zone = self.zone_at(at);
         let bytes = Lengths::take(zone, at).ok_or(NotFreeable::NoRun)?;
-        // SAFETY: upheld by the caller; memory with a recorded length is a run of its own.
+        // SAFETY: upheld by the caller; memory with a recorded length is a whole run.
         unsafe { zone.release(at, bytes) };
         Ok(())
     }
@@ -652,20 +655,20 @@ impl Arena {
     /// The memory at `at` belongs to the caller, and is now `size` bytes long.
     pub(crate) unsafe fn measured_anew(&self, at: NonNull<u8>, size: usize) {
         if self.size_classes.class_at(at).is_none() {
-            // The run's entry has been usable since the run was allocated.
+            // This can't fail, because the run's entry has been usable since the run was allocated.
             Lengths::set(self.zone_at(at), at, size);
         }
     }
 }
 
-/// Returns the bytes of runs and blocks in thread caches.
+/// Returns the total size of the runs and blocks in thread caches, in bytes.
 pub(crate) fn cached_bytes() -> usize {
     cached_run_bytes() + get().map_or(0, |arena| arena.size_classes.cached_bytes())
 }
 
 // Address space, and the tables of the zones.
 
-/// A range of address space, cut into zones of equal span. Zones map memory there as they grow.
+/// A range of address space, divided into zones of equal span. Zones map memory there as they grow.
 ///
 /// The spans are equal powers of two, so one subtraction and one shift find the zone of an address.
 pub(crate) struct Region {
@@ -680,15 +683,16 @@ pub(crate) struct Region {
 /// One zone for each [`RunKind`], in the order of its variants.
 const ZONES: usize = 2;
 
-/// How many bitmaps of a zone have a bit for each page.
+/// The number of a zone's bitmaps that have a bit for each page.
 const BITMAPS: usize = 5;
-/// How many bitmaps of a zone have a bit for each block, an aligned range that one huge page can back. Each block also has a word for its
-/// claim.
+/// The number of a zone's bitmaps that have a bit for each block, an aligned range that one huge page can back. Each block also has a word
+/// for its claim.
 const BLOCK_BITMAPS: usize = 2;
 
 impl Region {
-    /// Finds address space for `span_bytes` (rounded up to a power of two) for each zone. If the system refuses, because limits leave too little
-    /// room, tries a half, a quarter, ... of the span. Returns the span, the address space of all zones, and the memory of the bitmaps.
+    /// Finds address space for `span_bytes` (rounded up to a power of two) for each zone. If the system refuses, because limits leave too
+    /// little room, tries half the span, then a quarter, and so on. Returns the span, the address space of all zones, and the memory of the
+    /// bitmaps.
     fn largest(span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<(usize, AddressRange, Table<AtomicU64>), Errno> {
         let mut span = span_bytes.clamp(tuning::min_span_bytes(), usize::MAX / 4 / ZONES).next_power_of_two();
         loop {
@@ -722,7 +726,7 @@ impl Region {
     pub(crate) unsafe fn find_at(place: *mut Self, span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<(), Errno> {
         let (span, range, words) = Self::largest(span_bytes, specs)?;
         let (base, mut rest) = (range.start(), words.all());
-        // Slabs and caches store blocks as addresses.
+        // Slabs and caches store blocks as integer addresses.
         base.as_ptr().expose_provenance();
         let mut take_words = |len: usize| {
             let (taken, others) = rest.split_at(len);
@@ -763,7 +767,7 @@ impl Region {
         self.range.start()
     }
 
-    /// Returns the region's bytes of address space.
+    /// Returns the size of the region's address space, in bytes.
     pub(crate) fn len(&self) -> usize {
         ZONES << self.span_shift
     }
@@ -777,7 +781,7 @@ impl Region {
         &self.zones
     }
 
-    /// Returns the kind of the runs in the zone that holds an address of the region.
+    /// Returns the kind of the runs in the zone that contains an address of the region.
     #[inline(always)]
     pub(crate) fn zone_of(&self, at: NonNull<u8>) -> RunKind {
         let index = (at.addr().get() - self.base().addr().get()) >> self.span_shift;
@@ -787,5 +791,5 @@ impl Region {
 
 // Copies of allocations that grow or shrink.
 
-/// How densely the copied runs were used.
+/// How densely the runs copied so far were used.
 static COPIES: Density = Density::new();

@@ -1,8 +1,8 @@
-//! A bitmap whose runs of bits are claimed and released without a lock. Also sets of hints, which tell a search where to look in a bitmap.
+//! A bitmap whose runs of bits are claimed and released without a lock, and sets of hints that show where to search a bitmap.
 //!
-//! Turning a bit from 0 to 1 takes ownership of it, and only the owner turns it back. That is the whole protocol. It holds no matter which
-//! thread is interrupted, overtaken or cut off by a fork, and at which instruction. A thread that is cut off may leave bits set, which
-//! wastes memory but never hands it out twice.
+//! Setting a bit takes ownership of it, and only the owner clears it. That is the whole protocol. It holds no matter which thread is
+//! interrupted, overtaken or cut off by a fork, or at which instruction. A thread that is cut off may leave bits set, which wastes memory,
+//! but no memory is ever handed out twice.
 #![allow(unsafe_code, reason = "lays atomics over zeroed memory")]
 
 use crate::os::{self, AllZero, Errno, Mapping};
@@ -25,7 +25,7 @@ impl<'a> Bitmap<'a> {
         self.words.len() * WORD_BITS
     }
 
-    /// Returns how many words hold `bits` bits.
+    /// Returns how many words `bits` bits take.
     pub(crate) const fn words_for(bits: usize) -> usize {
         bits.div_ceil(WORD_BITS)
     }
@@ -38,7 +38,7 @@ impl<'a> Bitmap<'a> {
         }
         for (word, mask) in masks(start, n) {
             // SeqCst includes Acquire, which pairs with the Release of `release`: the last owner's use of the memory has ended. `release`
-            // says why SeqCst is needed.
+            // explains why SeqCst is needed.
             let before = self.words[word].fetch_or(mask, Ordering::SeqCst);
             let taken = before & mask;
             if taken != 0 {
@@ -66,7 +66,7 @@ impl<'a> Bitmap<'a> {
     pub(crate) fn set(self, start: usize, n: usize) -> usize {
         let mut turned = 0;
         for (word, mask) in masks(start, n) {
-            // Usually all bits are set already. A load keeps the cache line shared.
+            // Usually all bits are set already. Loading first keeps the cache line shared.
             if self.words[word].load(Ordering::Relaxed) & mask != mask {
                 let before = self.words[word].fetch_or(mask, Ordering::Relaxed);
                 turned += (mask & !before).count_ones() as usize;
@@ -75,7 +75,7 @@ impl<'a> Bitmap<'a> {
         turned
     }
 
-    /// Clears `[start, start + n)`, whatever its bits are, and returns how many were set.
+    /// Clears `[start, start + n)` and returns how many of these bits were set.
     pub(crate) fn clear(self, start: usize, n: usize) -> usize {
         masks(start, n)
             .map(|(word, mask)| (self.words[word].fetch_and(!mask, Ordering::Relaxed) & mask).count_ones() as usize)
@@ -93,14 +93,14 @@ impl<'a> Bitmap<'a> {
         })
     }
 
-    /// Whether a bit is set; `false` beyond the last.
+    /// Whether a bit is set; `false` beyond the last bit.
     #[inline(always)]
     pub(crate) fn has(self, index: usize) -> bool {
         let word = self.words.get(index / WORD_BITS);
         word.is_some_and(|word| word.load(Ordering::Relaxed) >> (index % WORD_BITS) & 1 == 1)
     }
 
-    /// Returns the bits of `[start, start + n)`, which lie in one word.
+    /// Returns the bits of `[start, start + n)`, which are in one word.
     pub(crate) fn bits(self, start: usize, n: usize) -> u64 {
         self.words[start / WORD_BITS].load(Ordering::Relaxed) >> (start % WORD_BITS) & low_bits(n)
     }
@@ -131,7 +131,7 @@ impl<'a> Bitmap<'a> {
     }
 
     /// Finds the lowest run of `n` clear bits at or above `at` that begins at a multiple of `align`, in the first `max_words` words from
-    /// there. `align` is a power of two, at least `n` and at most the bits of a word. Checks all aligned places of a word together.
+    /// `at` on. `align` is a power of two, at least `n` and at most the bits of a word. Checks all aligned places of a word together.
     pub(crate) fn next_aligned(self, at: usize, n: usize, align: usize, max_words: usize) -> Option<usize> {
         let places = u64::MAX / low_bits(align);
         let mut below = low_bits(at % WORD_BITS);
@@ -160,7 +160,7 @@ impl<'a> Bitmap<'a> {
         })
     }
 
-    /// Returns the start of the clear bits right below `at`, or `lowest` if they begin further below.
+    /// Returns the start of the run of clear bits right below `at`, or `lowest` if the run begins further below.
     pub(crate) fn end_of_set(self, lowest: usize, at: usize) -> usize {
         self.last_set(lowest, at - lowest).map_or(lowest, |set| set + 1)
     }
@@ -207,7 +207,7 @@ impl<'a> Bitmap<'a> {
         })
     }
 
-    /// Returns the highest set bit in `[start, start + n)`. The search for a run continues above it, so that each word is read about once.
+    /// Returns the highest set bit in `[start, start + n)`. The search for a run continues above that bit, so each word is read about once.
     fn last_set(self, start: usize, n: usize) -> Option<usize> {
         masks(start, n).rev().find_map(|(word, mask)| {
             let set = self.words[word].load(Ordering::SeqCst) & mask;
@@ -259,7 +259,7 @@ const fn highest(bits: u64) -> usize {
     WORD_BITS - 1 - bits.leading_zeros() as usize
 }
 
-/// Counts the words of bitmaps and hint sets that a thread reads or writes, for the tests of the cost of a search.
+/// Counts the words of bitmaps and hint sets that a thread reads or writes, for tests of the cost of a search.
 #[cfg(all(test, not(loom)))]
 pub(crate) mod steps {
     use std::cell::Cell;
@@ -280,25 +280,26 @@ pub(crate) mod steps {
 
 // Hints: a set of indices at which a search should look. A few loads find the lowest index, no matter how large the set is.
 //
-// A hint says that something *may* be there, and a thread that follows it has to check. A superfluous hint only costs a check. No search
-// finds memory without a hint until the hint is set again. So a thread that clears a hint checks the place once more afterwards. A thread
-// that frees memory at the place sets the hint afterwards. Whichever thread comes last, the hint is set in the end.
+// A hint means that something *may* be there, and a thread that follows the hint has to check. A superfluous hint only costs a check. If a
+// hint is missing, no search finds the memory until the hint is set again. So a thread that clears a hint checks the place once more
+// afterwards, and a thread that frees memory at the place sets the hint afterwards. No matter which thread comes last, the hint is set at
+// the end.
 
-/// The number of levels. In each level above the lowest, a bit is set for each word of the level below that is not zero. With three levels, one
-/// word at the top covers a quarter of a million indices.
+/// The number of levels. In each level above the lowest, a bit is set for each nonzero word of the level below. With three levels, one word
+/// at the top covers a quarter of a million indices.
 const LEVELS: usize = 3;
 
 /// A set of hints.
 #[derive(Clone, Copy)]
 pub(crate) struct HintSet {
-    /// The words, level by level. The words of several sets are interleaved, so that small sets share pages.
+    /// The words, level by level. The words of several sets are interleaved, so small sets share pages.
     words: &'static [AtomicU64],
     levels: Levels,
     number: usize,
     sets: usize,
 }
 
-/// Where each level of a set begins, counted in words of that set, and where the last one ends.
+/// The word of a set at which each of its levels begins, and the end of the last level.
 type Levels = [usize; LEVELS + 1];
 
 const fn levels_for(len: usize) -> Levels {
@@ -345,7 +346,7 @@ impl HintSet {
         // Visits all levels, even if the lowest already has the bit: the thread that set it may not have reached the levels above yet.
         for depth in depth..LEVELS {
             let (word, mask) = (self.word(depth, index / WORD_BITS), 1 << (index % WORD_BITS));
-            // The bit is nearly always set already. A load keeps the cache line shared.
+            // The bit is nearly always set already. Loading first keeps the cache line shared.
             if word.load(Ordering::SeqCst) & mask == 0 {
                 word.fetch_or(mask, Ordering::SeqCst);
             }
@@ -358,7 +359,7 @@ impl HintSet {
         for depth in 0..LEVELS {
             let mask = 1 << (index % WORD_BITS);
             let before = self.word(depth, index / WORD_BITS).fetch_and(!mask, Ordering::SeqCst);
-            // In between, another thread may have set a bit of the word below, and found this bit still set.
+            // Before this bit was cleared, another thread may have set a bit in the word below, and found this bit still set.
             if depth > 0 && self.word(depth - 1, index).load(Ordering::SeqCst) != 0 {
                 return self.set_from(depth, index);
             }
@@ -423,7 +424,7 @@ impl<const SETS: usize> HintSets<SETS> {
     /// Creates empty sets of indices below `len`.
     ///
     /// # Errors
-    /// The system's error, if it grants no memory.
+    /// The system's error, if it refuses memory.
     pub(crate) fn new(len: usize) -> Result<Self, Errno> {
         Ok(Self { words: Table::new(SETS * words_for(len))?, levels: levels_for(len) })
     }
@@ -444,7 +445,7 @@ unsafe impl AllZero for AtomicU64 {}
 #[cfg(feature = "c-api")]
 unsafe impl AllZero for std::sync::atomic::AtomicU32 {}
 
-/// A table. Once published, it lasts as long as the process, because threads may read it at any time.
+/// A table of atomics. Once published, it lasts as long as the process, because threads may read it at any time.
 pub(crate) struct Table<T: AllZero + Default> {
     entries: &'static [T],
     #[cfg(not(loom))]
@@ -455,7 +456,7 @@ impl<T: AllZero + Default> Table<T> {
     /// Creates a table of `len` zeroes.
     ///
     /// # Errors
-    /// The system's error, if it grants no memory.
+    /// The system's error, if it refuses memory.
     pub(crate) fn new(len: usize) -> Result<Self, Errno> {
         Self::over(len, os::map_zeroed)
     }
@@ -463,7 +464,7 @@ impl<T: AllZero + Default> Table<T> {
     /// Like [`new`](Self::new), but only reserves address space: [`commit`](Self::commit) makes entries usable.
     ///
     /// # Errors
-    /// The system's error, if it grants no address space.
+    /// The system's error, if it refuses address space.
     pub(crate) fn reserve(len: usize) -> Result<Self, Errno> {
         Self::over(len, os::reserve)
     }
@@ -481,7 +482,7 @@ impl<T: AllZero + Default> Table<T> {
     /// Makes entries `from..to` usable. Entries that are usable already keep their values.
     ///
     /// # Errors
-    /// The system's error, if it grants no memory.
+    /// The system's error, if it refuses memory.
     #[cfg(not(loom))]
     pub(crate) fn commit(&self, from: usize, to: usize) -> Result<(), Errno> {
         let page = os::page_bytes();
@@ -508,11 +509,12 @@ impl<T: AllZero + Default> Table<T> {
     }
 }
 
-/// Frees the entries, because a model makes thousands of tables. No reference into a table is left when it is dropped.
+/// Frees the entries, because a model creates thousands of tables. No reference into a table is left when the table is dropped.
 #[cfg(loom)]
 impl<T: AllZero + Default> Drop for Table<T> {
     fn drop(&mut self) {
-        // SAFETY: leaked by `over`, and dropped together with the structure that held the table.
+        // SAFETY: leaked by `over`, and dropped together with the structure that contains the table, so no reference to the entries is
+        // left.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(self.entries).cast_mut()) });
     }
 }

@@ -1,8 +1,8 @@
-//! The layout of the arena: which part serves a request, and the parameters of the zones. This file is arithmetic only: a different answer
-//! would change speed and memory use, never safety.
+//! The layout of the arena: which part serves a request, and the parameters of the zones. This file is pure arithmetic: its results affect
+//! speed and memory use, but never safety.
 //!
-//! There are several zones because a proof's huge buffer leaves a huge gap behind. A small allocation in that gap may outlive the proof. The
-//! next huge run then goes elsewhere, and the process pays for both (docs/design.md).
+//! There are several zones because a proof's huge buffer leaves a huge gap when it is freed. A small allocation in that gap may outlive the
+//! proof. The next huge run then goes elsewhere, and the process pays for both places (docs/design.md).
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::{accounts, tuning};
 pub(crate) enum Path {
     /// A block of a size class, from the thread's cache or a slab.
     Block(Class),
-    /// A run of pages, in the zone of its kind. So small allocations stay out of the free runs that huge runs leave.
+    /// A run of pages, in the zone of its kind. This keeps small allocations out of the free runs that huge runs leave.
     Run(RunKind),
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum RunKind {
     Huge,
 }
 
-/// Slabs lie in the zone of these runs, so that slabs and runs can reuse each other's memory.
+/// The kind of the runs whose zone also has the slabs. There, slabs and runs can reuse each other's memory.
 pub(crate) const SLABS: RunKind = RunKind::Mid;
 /// The kind of the runs that thread caches keep. A cached huge run would be lost to the other threads.
 pub(crate) const CACHED: RunKind = RunKind::Mid;
@@ -49,7 +49,7 @@ pub(crate) fn run_kind(size: usize) -> RunKind {
     if size >= tuning::huge_run_bytes() { RunKind::Huge } else { RunKind::Mid }
 }
 
-/// Returns the length in bytes of the shortest run that may stay in a zone when it shrinks.
+/// Returns the length in bytes of the shortest run that may stay in this zone after it shrinks.
 pub(crate) fn min_bytes(runs: RunKind) -> usize {
     if runs == RunKind::Huge { tuning::crosses_min_bytes() } else { classes::MAX_BYTES / 2 }
 }
@@ -86,23 +86,23 @@ impl HugeAdvice {
 /// The parameters of a zone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ZoneSpec {
-    /// The length of a page: a power of two, at least the running kernel's page, and at most a huge page. A page is the unit of a zone's
-    /// bitmaps. It is small compared to the zone's smallest run, so that little is wasted and accounting is exact. It is large enough that
-    /// the bits of the longest runs fill only a few hundred words.
+    /// The page size in bytes: a power of two, at least the running kernel's page size, and at most a huge page. A page is the unit of a
+    /// zone's bitmaps. It is small compared to the zone's smallest run, so little is wasted, and resident memory is counted exactly. It is
+    /// large enough that the bits of the longest runs fill only a few hundred words.
     pub(crate) page_bytes: usize,
     pub(crate) huge: HugeAdvice,
     /// The length of the [small-object region](crate::arena::pages::layout) during the first phase, in bytes.
     pub(crate) small_region_bytes: usize,
-    /// The bytes at the zone's start that stay in small pages although the rest of the zone uses huge pages. So small processes do not pay
-    /// for whole huge pages.
+    /// The length in bytes of the zone's start, which stays in small pages although the rest of the zone uses huge pages. So small
+    /// processes do not pay for whole huge pages.
     pub(crate) small_pages_bytes: usize,
-    /// From this many bytes on, dirty memory is zeroed by purging it. The kernel then clears each page on the thread that touches it, instead of
-    /// this thread clearing all of them.
+    /// Dirty memory of at least this many bytes is zeroed by purging it. The kernel then clears each page on the thread that first touches
+    /// it, instead of the requesting thread clearing them all.
     pub(crate) lazy_zero_bytes: usize,
-    /// A run that moves to grow begins at a multiple of this many times its length. Then it can grow further in place. A value of 1 leaves
+    /// A run that moves to grow begins at a multiple of this factor times its length, so it can grow further in place. A factor of 1 leaves
     /// no addresses for that.
     pub(crate) growth_room: usize,
-    /// Whether thread caches keep its runs. Only one zone has this, so that the zone of a cached run is known.
+    /// Whether thread caches keep the zone's runs. This is set for only one zone, so the zone of a cached run is known.
     pub(crate) is_cached: bool,
 }
 
@@ -138,13 +138,13 @@ impl ZoneSpec {
     }
 }
 
-// The small-object region: the start of the mid zone, for slabs and short runs. Long runs keep out of it. So small allocations that survive a
-// proof do not split the free memory that the next proof's long runs need.
+// The small-object region: the start of the mid zone, for slabs and short runs. Long runs stay out of it, so small allocations that survive
+// a proof do not split the free memory that the next proof's long runs need.
 
 /// The use of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunUse {
-    /// A slab. Its blocks may live long, so it gets the lowest place.
+    /// A slab. Its blocks may live long, so it gets the lowest address.
     Slab,
     /// A page run shorter than [`tuning::long_run_bytes`].
     ShortRun,
@@ -158,7 +158,7 @@ impl RunUse {
     }
 }
 
-/// Slabs lie within this many bytes of their zone's start, so that their tables stay small.
+/// The length in bytes of the part of a zone that may contain slabs, from the zone's start. The limit keeps the tables of slabs small.
 pub(crate) const SLAB_SPAN_BYTES: usize = 64 << 30;
 
 /// Returns the part of a zone that long runs always leave to slabs and short runs: the last quarter of the range of slabs. The zone is
@@ -173,9 +173,9 @@ pub(crate) fn first_bytes(threads: usize) -> usize {
     (tuning::small_region_bytes() * threads).min(tuning::max_small_region_bytes())
 }
 
-/// Returns the length in bytes of the small-object region that a run of this use must stay out of, or 0 if the run may lie there. The
-/// region is `first_bytes` long until the first phase has shown the peak, and never grows. If it grew with the peak, it would take over
-/// memory of long runs that already lay there.
+/// Returns the length in bytes of the small-object region that a run of this use must stay out of, or 0 if the run may be there. The region
+/// is `first_bytes` long until the first phase has shown the peak, and never grows. If it grew with the peak, it would take over memory of
+/// long runs that were already there.
 pub(crate) fn kept_from(run_use: RunUse, first_bytes: usize) -> usize {
     if run_use == RunUse::LongRun { after(accounts::former_peak_live_bytes(), first_bytes) } else { 0 }
 }

@@ -1,7 +1,7 @@
-//! The lengths of page runs, for C, whose `free` does not pass them. The table of size classes already gives the length of a block, so
-//! small requests pay nothing.
+//! The lengths of page runs, for C programs, whose `free` does not pass them. The table of size classes already gives the length of a
+//! block, so small requests pay nothing.
 //!
-//! The entry of a run is at its first page, and belongs to the owner of the run. An entry is 0 where no run begins. So the arena detects an
+//! A run's entry is that of its first page, and belongs to the owner of the run. An entry is 0 where no run begins. So the arena detects an
 //! address that is freed twice or was never handed out.
 
 use std::ptr::NonNull;
@@ -17,7 +17,7 @@ const COMMIT_PAGES: usize = 16 << 10;
 /// The lengths of one zone's runs, in pages.
 pub(crate) struct Lengths {
     pages: Table<AtomicU32>,
-    /// How many entries are usable, from the first on. Only grows.
+    /// The number of usable entries, from the first on. It only grows.
     committed: AtomicUsize,
 }
 
@@ -25,7 +25,7 @@ impl Lengths {
     /// Creates the table of a zone of `pages` pages, which has no runs yet.
     ///
     /// # Errors
-    /// The system's error, if it grants no address space for the table.
+    /// The system's error, if it refuses address space for the table.
     pub(crate) fn new(pages: usize) -> Result<Self, Errno> {
         Ok(Self { pages: Table::reserve(pages)?, committed: AtomicUsize::new(0) })
     }
@@ -62,7 +62,7 @@ impl Lengths {
     #[inline]
     fn entry(zone: &Zone, at: NonNull<u8>) -> Option<&'static AtomicU32> {
         let (lengths, place) = (&zone.lengths, zone.index(at));
-        // All zones lie on multiples of their pages, which are powers of two.
+        // Each zone begins at a multiple of its page size, which is a power of two.
         let begins = at.addr().get() & (zone.page_bytes() - 1) == 0;
         let is_usable = begins && place < lengths.committed.load(Ordering::Acquire);
         if is_usable { lengths.pages.all().get(place) } else { None }

@@ -1,25 +1,25 @@
 //! The memory behind a zone's pages: which blocks are mapped, which pages are resident, and where huge pages may be.
 //!
-//! A *resident* page is counted in the process's [accounts](crate::accounts): the kernel has memory behind it, or will have at the first touch.
-//! A *dirty* page may hold something other than zeroes. A prefaulted block is resident and clean. Lazily purged memory (`MADV_FREE`) is resident
-//! and dirty.
+//! A *resident* page is counted in the process's [accounts](crate::accounts): the kernel backs it with memory, or will at the first touch.
+//! A *dirty* page may hold something other than zeroes. A prefaulted block is resident and clean. Lazily purged memory (`MADV_FREE`) is
+//! resident and dirty.
 //!
-//! Only the owner of a page changes these two bits of it, so they are exact. The thread that set a page's bit in the zone's bitmap of used
-//! pages owns the page. A page of a slab has an owner for each block in it: each of them may set the bits, and a thread that owns all of these
-//! blocks may clear them.
+//! Only the owner of a page changes these two bits, so they are exact. The thread that set a page's bit in the zone's bitmap of used pages
+//! owns the page. A page of a slab has an owner for each block in it: each of these owners may set the bits, and a thread that owns all of
+//! the blocks may clear them.
 //!
 //! # Which blocks are mapped
-//! A block is an aligned range that one huge page can back. It is *ready* once it was mapped for the zone, and stays ready. The arena hands
-//! out, advises on and purges memory only in ready blocks.
+//! A block is an aligned range that one huge page can back. It becomes *ready* when it is mapped for the zone, and stays ready. The arena
+//! hands out, advises on and purges memory only in ready blocks.
 //!
 //! The kernel refuses to map addresses that are mapped already. A thread must not mistake another thread's mapping for a foreign one. So a
-//! thread claims a block before it maps the block: only one thread changes the block's word from 0, and only that thread maps it. If the
-//! kernel then finds something mapped there, that mapping is foreign, and the block is never ready.
+//! thread claims a block before it maps the block: only one thread changes the block's claim word from 0, and only that thread maps the
+//! block. If the kernel then finds something mapped there, that mapping is foreign, and the block is never ready.
 //!
 //! No thread waits for a claiming thread, because that may be the very thread that a signal handler interrupted. A thread that finds a
 //! block claimed takes memory elsewhere. A claim holds the [generation](crate::os::process_generation) of its process. So a forked child
-//! recognises the claims of threads that exist only in its parent, and claims these blocks itself. A mapping that the parent's thread had
-//! made there counts as foreign in the child, which loses addresses but no memory.
+//! recognises the claims of threads that exist only in its parent, and claims these blocks itself. A mapping that such a thread had already
+//! made counts as foreign in the child, which loses addresses but no memory.
 #![allow(unsafe_code, reason = "prefaults memory, clears it and purges it, advises the kernel")]
 
 use std::ops::Range;
@@ -36,7 +36,7 @@ use crate::tuning;
 /// When the kernel takes back the memory that [`Residency::purge`] purges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purge {
-    /// At once. From now on, the memory reads as zeroes.
+    /// Immediately. Afterwards, the memory reads as zeroes.
     Now,
     /// When the kernel runs short of memory. Until then, the memory can be used again without a fault.
     Lazily,
@@ -46,14 +46,14 @@ pub(crate) enum Purge {
 /// requests purge the rest.
 pub(crate) struct Allowance {
     pub(crate) bytes: usize,
-    /// Ranges of pages to purge. Each takes at most three system calls.
+    /// The number of page ranges to purge. Each takes at most three system calls.
     pub(crate) ranges: usize,
-    /// Words of bitmaps to read.
+    /// The number of bitmap words to read.
     pub(crate) words: usize,
 }
 
 impl Allowance {
-    /// Allows as much work as it takes to purge `bytes`. For callers other than requests.
+    /// Allows all the work that it takes to purge `bytes`. For callers other than requests.
     pub(crate) fn unlimited(bytes: usize) -> Self {
         Self { bytes, ranges: usize::MAX, words: usize::MAX }
     }
@@ -72,8 +72,7 @@ impl Allowance {
         self.bytes == 0 || self.ranges == 0 || self.words == 0
     }
 
-    /// Takes the work of a purge off the allowance: the bytes that it freed (0 if it failed), the ranges that it tried, and the words that it
-    /// read.
+    /// Subtracts the work of a purge: the bytes that it freed (0 if it failed), the ranges that it tried, and the words that it read.
     pub(crate) fn spend(&mut self, gone_bytes: usize, ranges: usize, words: usize) {
         self.bytes = self.bytes.saturating_sub(gone_bytes);
         self.ranges = self.ranges.saturating_sub(ranges);
@@ -84,7 +83,7 @@ impl Allowance {
 /// A system call on a range of memory.
 type Call = unsafe fn(*mut u8, usize) -> Result<(), Errno>;
 
-/// Which pages are resident, which are dirty, and where the kernel may make huge pages.
+/// Which pages are resident, which are dirty, and where the kernel may create huge pages.
 pub(crate) struct Residency {
     base: NonNull<u8>,
     spec: ZoneSpec,
@@ -110,7 +109,7 @@ impl Residency {
         Self { base, spec, resident, dirty, forbidden, forbidden_blocks, zeroed }
     }
 
-    /// Returns the binary logarithm of a page's bytes.
+    /// Returns the binary logarithm of the page size in bytes.
     fn page_shift(&self) -> u32 {
         self.spec.page_bytes.trailing_zeros()
     }
@@ -134,22 +133,22 @@ impl Residency {
         self.resident.count(start, len)
     }
 
-    /// Returns the bytes of the pages in `[0, len)` that are resident and clean.
+    /// Returns the total size, in bytes, of the pages in `[0, len)` that are resident and clean.
     pub(crate) fn clean_bytes(&self, len: usize) -> usize {
         let clean = |(start, len)| len - self.dirty.count(start, len);
         self.bytes(self.resident.set_runs(0, len).map(clean).sum())
     }
 
-    /// Returns how many bytes of these pages are in memory, or `None` if the kernel does not say. This may be less than the accounted
-    /// bytes, because accounted memory may never have been touched.
+    /// Returns how many bytes of these pages are in memory, or `None` if the kernel does not report it. More bytes may be counted as
+    /// resident, because some of them may never have been touched.
     pub(crate) fn bytes_in_memory(&self, start: usize, len: usize) -> Option<usize> {
         accounts::system_call();
         // SAFETY: only queries pages of the zone, and changes nothing.
         unsafe { os::count_resident(self.address(start).as_ptr(), self.bytes(len)) }
     }
 
-    /// Accounts for those of the caller's pages that are not resident yet. Returns their bytes. If they would exceed the limit, accounts for
-    /// nothing and returns `None`.
+    /// Counts the caller's pages as resident, and returns how many of their bytes were not resident before. If these would exceed the
+    /// limit, counts nothing and returns `None`.
     pub(crate) fn account(&self, start: usize, len: usize, limit: Limit) -> Option<usize> {
         let fresh = self.bytes(len - self.resident.count(start, len));
         if fresh > 0 {
@@ -166,7 +165,7 @@ impl Residency {
         self.dirty.set(start, len);
     }
 
-    /// Marks the resident ones of the caller's pages as dirty.
+    /// Marks as dirty those of the caller's pages that are resident.
     pub(crate) fn mark_resident_dirty(&self, start: usize, len: usize) {
         self.resident.set_runs(start, len).for_each(|(start, len)| self.mark_dirty(start, len));
     }
@@ -176,19 +175,20 @@ impl Residency {
         accounts::unaccount(self.forget(start, len));
     }
 
-    /// Records that the caller's pages have no memory any more. Returns the bytes that were accounted for them.
+    /// Records that the caller's pages no longer have memory. Returns how many of their bytes were counted as resident.
     fn forget(&self, start: usize, len: usize) -> usize {
         self.dirty.clear(start, len);
         self.bytes(self.resident.clear(start, len))
     }
 
-    /// Returns which pages of a slab are resident, as a bit mask (lowest page first). A slab's pages lie in one word of the bitmap.
+    /// Returns which pages of a slab are resident, as a bit mask (lowest page first). The bits of a slab's pages are in one word of the
+    /// bitmap.
     pub(crate) fn slab_pages(&self, start: usize, len: usize) -> u64 {
         self.resident.bits(start, len)
     }
 
-    /// Like [`account`](Self::account), for `pages` (bits) of the slab at page `start`. The caller owns a block in each of them. Also marks
-    /// them dirty.
+    /// Like [`account`](Self::account), for `pages` (a bit mask) of the slab at page `start`. The caller owns a block in each of these
+    /// pages. Also marks them as dirty.
     pub(crate) fn account_slab(&self, start: usize, pages: u64, limit: Limit) -> Option<usize> {
         let missing = pages & !self.slab_pages(start, WORD_BITS - start % WORD_BITS);
         let missing_bytes = self.bytes(missing.count_ones() as usize);
@@ -200,25 +200,25 @@ impl Residency {
             fresh += self.resident.set(start + first, len);
             self.dirty.set(start + first, len);
         }
-        // Since the bits were read, another thread may have accounted for a page that its block shares with one of these.
+        // Since the bits were read, another thread may have counted a page that one of its blocks shares with the caller's blocks.
         let fresh_bytes = self.bytes(fresh);
         accounts::unaccount(missing_bytes - fresh_bytes);
         Some(fresh_bytes)
     }
 
-    /// Has the kernel prefault those of `pages` that are not in memory. Contents stay as they are, so any thread may own the pages.
+    /// Has the kernel prefault those of `pages` that are not in memory. Their contents do not change, so any thread may own the pages.
     pub(crate) fn prefault(&self, pages: Range<usize>) {
         // SAFETY: committed pages of this zone.
         let _ = unsafe { self.call(pages, "prefault", os::prefault) };
     }
 
-    /// Makes a system call on pages, and counts it. If the kernel refuses, counts that too; the warning names `what`.
+    /// Makes a system call on pages, and counts it. If the kernel refuses, counts the refusal, too, and names `what` in the warning.
     ///
     /// # Errors
     /// The system's error.
     ///
     /// # Safety
-    /// Same as for `call`, with these pages.
+    /// Same as for the function `call`, with these pages.
     pub(crate) unsafe fn call(&self, pages: Range<usize>, what: &str, call: Call) -> Result<(), Errno> {
         let (at, bytes) = (self.address(pages.start), self.bytes(pages.len()));
         accounts::system_call();
@@ -230,13 +230,13 @@ impl Residency {
     /// Purges pages. Returns the bytes purged, or 0 if the kernel refuses.
     ///
     /// # Safety
-    /// The caller owns `[start, start + len)`, all committed, and needs none of its contents.
+    /// The caller owns the pages `[start, start + len)`, which are committed, and does not need their contents.
     pub(crate) unsafe fn purge(&self, start: usize, len: usize, how: Purge) -> usize {
         // SAFETY: upheld by the caller.
         if !unsafe { self.advise_gone(start, len, how) } {
             return 0;
         }
-        // Lazily purged memory is resident until memory is short, and may keep its contents.
+        // Lazily purged memory stays resident until the kernel runs short, and may keep its contents.
         if how == Purge::Now {
             accounts::returned(self.forget(start, len));
         }
@@ -246,7 +246,7 @@ impl Residency {
     /// Purges pages by replacing their mapping with a fresh one, which has no advice yet.
     ///
     /// # Errors
-    /// See [`os::renew`]. Pages that are lost are no longer accounted.
+    /// See [`os::renew`]. Lost pages are no longer counted as resident.
     ///
     /// # Safety
     /// Same as for [`purge`](Self::purge).
@@ -261,7 +261,7 @@ impl Residency {
         renewed.inspect_err(|refused| accounts::refused(refused.errno, "map fresh memory", bytes))
     }
 
-    /// Like [`purge`](Self::purge), but leaves the pages accounted. Returns `false` if the kernel refuses.
+    /// Like [`purge`](Self::purge), but still counts the pages as resident. Returns `false` if the kernel refuses.
     ///
     /// # Safety
     /// Same as for [`purge`](Self::purge).
@@ -274,13 +274,13 @@ impl Residency {
         unsafe { self.call(start..start + len, "purge memory", purge) }.is_ok()
     }
 
-    /// Clears the dirty part of the first `bytes` of the run at page `start`, which the caller owns and accounts for.
+    /// Clears the dirty part of the first `bytes` of the run at page `start`, which the caller owns and has counted as resident.
     pub(crate) fn zero(&self, start: usize, bytes: usize) {
         let end_bytes = self.bytes(start) + bytes;
         for (run, len) in self.dirty.set_runs(start, self.pages(bytes)) {
             let at = self.bytes(run);
             let dirty_bytes = self.bytes(len).min(end_bytes - at);
-            // SAFETY: pages that the caller owns; they are dirty, so they are committed, and nobody needs their contents.
+            // SAFETY: the caller owns these pages and does not need their contents. Dirty pages are committed.
             if self.is_zeroed_by_a_purge(run, len) && unsafe { self.advise_gone(run, len, Purge::Now) } {
                 accounts::will_fault(dirty_bytes);
                 continue;
@@ -291,8 +291,7 @@ impl Residency {
     }
 
     /// Whether to zero dirty pages by purging them. Runs of [`ZoneSpec::lazy_zero_bytes`] or more are always purged. Shorter runs are
-    /// purged if they were hardly touched since they were last zeroed (a table with few entries). If they were fully used, this thread
-    /// clears them.
+    /// purged if little of them was touched since they were last zeroed (a table with few entries). Otherwise this thread clears them.
     fn is_zeroed_by_a_purge(&self, start: usize, len: usize) -> bool {
         let bytes = self.bytes(len);
         let is_sparse = || {
@@ -303,16 +302,16 @@ impl Residency {
             || bytes >= tuning::sparse_min_bytes() && self.zeroed.is_sparse(bytes, tuning::max_trust(), is_sparse)
     }
 
-    // Where the zone has huge pages, and where the kernel may make more.
+    // Huge pages: where the zone has them, and where the kernel may create more.
     //
-    // Where the arena asks for huge pages, khugepaged also creates them by itself. By default, it collapses each block of which any page is in
-    // memory. Then purged memory of the block is in memory again, although the arena does not account for it. Minutes later, the process is as
-    // large as before the purge.
+    // Where the arena asks for huge pages, khugepaged also creates them on its own. By default, it collapses each block of which any page
+    // is in memory. This brings purged memory of the block back into memory, although the arena does not count it as resident. Minutes
+    // later, the process is as large as before the purge.
     //
-    // So the arena forbids a huge page in a block before it purges a part of the block. It allows a huge page there again when the whole block
-    // is accounted as resident.
+    // So the arena forbids a huge page in a block before it purges a part of the block. It allows a huge page there again when the whole
+    // block is counted as resident.
 
-    /// Whether the arena asks for huge pages `at_bytes` into the zone.
+    /// Whether the arena asks for huge pages at an offset of `at_bytes` into the zone.
     pub(crate) fn asks_for_huge(&self, at_bytes: usize) -> bool {
         self.spec.huge == HugeAdvice::Ask && at_bytes >= self.spec.small_pages_bytes
     }
@@ -322,7 +321,7 @@ impl Residency {
         match self.spec.huge {
             HugeAdvice::Ask => {
                 let border = self.pages(self.spec.small_pages_bytes).clamp(committed.start, committed.end);
-                // A host may create huge pages without being asked, and the arena would not account for them.
+                // A host may create huge pages without being asked, and the arena would not count them as resident.
                 self.advise(committed.start..border, os::forbid_huge);
                 self.advise(border..committed.end, os::advise_huge);
             }
@@ -331,7 +330,7 @@ impl Residency {
         }
     }
 
-    /// Advises the kernel on the caller's pages once more, because their mapping is new.
+    /// Gives the kernel the advice on the caller's pages again, because their mapping is new.
     pub(crate) fn advise_again(&self, pages: Range<usize>) {
         self.advise_committed(pages.clone());
         let block = self.pages(HUGE_PAGE_BYTES);
@@ -368,7 +367,7 @@ impl Residency {
             if is_needed && self.forbidden_blocks.load(Ordering::Relaxed) < tuning::max_forbidden() {
                 let all = index * block..(index + 1) * block;
                 // The bit is set after the call. `allow` skips a block whose bit is clear, so it does not allow this one at the same time.
-                // The counter grows before the bit is set. So the counter of a child that is forked in between is one too high, and never
+                // The counter is incremented before the bit is set. In a child that is forked in between, it is one too high, and never
                 // drops below zero.
                 if self.advise(all, os::forbid_huge) {
                     self.forbidden_blocks.fetch_add(1, Ordering::Relaxed);
@@ -378,7 +377,7 @@ impl Residency {
         }
     }
 
-    /// Allows a huge page again in each block around these pages, if the zone accounts for the whole block.
+    /// Allows a huge page again in each block that these pages touch, if the whole block is counted as resident.
     pub(crate) fn allow(&self, pages: Range<usize>) {
         let block = self.pages(HUGE_PAGE_BYTES);
         for (index, len) in self.forbidden_around(&pages) {
@@ -392,7 +391,7 @@ impl Residency {
         }
     }
 
-    /// Allows huge pages again (`MADV_HUGEPAGE`) in blocks whose pages are all accounted as resident.
+    /// Allows huge pages again (`MADV_HUGEPAGE`) in blocks whose pages are all counted as resident.
     fn allow_accounted(&self, index: usize, len: usize) {
         let block = self.pages(HUGE_PAGE_BYTES);
         // The bit is cleared after the call. A thread that wants to forbid the block in between finds the bit set, and does nothing, so the
@@ -402,9 +401,9 @@ impl Residency {
         }
     }
 
-    /// Gives the same advice to a whole run whose pages will move, so that the kernel merges its mappings. This applies to the part of the
-    /// run in which the arena asks for huge pages. Before Linux 6.17, the kernel moves only one mapping at a time. Later kernels move
-    /// several, but a forbidden part would stay forbidden at its new place.
+    /// Gives the kernel the same advice on all of a run whose pages will move, so that the kernel merges the run's mappings. This applies
+    /// to the part of the run in which the arena asks for huge pages. Before Linux 6.17, the kernel moves only one mapping at a time. Later
+    /// kernels move several, but a forbidden part would stay forbidden at its new place.
     pub(crate) fn make_one_mapping(&self, pages: Range<usize>) {
         if self.forbidden_around(&pages).next().is_some() {
             let border = self.pages(self.spec.small_pages_bytes);
@@ -415,26 +414,26 @@ impl Residency {
 
     /// Gives the kernel advice on pages. Returns `false` if the kernel refuses.
     fn advise(&self, pages: Range<usize>, advice: Call) -> bool {
-        // SAFETY: committed memory of the zone, which commits whole blocks. Advice does not change its contents.
+        // SAFETY: the zone commits whole blocks, so these pages are committed. Advice does not change their contents.
         pages.is_empty() || unsafe { self.call(pages, "advise on huge pages for", advice) }.is_ok()
     }
 }
 
 // How densely memory is used.
 
-/// Decides how often to check whether memory of one length was densely used: each time while it is sparse, and less and less often once it
-/// was dense. Threads that race here may check once too often, or skip a check.
+/// Decides how often to check whether memory of one length class was densely used: each time while it is sparse, and less and less often
+/// once it was dense. Threads that race here may check once too often, or skip a check.
 struct DensityPredictor {
-    /// How many requests are assumed to be dense before the next check.
+    /// The number of requests that are assumed to be dense before the next check.
     left: AtomicU16,
     /// The value of `left` after the last check.
     granted: AtomicU16,
 }
 
-/// How many classes of lengths are distinguished, by binary logarithm.
+/// The number of length classes: one for each binary logarithm.
 const KINDS: usize = 48;
 
-/// How densely memory of each length has been used so far. The last buffers of a length predict the next one.
+/// How densely memory of each length class has been used so far. The last buffers of a class predict the next one.
 pub(crate) struct Density([DensityPredictor; KINDS]);
 
 impl Density {
@@ -442,8 +441,8 @@ impl Density {
         Self([const { DensityPredictor { left: AtomicU16::new(0), granted: AtomicU16::new(0) } }; KINDS])
     }
 
-    /// Whether the next buffer of `bytes` is sparse. `look` checks the buffer. At most `most` buffers of a length in a row are assumed to be
-    /// dense without a check.
+    /// Whether a buffer of `bytes` is sparse. `look` checks the buffer. At most `most` buffers of a class in a row are assumed to be dense
+    /// without a check.
     pub(crate) fn is_sparse(&self, bytes: usize, most: usize, look: impl FnOnce() -> bool) -> bool {
         let DensityPredictor { left, granted } = &self.0[(bytes.ilog2() as usize).min(KINDS - 1)];
         let before = left.load(Ordering::Relaxed);
@@ -468,23 +467,23 @@ pub(crate) struct Mapped {
     claims: &'static [AtomicU64],
     /// The end of the ready blocks: no block at or above this index is ready.
     end: AtomicUsize,
-    /// How many blocks the last pass passed over. They end at `passed_until`.
+    /// The number of blocks that the last call of `pass` passed over. They end at `passed_until`.
     passed: AtomicUsize,
     passed_until: AtomicUsize,
-    /// The number of all blocks that were passed over.
+    /// The total number of blocks that were passed over.
     foreign: AtomicUsize,
 }
 
 /// The claim of a block that is foreign, or was passed over. Such a block is never ready.
 const NEVER: u64 = u64::MAX;
 
-/// The number of blocks after which a search behind an obstacle ends.
+/// The maximum number of blocks that a search above an obstacle examines.
 const MAX_PROBES: usize = 64;
 
 /// Why blocks are not ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
-    /// Another thread is mapping one of them, or one is foreign. Blocks from `behind` on may be free. This call found the blocks in
+    /// Another thread is mapping one of the blocks, or one is foreign. Blocks from `behind` on may be free. This call found the blocks in
     /// `passed` to be foreign, or passed over them.
     Taken { behind: usize, passed: Range<usize> },
     /// The kernel refuses memory.
@@ -533,7 +532,7 @@ impl Mapped {
     /// [`OCCUPIED`] if something is mapped there already.
     ///
     /// # Errors
-    /// See [`Obstacle`]. Some of the blocks may be ready then.
+    /// See [`Obstacle`]. Even then, some of the blocks may be ready.
     pub(crate) fn reach(
         &self,
         wanted: Range<usize>,
@@ -591,14 +590,14 @@ impl Mapped {
         Ok(())
     }
 
-    /// Claims blocks from the first on, and stops before a block that is already claimed or ready. Returns the end of those that it claimed.
+    /// Claims blocks in ascending order, up to the first that is already claimed or ready. Returns the end of the claimed blocks.
     pub(crate) fn claim(&self, blocks: Range<usize>, generation: u64) -> usize {
         let claim = |&block: &usize| {
             let claim = &self.claims[block];
             let found = claim.load(Ordering::SeqCst);
             let is_free = found == 0 || (found != generation && found != NEVER);
-            // Readiness is checked after the claim was read. A ready block keeps its claim, so an ancestor's claim does not show whether
-            // the block is ready. Of the threads that see the same claim, only one replaces it.
+            // Readiness is checked after the claim is read. A ready block keeps its claim, so an ancestor's claim does not show whether the
+            // block is ready. Of the threads that see the same claim, only one replaces it.
             is_free
                 && !self.is_ready_by_now(block)
                 && claim.compare_exchange(found, generation, Ordering::SeqCst, Ordering::SeqCst).is_ok()
@@ -633,7 +632,8 @@ impl Mapped {
         (taken + 1..end).find(|block| !is_taken(block)).unwrap_or(end)
     }
 
-    /// Finds the first foreign block among blocks that the caller claimed. Makes the blocks before it ready, and passes over it.
+    /// Finds the first foreign block among blocks that the caller claimed. Makes the blocks before it ready, and passes over the foreign
+    /// block.
     fn pass_first(&self, blocks: Range<usize>, map: impl Fn(Range<usize>) -> Result<(), Errno>) -> Obstacle {
         // `from..until` is claimed, and contains a foreign block.
         let Range { start: mut from, end: mut until } = blocks;
@@ -658,9 +658,9 @@ impl Mapped {
         Obstacle::Taken { behind: passed.end, passed }
     }
 
-    /// Passes over a foreign block that the caller claimed. If the block lies where the last pass ended, passes over twice as many blocks
-    /// as last time, but at most half of the remaining ones. So a foreign mapping of any length takes only a few calls, and wastes at most
-    /// its own length of addresses behind it.
+    /// Passes over a foreign block that the caller claimed. If the last pass ended at this block, passes over twice as many blocks as that
+    /// pass, but at most half of the remaining ones. So a foreign mapping of any length takes only a few calls, and wastes at most its own
+    /// length of addresses above it.
     fn pass(&self, block: usize) -> Range<usize> {
         let continues = self.passed_until.load(atomic::Ordering::Relaxed) == block;
         let len = if continues { 2 * self.passed.load(atomic::Ordering::Relaxed) } else { 1 };
@@ -726,7 +726,8 @@ mod tests {
         None
     }
 
-    /// Each request pays for a few calls, no matter how long the foreign mapping is. Blocks before, between and behind are used.
+    /// Each request makes only a few calls, no matter how long the foreign mapping is. The blocks before, between and after the mappings
+    /// are used.
     #[test]
     fn foreign_mappings_are_passed_in_a_few_calls_and_all_other_blocks_become_ready() {
         for len in [3, 50] {
@@ -744,7 +745,7 @@ mod tests {
         }
     }
 
-    /// A child inherits the claims of its parent's threads, but not the threads. They may have mapped the blocks already.
+    /// A child inherits the claims of its parent's threads, but not the threads, which may have mapped the blocks already.
     #[test]
     fn a_forked_child_replaces_the_claims_of_its_parents_threads() {
         for is_mapped in [false, true] {

@@ -1,8 +1,8 @@
 //! The mappings that moved pages leave behind.
 //!
-//! The kernel numbers the pages of a mapping by their first address. Pages that were moved keep their numbers, so the kernel never merges their
-//! mapping with the neighbours. Each move splits the zone's mapping in three, and it stays split after the run is freed. The kernel limits the
-//! mappings of a process (`vm.max_map_count`). At the limit, the process can't even start a thread.
+//! The kernel numbers the pages of a mapping by the address at which they were first mapped. Pages that were moved keep their numbers, so
+//! the kernel never merges their mapping with its neighbours. Each move splits the zone's mapping in three, and it stays split after the
+//! run is freed. The kernel limits the mappings of a process (`vm.max_map_count`). At the limit, the process can't even start a thread.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicIsize;
@@ -11,7 +11,8 @@ use crate::arena::pages::bitmap::Bitmap;
 use crate::sync::Ordering;
 use crate::{os, tuning};
 
-/// The number of edges of moved mappings in all zones. It may be below zero for an instant, because threads change edges before they count them.
+/// The number of edges of moved mappings in all zones. It may be below zero for an instant, because threads change edges before they count
+/// the changes.
 static EDGES: AtomicIsize = AtomicIsize::new(0);
 
 /// Whether the limit on mappings allows more moves.
@@ -25,9 +26,9 @@ fn max_edges() -> isize {
 }
 
 /// Which pages of a zone lie in moved mappings, and where those mappings begin and end. Moves add such mappings (see [`may_move`]). When
-/// moved pages are purged or move on, a fresh mapping replaces theirs ([`Moved::renewed`]). The owner of pages changes their bits. If the
-/// owners of neighbouring pages do so at the same time, the bit of the edge between them may be wrong for a while. Then the count is off by
-/// one mapping.
+/// moved pages are purged or move on, a fresh mapping replaces theirs ([`Moved::renewed`]). The owner of a page changes its bits. If the
+/// owners of neighbouring pages do so at the same time, the bit of the edge between these pages may be wrong for a while, and the count is
+/// then off by one mapping.
 pub(crate) struct Moved {
     /// The pages that lie in moved mappings.
     pub(crate) pages: Bitmap<'static>,
@@ -36,8 +37,8 @@ pub(crate) struct Moved {
 }
 
 impl Moved {
-    /// Records that pages were moved to the caller's run. `inner` are the edges between the mappings that they came from, counted from the
-    /// start of the run.
+    /// Records that pages were moved to the caller's run. `inner` yields the edges between the mappings that the pages came from, relative
+    /// to the start of the run.
     pub(crate) fn moved_here(&self, start: usize, n: usize, inner: impl Iterator<Item = usize>) {
         self.pages.set(start, n);
         let gone = self.edges.clear(start, n);
@@ -46,7 +47,7 @@ impl Moved {
         count(new, gone);
     }
 
-    /// Returns the edges inside a run, counted from its start.
+    /// Returns the edges inside a run, relative to its start.
     pub(crate) fn inner_edges(&self, start: usize, n: usize) -> impl Iterator<Item = usize> {
         let edges = if is_any_moved() { n.saturating_sub(1) } else { 0 };
         self.edges.set_runs(start + 1, edges).flat_map(|(first, len)| first..first + len).map(move |page| page - start)
@@ -95,7 +96,7 @@ impl Moved {
     }
 }
 
-/// Whether moved mappings are left anywhere.
+/// Whether any zone still has moved mappings.
 pub(crate) fn is_any_moved() -> bool {
     EDGES.load(Ordering::Relaxed) > 0
 }

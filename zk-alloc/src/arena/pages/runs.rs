@@ -1,4 +1,4 @@
-//! The used and free pages of a zone. Finds free runs and claims them.
+//! The used and free pages of a zone, and the search for free runs.
 
 use std::sync::atomic::{self, AtomicUsize};
 
@@ -19,12 +19,12 @@ use crate::tuning;
 pub(crate) struct Runs {
     pub(crate) used: Bitmap<'static>,
     sets: HintSets<CLASSES>,
-    /// The classes whose sets may have a hint, as bits. Usually most sets have none. The models search all classes.
+    /// A bit for each class whose set may have a hint. Most sets are usually empty. The models search all classes.
     hinted: AtomicU64,
     /// Set in the models of zones and slabs: they do not index free runs, and a search scans the bitmap instead. The models of the bitmap
     /// use the index.
     is_off: bool,
-    /// No page at or above this index was ever used.
+    /// No page at or above this index has ever been used.
     frontier: AtomicUsize,
 }
 
@@ -32,7 +32,7 @@ impl Runs {
     /// Creates the runs of a zone. `used` is clear, so all pages are free.
     ///
     /// # Errors
-    /// The system's error, if it grants no memory.
+    /// The system's error, if it refuses memory.
     pub(crate) fn new(used: Bitmap<'static>) -> Result<Self, Errno> {
         let sets = HintSets::new(used.len() / WORD_BITS)?;
         let runs = Self { used, sets, hinted: AtomicU64::new(0), is_off: false, frontier: AtomicUsize::new(0) };
@@ -60,12 +60,12 @@ impl Runs {
         }
         self.claim_aligned_nearby(from, wanted)
             .or_else(|| self.claim_noted(from, wanted))
-            // If most of the hints are superfluous, the search above gives up. This one clears any number of them.
+            // If most of the hints are superfluous, the search above gives up. This one clears any number of superfluous hints.
             .or_else(|| self.claim_found(from, wanted.n, |from| self.lowest(from, wanted, usize::MAX)))
     }
 
     /// Like [`claim_first_fit`](Self::claim_first_fit), for runs shorter than their alignment, which is at most a word of the bitmap. Reads
-    /// only a few words. Through the index, the search would visit the many free runs that are too short or not aligned, one by one.
+    /// only a few words. With the index, the search would visit the many free runs that are too short or not aligned, one by one.
     fn claim_aligned_nearby(&self, from: usize, Wanted { n, align, skew }: Wanted) -> Option<usize> {
         if n >= align || align > WORD_BITS || skew != 0 {
             return None;
@@ -88,8 +88,9 @@ impl Runs {
         }
     }
 
-    /// Claims a free run at or above `from` whose pages are all in `resident`. Visits up to [`tuning::max_resident_probes`] free runs, the
-    /// short ones first. Examines up to [`PROBED_PAGES`] pages of each (more if the request needs more), plus `beyond` pages.
+    /// Claims a free run at or above `from` whose pages are all in `resident`. Visits up to [`tuning::max_resident_probes`] free runs, in
+    /// ascending order of length class. Examines up to [`PROBED_PAGES`] pages of each (more if the request needs more), plus `beyond`
+    /// pages.
     pub(crate) fn claim_resident(
         &self,
         from: usize,
@@ -109,7 +110,7 @@ impl Runs {
         if start + n > self.len() {
             return false;
         }
-        // The frontier moves first, so that a thread that reads it overlooks no used page.
+        // The frontier moves first, so a thread that reads it overlooks no used page.
         if self.frontier() < start + n {
             self.frontier.fetch_max(start + n, atomic::Ordering::SeqCst);
         }
@@ -160,7 +161,7 @@ impl Runs {
         each_bit(hinted & !low_bits(class))
     }
 
-    /// Clears the bit of a class in which a search found no hint. As with each hint, checks once more afterwards.
+    /// Clears the bit of a class in which a search found no hint. As with every hint, checks once more afterwards.
     fn found_none(&self, class: usize) {
         let set = self.sets.set(class);
         if !cfg!(loom) && set.is_empty() {
@@ -171,14 +172,14 @@ impl Runs {
         }
     }
 
-    /// Sets hints for the free runs in `[start, start + n)`, where some bits became clear, or were set for an instant.
+    /// Sets hints for the free runs in `[start, start + n)`, where some bits became clear, or were briefly set.
     fn note_within(&self, start: usize, n: usize) {
         if self.is_off() {
             return;
         }
         let (mut at, last) = (start, start + n);
         while let Some(clear) = self.used.next_clear_within(at, last) {
-            // A free run that begins further below is in the last class already.
+            // A free run that begins further below is already in the last class.
             let lowest = clear.saturating_sub(LONG);
             let begin = if clear == at { self.used.end_of_set(lowest, clear) } else { clear };
             let end = self.end_of(clear, LONG);
@@ -189,7 +190,7 @@ impl Runs {
         }
     }
 
-    /// Returns the end of the free run around a clear page. Looks at most `reach` pages ahead.
+    /// Returns the end of the free run around a clear page, or the end of the next `reach` pages if the run is longer.
     fn end_of(&self, clear: usize, reach: usize) -> usize {
         let last = self.used.len().min(clear.saturating_add(reach));
         self.used.next_set(clear, last.min(self.frontier())).unwrap_or(last)
@@ -209,12 +210,12 @@ impl Runs {
         }
     }
 
-    /// Returns the free runs that begin in a word, with their ends. Measures each up to `reach` pages.
+    /// Returns the start and end of each free run that begins in a word. Measures at most `reach` pages of each.
     fn in_word(&self, word: usize, reach: usize) -> impl Iterator<Item = (usize, usize)> {
         self.measured(word, self.used.begins_of_clear(word), reach)
     }
 
-    /// Returns the free runs that begin at these bits of a word and are still free.
+    /// Like [`in_word`](Self::in_word), for the runs that begin at the bits in `begins` and are still free.
     fn measured(&self, word: usize, begins: u64, reach: usize) -> impl Iterator<Item = (usize, usize)> {
         let starts = each_bit(begins).map(move |bit| word * WORD_BITS + bit);
         starts.map(move |start| (start, self.end_of(start, reach))).filter(|&(start, end)| start < end)
@@ -256,7 +257,7 @@ impl Runs {
                 *hints = hints.checked_sub(1)?;
                 set.clear(word);
                 // Another thread may have set this hint for a new free run just before it was cleared. Or that thread measured a longer
-                // run, and set only the hint of that length's class.
+                // run, and set only a hint of the class of that length.
                 #[cfg(not(loom))]
                 self.in_word(word, reach).for_each(|(start, end)| self.note(start, end));
                 #[cfg(loom)]
@@ -268,13 +269,13 @@ impl Runs {
         }
     }
 
-    /// Returns the part of a free run from `from` on, if the run begins there or below.
+    /// Returns the part of a free run at and above `from`, if the run begins there or below.
     fn across(&self, from: usize, reach: usize) -> Option<(usize, usize)> {
         (from > 0).then(|| (from, self.end_of(from, reach))).filter(|&(start, end)| start < end)
     }
 
-    /// Finds the lowest place for a request at or above `from`, among some free runs of each class. Clears at most `max_hints` superfluous
-    /// hints of each class.
+    /// Finds the lowest place for a request at or above `from`, among a bounded number of free runs of each class. Clears at most
+    /// `max_hints` superfluous hints of each class.
     fn lowest(&self, from: usize, wanted: Wanted, max_hints: usize) -> Option<usize> {
         if self.is_off() {
             return None;
@@ -287,7 +288,7 @@ impl Runs {
         for class in self.classes_from(class_of(wanted.n)) {
             let mut at = from;
             let mut hints = max_hints;
-            // How many free runs may be too short before the search takes a longer one.
+            // The number of free runs that may be too short before the search goes on to the next class.
             let is_long = class == CLASSES - 1;
             let probes = if is_long { tuning::max_long_probes_per_bin() } else { tuning::max_probes_per_bin() };
             for _ in 0..probes {
@@ -303,9 +304,9 @@ impl Runs {
         if lowest == usize::MAX { wanted.place_in(from.max(self.frontier()), self.len()) } else { Some(lowest) }
     }
 
-    /// Visits up to `max_visits` free runs at or above `from`, the short ones first, until `place_in` finds a place in one. The part of a
-    /// free run that begins below `from` comes last. `place_in` gets up to [`PROBED_PAGES`] pages of a free run (more if the request needs
-    /// more), plus `beyond` pages.
+    /// Visits up to `max_visits` free runs at or above `from`, in ascending order of length class, until `place_in` finds a place in one.
+    /// The part of a free run that begins below `from` comes last. `place_in` gets up to [`PROBED_PAGES`] pages of a free run (more if the
+    /// request needs more), plus `beyond` pages.
     fn shortest(
         &self,
         from: usize,
@@ -343,15 +344,15 @@ impl Runs {
 /// class holds all free runs of [`LONG`] pages or more.
 #[cfg(not(loom))]
 const CLASSES: usize = 37;
-/// The models have two classes, free runs shorter than [`LONG`] and all others, so that a search takes few loads.
+/// The models have two classes, free runs shorter than [`LONG`] and all others, so a search takes few loads.
 #[cfg(loom)]
 const CLASSES: usize = 2;
-/// A free run is measured up to this many pages, or as many as a request needs.
+/// The maximum number of pages of a free run that are measured, unless a request needs more.
 const LONG: usize = if cfg!(loom) { 15 } else { 1024 };
 const EXACT: usize = 8;
 const PER_DOUBLING: usize = 4;
 
-/// A search for resident memory reads at most this many pages of a free run, or as many as the request needs.
+/// The maximum number of pages of a free run that a search for resident memory reads, unless the request needs more.
 const PROBED_PAGES: usize = 1024;
 
 /// Returns the class of free runs of a length.
@@ -384,7 +385,7 @@ impl Wanted {
         Self { n, align: 1, skew: 0 }
     }
 
-    /// Returns the first such place in the free run `start..end`.
+    /// Returns the first place for such a run in the free run `start..end`.
     pub(crate) fn place_in(self, start: usize, end: usize) -> Option<usize> {
         let place = (start + self.skew).next_multiple_of(self.align) - self.skew;
         (place + self.n <= end).then_some(place)

@@ -1,5 +1,5 @@
-//! A zone: a part of the region, cut into pages of one size, which it hands out in runs. Its pages are as large as the kernel's; only the
-//! zone of huge runs has larger ones.
+//! A zone: a part of the region, divided into pages of one size, which it hands out in runs. Its pages have the size of the kernel's pages;
+//! only those of the zone of huge runs are larger.
 //!
 //! A page is *used* (the thread that set its bit owns it) or free. It is *committed* (readable and writable) if the zone has [`Mapped`] its
 //! block. [`Residency`] holds the state of the memory behind each page. A run is marked used before its address is returned, and stays so
@@ -26,7 +26,7 @@ use crate::sync::AtomicU64;
 use crate::{gate, tuning};
 
 /// Stack size of a thread that helps to prefault, in bytes. Without it, the standard library would read a default from the environment,
-/// under its lock.
+/// under the lock of the environment.
 const HELPER_STACK_BYTES: usize = 256 << 10;
 
 /// The contents of a new allocation.
@@ -67,17 +67,17 @@ pub(crate) struct Zone {
     asked_to: AtomicUsize,
 }
 
-// SAFETY: `base` is an address that never changes; everything mutable is atomic, and the memory behind `base` is only
-// reached through pages that the caller owns.
+// SAFETY: `base` is an address that never changes; everything mutable is atomic, and the memory behind `base` is only accessed through
+// pages that the caller owns.
 unsafe impl Send for Zone {}
 // SAFETY: as above.
 unsafe impl Sync for Zone {}
 
 impl Zone {
-    /// Creates a zone at `base`, which is a multiple of a page.
+    /// Creates a zone at `base`, which is a multiple of the page size.
     ///
     /// # Safety
-    /// The addresses that the bitmaps describe lie within one [`AddressRange`](crate::os::AddressRange), and belong to no other zone. The
+    /// The addresses that the bitmaps describe are within one [`AddressRange`](crate::os::AddressRange), and belong to no other zone. The
     /// bitmaps, five for pages and two for blocks, are clear. So are the words in `claims`, one for each block.
     pub(crate) unsafe fn new(
         base: NonNull<u8>,
@@ -157,7 +157,7 @@ impl Zone {
         self.hand_out(start, bytes, contents, Limit::Peak).ok()
     }
 
-    /// Prepares a committed run that the caller owns for its new owner. On failure, the run is free again.
+    /// Prepares a committed run, which the caller owns, to serve a request. On failure, frees the run.
     fn hand_out(&self, start: usize, bytes: usize, contents: Contents, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         let pages = self.pages(bytes);
         let fresh = self.make_usable(start, pages, limit)?;
@@ -191,7 +191,7 @@ impl Zone {
     /// Takes back a slab.
     ///
     /// # Safety
-    /// `at` came from [`claim_slab`](Self::claim_slab) with these `bytes`; nobody uses it any more.
+    /// `at` came from [`claim_slab`](Self::claim_slab) with these `bytes`. The slab must not be used afterwards.
     pub(crate) unsafe fn release_slab(&self, at: NonNull<u8>, bytes: usize) {
         self.free_pages(self.index(at), self.pages(bytes));
     }
@@ -201,10 +201,10 @@ impl Zone {
         self.residency.slab_pages(self.index(at), self.pages(bytes))
     }
 
-    /// Accounts for those `pages` (bits) of the slab at `at` that are not resident yet. The caller owns a block in each of them.
+    /// Counts `pages` (a bit mask) of the slab at `at` as resident. The caller owns a block in each of these pages.
     ///
     /// # Errors
-    /// [`Shortage::OverBudget`] if they would exceed the limit. Then none is accounted.
+    /// [`Shortage::OverBudget`] if the pages would exceed the limit. Then none of them is counted.
     pub(crate) fn account_slab(&self, at: NonNull<u8>, pages: u64, limit: Limit) -> Result<(), Shortage> {
         let fresh = self.residency.account_slab(self.index(at), pages, limit).ok_or(Shortage::OverBudget)?;
         if fresh > 0 {
@@ -213,7 +213,7 @@ impl Zone {
         Ok(())
     }
 
-    /// Purges `pages` (bits) of the slab at `at`. Returns how many bytes were purged.
+    /// Purges `pages` (a bit mask) of the slab at `at`. Returns how many bytes were purged.
     ///
     /// # Safety
     /// Every block in these pages is free, and the caller owns it.
@@ -223,13 +223,13 @@ impl Zone {
         each_run(pages).map(|(first, len)| unsafe { self.purge(start + first, len, Purge::Now) }).sum()
     }
 
-    /// Counts bytes that are in use from now on, and `fresh_bytes` that become resident.
+    /// Counts `bytes` that are now in use, and `fresh_bytes` that are now resident.
     pub(crate) fn count(&self, bytes: usize, fresh_bytes: usize) {
         let pages = bytes / self.spec.page_bytes;
         accounts::grown(bytes, fresh_bytes, || front::cached_run_bytes_for(pages));
     }
 
-    /// Takes a run for `bytes` out of this thread's cache, and returns its first page. The run is accounted, and dirty.
+    /// Takes a run for `bytes` out of this thread's cache, and returns its first page. The run is resident and dirty.
     #[inline(always)]
     fn take_cached(&self, bytes: usize, align: usize) -> Option<usize> {
         if !self.caches(bytes) {
@@ -240,8 +240,8 @@ impl Zone {
         Some(self.page_at(run.address()))
     }
 
-    /// Claims the lowest run of free pages. If it is not fully resident, frees cached runs and tries again. If that fails too, takes any other
-    /// run that is fully resident.
+    /// Claims the lowest run of free pages. If it is not fully resident, frees cached runs and tries again. If the second run is not fully
+    /// resident either, takes any other run that is.
     fn claim_free(&self, run_use: RunUse, wanted: Wanted) -> Option<usize> {
         let (from, pages) = (self.first_of(run_use), wanted.n);
         let first_fit = || self.first_fit(run_use, from, wanted);
@@ -277,20 +277,20 @@ impl Zone {
         (run_use == RunUse::LongRun && start < until && from < start + pages).then_some(until)
     }
 
-    /// Returns the first page that a run of this use may have. Even if the system granted little address space, three quarters of it are
+    /// Returns the first page that a run of this use may occupy. Even if the system granted little address space, three quarters of it are
     /// open to all uses.
     fn first_of(&self, run_use: RunUse) -> usize {
         self.pages(layout::kept_from(run_use, self.spec.small_region_bytes)).min(self.runs.len() / 4)
     }
 
-    /// Returns the pages of a run, their alignment, and how far the zone's start lies above a multiple of that alignment.
+    /// Returns the number of pages of a run, the alignment in pages, and the zone's start modulo that alignment.
     fn wanted(&self, bytes: usize, align: usize) -> Wanted {
         let align = self.pages(self.spec.run_align(bytes, align)).next_power_of_two();
         let first = self.base.addr().get() >> self.spec.page_bytes.trailing_zeros();
         Wanted { n: self.pages(bytes), align, skew: first & (align - 1) }
     }
 
-    /// Claims a run that is free and resident, in the shortest free run that it fits.
+    /// Claims a run that is free and resident, in the shortest free run in which it fits.
     fn claim_resident(&self, run_use: RunUse, wanted: Wanted) -> Option<usize> {
         if accounts::free_bytes() < self.bytes(wanted.n) {
             return None;
@@ -305,7 +305,7 @@ impl Zone {
         Some(start)
     }
 
-    /// Frees runs that the caller takes out of caches, if they belong to this zone. Returns `false` if there are none.
+    /// Frees runs that the caller takes out of caches, if they belong to this zone. Returns whether any were freed.
     pub(crate) fn release_runs(&self, cached: impl Iterator<Item = Run>) -> bool {
         self.spec.is_cached && cached.map(|run| self.release_run(run)).count() > 0
     }
@@ -320,7 +320,7 @@ impl Zone {
         self.release_pages(self.page_at(run.address()), self.pages(run.bytes()));
     }
 
-    /// Frees pages that the caller owns, and takes them off the bytes in use.
+    /// Frees pages that the caller owns, and subtracts them from the bytes in use.
     fn release_pages(&self, start: usize, pages: usize) {
         accounts::released(self.bytes(pages));
         self.free_pages(start, pages);
@@ -331,7 +331,7 @@ impl Zone {
     /// the part of a long run that exceeds the memory that the program [uses again](accounts::bytes_beyond_reuse).
     fn free_pages(&self, start: usize, pages: usize) {
         let beyond_reuse = if layout::is_long_run(self.bytes(pages)) { accounts::bytes_beyond_reuse() } else { 0 };
-        // SAFETY: the caller's pages were handed out, so they are committed, and nobody needs their contents.
+        // SAFETY: the caller's pages were handed out, so they are committed, and their contents are no longer needed.
         let purge = |start, pages| unsafe { self.purge_and_free(start, pages, Purge::Now) };
         if accounts::is_beyond_retained() || self.moved.is_to_go(start, pages) {
             purge(start, pages);
@@ -345,14 +345,14 @@ impl Zone {
         }
         self.runs.release(start, stays);
         match purge(start + stays, pages - stays) {
-            // The kernel refuses, as it does for locked memory. It would refuse again at each free.
+            // The kernel refused, as it does for locked memory, and would refuse again at each free.
             0 => accounts::keep_for_reuse(beyond_reuse),
             _ => accounts::returned_until_reuse(self.bytes(resident)),
         }
     }
 
-    /// Accounts for committed pages that the caller owns, and prefaults the huge pages at their edges. Returns how many of their bytes were not
-    /// resident. On failure, the pages are free again.
+    /// Counts committed pages that the caller owns as resident, and prefaults the huge pages at their edges. Returns how many of their
+    /// bytes were not resident. On failure, frees the pages.
     fn make_usable(&self, start: usize, pages: usize, limit: Limit) -> Result<usize, Shortage> {
         let fresh = self.account(start, pages, limit)?;
         if fresh > 0 {
@@ -375,7 +375,7 @@ impl Zone {
     /// Frees a run. A short one may go into this thread's cache.
     ///
     /// # Safety
-    /// `at` came from [`claim`](Self::claim) and is now `bytes` long; nobody uses it any more.
+    /// `at` came from [`claim`](Self::claim) and is now `bytes` long. The run must not be used afterwards.
     #[inline]
     pub(crate) unsafe fn release(&self, at: NonNull<u8>, bytes: usize) {
         let pages = self.pages(bytes);
@@ -400,7 +400,7 @@ impl Zone {
         self.bytes(self.pages(bytes))
     }
 
-    /// Returns the zone's bytes of address space.
+    /// Returns the size of the zone's address space, in bytes.
     pub(crate) fn capacity_bytes(&self) -> usize {
         self.bytes(self.runs.len())
     }
@@ -415,7 +415,7 @@ impl Zone {
         self.spec.page_bytes
     }
 
-    /// Returns the page that an address lies in.
+    /// Returns the index of the page that contains an address.
     pub(crate) fn index(&self, at: NonNull<u8>) -> usize {
         self.page_at(at.addr().get())
     }
@@ -436,7 +436,7 @@ impl Zone {
         self.residency.address(page)
     }
 
-    /// Whether the zone has mapped memory at an address in its range. Other mappings may lie elsewhere in the range.
+    /// Whether the zone has mapped memory at an address in its range. Other mappings may be elsewhere in the range.
     #[inline(always)]
     pub(crate) fn owns(&self, at: NonNull<u8>) -> bool {
         self.mapped.is_ready((at.addr().get() - self.base.addr().get()) / HUGE_PAGE_BYTES)
@@ -444,8 +444,8 @@ impl Zone {
 
     // Making the zone's address space accessible, block by block (see [`memory`](crate::arena::pages::memory)).
 
-    /// Makes the caller's run accessible. If something is in the way, frees the caller's run, and takes the next one above that can be made
-    /// accessible. Returns the run that the caller owns now. On failure, the caller owns none.
+    /// Makes the caller's run accessible. If something is in the way, frees the caller's run, and claims the next run above it that can be
+    /// made accessible. Returns the first page of the run that the caller now owns. On failure, the caller owns none.
     ///
     /// # Errors
     /// [`Shortage::Full`] if there is no such run, or if more than [`tuning::max_foreign_probes`] foreign mappings are in the way; the next
@@ -465,7 +465,7 @@ impl Zone {
                     if probes > tuning::max_foreign_probes() {
                         return Err(Shortage::Full);
                     }
-                    // Each step leads further up, so the loop ends.
+                    // Each iteration moves further up, so the loop ends.
                     start = self.first_fit(run_use, behind * self.block_pages(), wanted).ok_or(Shortage::Full)?;
                 }
             }
@@ -530,18 +530,18 @@ impl Zone {
         self.mapped.reach(all, || 1, || 1, |_| Ok(())).expect("nothing is in the way");
     }
 
-    /// Returns the bytes that were prefaulted, and not handed out since.
+    /// Returns the number of bytes that were prefaulted and not handed out since.
     pub(crate) fn prefaulted_bytes(&self) -> usize {
         self.residency.clean_bytes(self.mapped_end())
     }
 
-    /// Returns the bytes for which the kernel has pages, or `None` if it does not say.
+    /// Returns the number of bytes that are in memory, or `None` if the kernel does not report it.
     pub(crate) fn kernel_bytes(&self) -> Option<usize> {
         let block = self.block_pages();
         self.mapped.ready().map(|(start, len)| self.residency.bytes_in_memory(start * block, len * block)).sum()
     }
 
-    /// Returns the bytes of address space in which the zone has found other mappings.
+    /// Returns the number of bytes of address space in which the zone has found other mappings.
     pub(crate) fn foreign_bytes(&self) -> usize {
         self.mapped.foreign() * HUGE_PAGE_BYTES
     }
@@ -551,7 +551,7 @@ impl Zone {
         (self.mapped.end() * self.block_pages()).min(self.runs.len())
     }
 
-    /// Returns the pages of a block, an aligned range that one huge page can back.
+    /// Returns the number of pages in a block, an aligned range that one huge page can back.
     fn block_pages(&self) -> usize {
         self.pages(HUGE_PAGE_BYTES)
     }
@@ -578,8 +578,8 @@ impl Zone {
         mapped
     }
 
-    // Prefaulting: if the first touch of a run or a slab would fault in a whole huge page, the zone faults it in at once, and accounts for all
-    // of it. In small pages it prefaults nothing (docs/experiments/ablation.md).
+    // Prefaulting: if the first touch of a run or a slab would fault in a whole huge page, the zone faults the huge page in at once, and
+    // counts all of it as resident. In small pages, it prefaults nothing (docs/experiments/ablation.md).
 
     /// Prefaults the blocks that the caller's run begins and ends in. Leaves the blocks between them to the threads that touch them.
     fn prefault_edges(&self, start: usize, pages: usize) {
@@ -590,8 +590,8 @@ impl Zone {
         }
     }
 
-    /// Accounts for the caller's slab, and prefaults its block, if the first touch would fault in the whole block. Returns `false` if the slab
-    /// would exceed the limit.
+    /// If the first touch of the caller's slab would fault in its whole block, counts the slab as resident and prefaults the block. Returns
+    /// `false` if the slab would exceed the limit.
     fn prefault_slab(&self, start: usize, pages: usize, limit: Limit) -> bool {
         if self.residency.resident(start, pages) == pages || !self.faults_huge_page(start) {
             return true;
@@ -600,8 +600,8 @@ impl Zone {
         accounted.inspect(|_| self.prefault_around(start, start..start + pages)).is_some()
     }
 
-    /// Prefaults the block that holds a page of the caller's run. Does nothing if the first touch would not fault in the whole block, or if the
-    /// zone accounts for all of it already.
+    /// Prefaults the block that contains a page of the caller's run. Does nothing if the first touch would not fault in the whole block, or
+    /// if all of the block is already counted as resident.
     fn prefault_around(&self, page: usize, run: Range<usize>) {
         let block = self.block_pages();
         let from = page / block * block;
@@ -611,16 +611,16 @@ impl Zone {
         }
     }
 
-    /// Prefaults the caller's pages, `own`, together with the rest of their block. Claims the rest for that time, because only an owner may
-    /// account for pages.
+    /// Prefaults the caller's pages, `own`, together with the rest of their block. Claims the rest meanwhile, because only an owner may
+    /// count pages as resident.
     fn prefault_block(&self, block: Range<usize>, own: Range<usize>) {
         let mut paged = own.clone();
         let mut is_short = false;
-        // If the claim fails, another thread or a slab owns the page, and accounts for it. (Or another thread's claim is failing at this
-        // moment. Then the page is accounted when it is handed out.)
+        // If the claim fails, another thread or a slab owns the page, and counts it as resident. (Or another thread's claim is failing at
+        // this moment. Then the page is counted when it is handed out.)
         let mut claim = |&page: &usize| {
             let claimed = self.residency.resident(page, 1) == 0 && self.runs.try_claim(page, 1);
-            // The kernel faults in the huge page whether it is accounted or not, so the headroom does not limit this.
+            // The kernel faults in the huge page whether it is counted or not, so only the cap limits this, not the headroom.
             if claimed && self.residency.account(page, 1, Limit::Cap).is_none() {
                 self.runs.release(page, 1);
                 is_short = true;
@@ -628,7 +628,7 @@ impl Zone {
             }
             claimed
         };
-        // Claimed pages next to the caller's are prefaulted together with them. The other pages become resident with the huge page.
+        // Claimed pages next to the caller's pages are prefaulted together with these. The other pages become resident with the huge page.
         for page in (block.start..own.start).rev().chain(own.end..block.end).filter(&mut claim) {
             if page + 1 == paged.start {
                 paged.start = page;
@@ -640,20 +640,20 @@ impl Zone {
         }
         self.residency.allow(own.clone());
         // The zone prefaults explicitly, although the first touch would fault in a huge page. The kernel may have no huge page, or may have
-        // split this one before. Then some pages that are accounted as resident would not be. The rest is freed only afterwards, so that no
-        // other thread purges it first.
+        // split this one before. Then some pages that are counted as resident would not be in memory. The claimed pages are freed only
+        // afterwards, so that no other thread purges them first.
         self.residency.prefault(paged.clone());
         self.runs.release(paged.start, own.start - paged.start);
         self.runs.release(own.end, paged.end - own.end);
-        // The huge page also made memory resident that does not fit below the cap.
+        // The huge page also made memory resident that does not fit under the cap.
         if is_short {
             let calls = self.purge_unaccounted(self.address(block.start), self.bytes(block.len()));
             (0..calls).for_each(|_| accounts::system_call());
         }
     }
 
-    /// Accounts for `bytes` of the zone's free memory for later requests, and prefaults it on `threads` threads. Returns how many bytes were
-    /// accounted: 0 if the zone or the cap has no room for them.
+    /// Prefaults `bytes` of the zone's free memory on `threads` threads, for later requests, and counts it as resident. Returns how many
+    /// bytes were counted: 0 if the zone or the cap has no room for them.
     pub(crate) fn populate(&self, run_use: RunUse, bytes: usize, threads: usize) -> usize {
         let pages = self.pages(bytes.min(self.capacity_bytes()));
         let wanted = Wanted::anywhere(pages);
@@ -663,7 +663,7 @@ impl Zone {
             return 0;
         }
         // `call` counts a refusal, and warns of the first.
-        // SAFETY: claimed and committed above, and not passed on.
+        // SAFETY: claimed and committed above, and not handed out.
         let _ = unsafe { self.prefault_on_threads(self.address(start), self.bytes(pages), threads) };
         self.runs.release(start, pages);
         self.bytes(pages)
@@ -672,7 +672,7 @@ impl Zone {
     /// Prefaults a run on `threads` threads. Only [`reserve`](crate::reserve) and [`Pinned`](crate::Pinned) do this: no request starts threads.
     ///
     /// # Errors
-    /// The system's error for one of the parts. Other parts may be resident then.
+    /// The system's error for one of the parts. Even then, other parts may be resident.
     ///
     /// # Safety
     /// The caller owns the run at `at`, which is committed, and no other thread accesses it.
@@ -714,7 +714,7 @@ impl Zone {
     // Changing the length of a run, in place or elsewhere.
 
     /// Hands out a run of at least `bytes` bytes for the contents of another run, which is `len` bytes long. Also returns whether the
-    /// contents must be copied. They must if the first `len` bytes of the new run are all resident or do not read as zeroes, or if there
+    /// contents must be copied. This is so if the first `len` bytes of the new run are all resident or do not read as zeroes, or if there
     /// are too many mappings. The caller counts the request.
     ///
     /// # Errors
@@ -731,11 +731,11 @@ impl Zone {
         let (pages, moved) = (wanted.n, self.pages(len));
         let resident = self.residency.resident(start, moved);
         let fresh = self.account(start, pages, Limit::Cap)?;
-        // A move replaces the resident pages of the new place. If all are resident, a copy keeps them. Otherwise the new place is purged before
-        // the move.
+        // A move replaces the resident pages of the new place. If the whole place is resident, a copy keeps these pages. Otherwise the
+        // place is purged before the move.
         let is_copied = resident == moved
             || !moved::may_move()
-            // SAFETY: claimed and committed above; nobody needs its contents.
+            // SAFETY: claimed and committed above; its contents are not needed.
             || resident > 0 && !unsafe { self.residency.advise_gone(start, moved, Purge::Now) };
         if fresh > 0 && moved < pages {
             self.prefault_edges(start + moved, pages - moved);
@@ -747,7 +747,7 @@ impl Zone {
         Ok((self.address(start), is_copied))
     }
 
-    /// Counts a request that got a run, for its thread if the thread can use its cache, or else for the zone.
+    /// Counts a request that was served with a run: in the thread's cache if the thread can use it now, or else for the process.
     pub(crate) fn count_request(&self, bytes: usize) {
         if !front::count_run(bytes) {
             accounts::requested(bytes);
@@ -755,7 +755,7 @@ impl Zone {
     }
 
     /// Claims a run with free addresses above it, so that it can grow in place. If addresses are scarce, or if a run without that room has
-    /// more resident pages, claims a run without it.
+    /// more resident pages, claims a run without the room.
     fn claim_to_grow_on(&self, bytes: usize, align: usize) -> Option<usize> {
         let pages = self.pages(bytes);
         let resident = |start: usize| self.residency.resident(start, pages);
@@ -789,10 +789,11 @@ impl Zone {
         None
     }
 
-    /// Changes the length of a run in place. Returns `false` if it can't grow there. Shrinking never fails.
+    /// Changes the length of a run in place. Returns `false` if the run can't grow there. Shrinking never fails.
     ///
     /// # Safety
-    /// `at` came from [`claim`](Self::claim) and is now `old_bytes` long. If the run shrinks, nobody uses the part that is cut off.
+    /// `at` came from [`claim`](Self::claim) and is now `old_bytes` long. If the run shrinks, the part that is cut off must not be used
+    /// afterwards.
     pub(crate) unsafe fn resize(&self, at: NonNull<u8>, old_bytes: usize, new_bytes: usize) -> bool {
         let (old, new) = (self.pages(old_bytes), self.pages(new_bytes));
         let start = self.index(at);
@@ -819,13 +820,13 @@ impl Zone {
     /// Frees a run whose pages were moved elsewhere.
     ///
     /// # Safety
-    /// Same as for [`release`](Self::release); the kernel has taken all pages of the run.
+    /// Same as for [`release`](Self::release); the kernel has moved all pages of the run away.
     pub(crate) unsafe fn release_moved(&self, at: NonNull<u8>, bytes: usize) {
         let (start, pages) = (self.index(at), self.pages(bytes));
         self.residency.forbid_around(start..start + pages);
         self.residency.moved_away(start, pages);
         if self.moved.is_better_renewed(start, pages) {
-            // The pages are gone, so a fresh mapping costs only the call.
+            // The pages are gone, so a fresh mapping costs only the system call.
             // SAFETY: the caller owns the pages, and does not need their contents.
             let renewed = unsafe { self.renew(start, pages) };
             if renewed.is_err_and(|refused| !refused.is_target_whole) {
@@ -835,14 +836,14 @@ impl Zone {
         self.release_pages(start, pages);
     }
 
-    /// Records that `len` bytes were moved from `from`, a place in the zone `old`, to the caller's run.
+    /// Records that `len` bytes were moved from `from`, an address in the zone `old`, to the caller's run.
     pub(crate) fn moved_here(&self, to: NonNull<u8>, len: usize, old: &Self, from: NonNull<u8>) {
         let (start, pages) = (self.index(to), self.pages(len));
         let inner = old.moved.inner_edges(old.index(from), old.pages(len)).map(|page| self.pages(old.bytes(page)));
         self.moved.moved_here(start, pages, inner);
     }
 
-    /// Keeps the caller's run used for good, because another mapping may lie in a gap of the run.
+    /// Leaves the caller's run marked as used for good, because another mapping may occupy a gap in it.
     pub(crate) fn abandon(&self, at: NonNull<u8>, bytes: usize) {
         let (start, pages) = (self.index(at), self.pages(bytes));
         self.residency.moved_away(start, pages);
@@ -858,13 +859,13 @@ impl Zone {
     // Purging a zone's free memory.
 
     /// Purges free memory, from the top address down, until the allowance is spent or no free memory is resident. Returns how many bytes
-    /// were purged. A trim stops when it has read as many words as it may, and the next trim continues from there.
+    /// were purged. If the allowance of words runs out, the next trim continues where this one stopped.
     pub(crate) fn trim(&self, allowance: &mut Allowance, how: Purge) -> usize {
         let resident = self.residency.resident;
         let top = self.mapped_end();
         let begun = take_place(&self.trimmed_to, top);
         let mut gone = 0;
-        // The trim first visits the pages below the place where the last one stopped, then the rest.
+        // First the pages below the place where the last trim stopped, then the rest.
         for Range { start: lowest, mut end } in [0..begun, begun..top] {
             while end > lowest && !allowance.is_spent() {
                 let from = end.saturating_sub(allowance.words.saturating_mul(WORD_BITS)).max(lowest);
@@ -883,15 +884,15 @@ impl Zone {
                 end = from;
             }
         }
-        // Hardly any process moves pages. Without this check, each trim would search the zone for nothing.
+        // Few processes move pages. Without this check, each trim would search the zone for nothing.
         if how == Purge::Now && moved::is_any_moved() {
             self.renew_purged(allowance);
         }
         gone
     }
 
-    /// Returns the accounted bytes for which the kernel has no pages. Asks only about resident runs of a huge page or more. Stops when it
-    /// has found about `left` bytes in memory, and the next call continues there.
+    /// Returns how many bytes are counted as resident although the kernel has no pages for them. Asks only about resident runs of a huge
+    /// page or more. Stops after finding about `left` bytes in memory; the next call continues there.
     pub(crate) fn untouched_bytes(&self, left: &mut usize) -> usize {
         let end = self.mapped_end();
         let begun = self.asked_to.swap(0, Ordering::Relaxed).min(end);
@@ -901,19 +902,19 @@ impl Zone {
                 self.asked_to.store(start, Ordering::Relaxed);
                 break;
             }
-            // These pages may have any owner, because the answer is only an estimate.
+            // This thread need not own these pages, because the answer is only an estimate.
             if self.bytes(len) >= HUGE_PAGE_BYTES {
                 let Some(in_memory) = self.residency.bytes_in_memory(start, len) else { break };
                 untouched += self.bytes(len) - in_memory.min(self.bytes(len));
-                // The query itself takes time, too.
+                // The query takes time even if nothing is in memory.
                 *left = left.saturating_sub(in_memory.max(self.bytes(len) / 16));
             }
         }
         untouched
     }
 
-    /// Replaces mappings that moves left behind and whose free pages are all purged, with a bounded number of system calls. The next call
-    /// continues below.
+    /// Replaces the mappings that moves left behind at free pages, if all of these are purged. Makes a bounded number of system calls; the
+    /// next call continues below.
     fn renew_purged(&self, allowance: &mut Allowance) {
         let top = self.mapped_end();
         let mut end = take_place(&self.renewed_to, top);
@@ -945,13 +946,13 @@ impl Zone {
     /// Purges the free pages of `[start, start + len)`, in one call if all of them are free.
     fn trim_run(&self, start: usize, len: usize, how: Purge) -> usize {
         let mut gone = 0;
-        // SAFETY: this thread owns the part, which is committed, as all resident pages are.
+        // SAFETY: this thread owns the part, which is committed, because it was resident.
         self.claim_parts(start, len, 1, &mut |start, len| gone += unsafe { self.purge_and_free(start, len, how) });
         gone
     }
 
-    /// Claims those parts of a run that are free and have at least `min_pages` pages, and calls `claimed` with each of them. From then on,
-    /// the caller owns them.
+    /// Claims those parts of a run that are free and have at least `min_pages` pages, and calls `claimed` with each part, which the caller
+    /// owns from then on.
     fn claim_parts(&self, start: usize, len: usize, min_pages: usize, claimed: &mut impl FnMut(usize, usize)) {
         if len < min_pages {
             return;
@@ -965,8 +966,8 @@ impl Zone {
         }
     }
 
-    /// Purges the caller's pages, and frees them. With [`Purge::Now`], a fresh mapping replaces those that moves left there, if that adds no
-    /// mappings. Returns how many bytes were purged.
+    /// Purges the caller's pages, and frees them. With [`Purge::Now`], replaces mappings that moves left there with a fresh one, if that
+    /// adds no mappings. Returns how many bytes were purged.
     ///
     /// # Safety
     /// Same as for [`Residency::purge`].
@@ -979,7 +980,7 @@ impl Zone {
                     self.runs.release(start, pages);
                     return self.bytes(pages);
                 }
-                // These pages stay used for good, because another mapping may lie among them.
+                // These pages stay used for good, because another mapping may be among them.
                 Err(NotMoved { is_target_whole: false, .. }) => return self.bytes(pages),
                 Err(_) => {}
             }
@@ -990,7 +991,7 @@ impl Zone {
         gone
     }
 
-    /// Replaces the mappings of the caller's pages with a fresh one, and repeats the advice for their place.
+    /// Replaces the mappings of the caller's pages with a fresh one, and repeats the advice for these addresses.
     ///
     /// # Errors
     /// See [`os::renew`].
@@ -1022,8 +1023,8 @@ impl Zone {
         unsafe { self.residency.purge(start, pages, how) }
     }
 
-    /// Purges the free memory of `[at, at + bytes)` that is not accounted as resident, but that the kernel may have brought into memory.
-    /// Returns the number of system calls. Callers count them if a thread of the program makes them.
+    /// Purges the free memory of `[at, at + bytes)` that is not counted as resident, but that the kernel may have brought into memory.
+    /// Returns the number of system calls, which callers count if a thread of the program makes them.
     pub(crate) fn purge_unaccounted(&self, at: NonNull<u8>, bytes: usize) -> usize {
         let (start, pages) = (self.index(at), self.pages(bytes));
         if self.residency.resident(start, pages) == pages {
@@ -1047,7 +1048,7 @@ impl Zone {
     }
 }
 
-/// Takes the page below which a search continues: `top`, or the page at which the last one stopped.
+/// Takes the page below which a search continues: `top`, or the page at which the last search stopped.
 fn take_place(place: &AtomicUsize, top: usize) -> usize {
     Some(place.swap(0, Ordering::Relaxed)).filter(|&page| page > 0 && page < top).unwrap_or(top)
 }
@@ -1078,8 +1079,8 @@ impl Zone {
         start..(run.end / block * block).max(start)
     }
 
-    /// Claims those parts of a run that are free and have at least `min_bytes`, and calls `claimed` with each of them. From then on, the
-    /// caller owns them.
+    /// Claims those parts of a run that are free and have at least `min_bytes`, and calls `claimed` with each part, which the caller owns
+    /// from then on.
     pub(crate) fn claim_to_withhold(
         &self,
         run: Range<usize>,
@@ -1096,8 +1097,8 @@ impl Zone {
     /// The system's error. After `ENOMEM`, a part of the range may be withheld.
     ///
     /// # Safety
-    /// The caller owns the range, and nobody needs its contents. The caller calls [`stop_withholding`](Self::stop_withholding) afterwards, even
-    /// after `ENOMEM`.
+    /// The caller owns the range, and does not need its contents. The caller calls [`stop_withholding`](Self::stop_withholding) afterwards,
+    /// even after `ENOMEM`.
     pub(crate) unsafe fn withhold(&self, at: NonNull<u8>, bytes: usize) -> Result<(), Errno> {
         accounts::system_call();
         // SAFETY: upheld by the caller.
@@ -1107,7 +1108,7 @@ impl Zone {
     /// Frees a range that was claimed, but not withheld.
     ///
     /// # Safety
-    /// The caller owns the range, and nobody needs its contents.
+    /// The caller owns the range, and does not need its contents.
     pub(crate) unsafe fn release_claimed(&self, at: NonNull<u8>, bytes: usize) {
         self.runs.release(self.index(at), self.pages(bytes));
     }
@@ -1115,7 +1116,7 @@ impl Zone {
     /// Frees a range that was withheld from a child. In the child, it has no memory.
     ///
     /// # Safety
-    /// The caller owns the range, and nobody needs its contents.
+    /// The caller owns the range, and does not need its contents.
     pub(crate) unsafe fn stop_withholding(&self, at: NonNull<u8>, bytes: usize, is_in_child: bool) {
         let (start, pages, what) = (self.index(at), self.pages(bytes), "let children inherit memory");
         // SAFETY: upheld by the caller.
