@@ -81,7 +81,7 @@ fn a_claim_of_this_process_stands_until_its_claimant_withdraws_it() {
     assert!(front::enter().is_none());
 }
 
-/// A thread that fetches more blocks although its cache has some would hold more than it needs.
+/// A thread that fetched more blocks although its cache has some would hold more than it needs.
 #[test]
 fn after_a_stale_claim_is_dropped_cached_blocks_are_used_before_others_are_fetched() {
     let Some(arena) = alone() else { return };
@@ -93,7 +93,7 @@ fn after_a_stale_claim_is_dropped_cached_blocks_are_used_before_others_are_fetch
     assert_eq!(arena::cached_bytes(), cached);
 }
 
-/// Without a fence, no thread can know that another is not using its cache.
+/// Without a fence, no thread can know whether another thread is using its cache.
 #[cfg(target_os = "linux")]
 #[test]
 fn another_threads_cache_is_emptied_only_after_a_fence() {
@@ -128,7 +128,7 @@ fn another_threads_cache_is_emptied_only_after_a_fence() {
 
 // The place that pages move to.
 
-/// If the kernel moves only a part of the pages, the arena recognises the moved ones: at the new place, they are not zero.
+/// If the kernel moves only some of the pages, the arena recognises these: at the new place, they are not zero.
 #[test]
 fn a_partly_resident_place_reads_as_zeroes_before_pages_move_to_it() {
     const BYTES: usize = 8 << 20;
@@ -145,7 +145,7 @@ fn a_partly_resident_place_reads_as_zeroes_before_pages_move_to_it() {
     // SAFETY: claimed above.
     let contents = unsafe { std::slice::from_raw_parts(place.as_ptr(), BYTES) };
     assert!(contents.iter().all(|&byte| byte == 0));
-    // SAFETY: as above; it is not used any more.
+    // SAFETY: as above; it is not used afterwards.
     unsafe { zone.release(place, BYTES) };
     // Now the whole place is resident.
     let (place, is_copied) = zone.claim_to_move(BYTES / 2, 8, BYTES / 2).expect("memory");
@@ -170,7 +170,7 @@ fn moves_stop_before_the_process_runs_out_of_mappings() {
     }
     for _ in 0..2 {
         for at in &mut runs {
-            // SAFETY: as above; the old place is not used any more.
+            // SAFETY: as above; the old place is not used afterwards.
             *at = unsafe { arena.grow_elsewhere(*at, len, 2 * len, 8, || ()) }.expect("memory");
         }
         len *= 2;
@@ -191,7 +191,7 @@ fn moves_stop_before_the_process_runs_out_of_mappings() {
     assert!(purged <= before + 12, "{before} mappings, {purged} after all was purged");
 }
 
-/// The cost of a request while many threads live, and after they ended. The tests count the caches that walks visit.
+/// The cost of a request while many threads are alive, and after they have ended. The tests count the caches that walks visit.
 #[cfg(target_os = "linux")]
 mod threads {
     use std::alloc::{GlobalAlloc, Layout};
@@ -222,7 +222,7 @@ mod threads {
         VISITS.load(Ordering::Relaxed) - before
     }
 
-    /// Calls `while_they_live` while [`THREADS`] threads live, each with a cached block and a cached run.
+    /// Calls `while_they_live` while [`THREADS`] threads are alive, each with a cached block and a cached run.
     fn with_threads(while_they_live: impl FnOnce()) {
         let barrier = Barrier::new(THREADS + 1);
         thread::scope(|scope| {
@@ -261,7 +261,7 @@ mod threads {
         with_threads(|| {
             for pages in [2, 10] {
                 let visits = visits_of_growth(pages * 4096);
-                // A request looks for cached runs, and pays for a walk that records the peak. Blocks are fetched in batches, from slabs
+                // A request searches for cached runs, and pays for a walk that records the peak. Blocks are fetched in batches, from slabs
                 // that are claimed as a whole.
                 let most = REQUESTS * 4 * tuning::visits_a_page() * (pages + 1);
                 assert!(visits <= most, "{visits} visits in {REQUESTS} requests of {pages} pages");

@@ -1,5 +1,4 @@
-//! Small models of the bits, run in every interleaving: who owns them, where a search looks for them, and which blocks of a zone are
-//! mapped.
+//! Small models, run in every interleaving: who owns bits, where a search looks for clear bits, and which blocks of a zone are mapped.
 #![allow(unsafe_code, reason = "models of memory")]
 
 use std::ops::Range;
@@ -41,7 +40,8 @@ struct Run {
     memory: Uses,
 }
 
-/// Returns a model in which all bits are set except those in `free`, so that it stays small. In the end, the same number of bits is set.
+/// Returns a model in which all bits are set except those in `free`, which keeps the model small. Checks that the same number of bits is
+/// set at the end.
 fn with_free(free: Range<usize>, model: impl Fn(&Arc<Run>) + Sync + Send + 'static) -> impl Fn() + Sync + Send {
     move || {
         let run = Arc::new(Run { bits: Bitmap::new(words(BITS / 64)), memory: Uses::default() });
@@ -126,7 +126,8 @@ fn full_zone(len: usize) -> Arc<Runs> {
 /// A run that is freed while another thread searches gets a hint, so that the next search finds it.
 #[test]
 fn a_run_that_is_freed_while_another_thread_passes_over_it_is_found_afterwards() {
-    // The number of interruptions, where the search begins (maybe within the run), and the parts in which one or two threads free the run.
+    // The number of interruptions, the page at which the search begins (possibly within the run), and the parts in which one or two threads
+    // free the run.
     let cases: [(usize, usize, &'static [(usize, usize)]); 5] = [
         (4, 0, &[(0, 16)]),
         (4, 0, &[(64, 16)]),
@@ -175,7 +176,7 @@ fn a_search_that_overtakes_another_does_not_hide_a_run_that_was_freed_in_between
     });
 }
 
-/// A claim that fails sets bits for an instant, in the word of the used page or in the one before. A search treats these pages as used.
+/// A claim that fails briefly sets bits, in the word of the used page or in the word before it. A search treats these pages as used.
 #[test]
 fn a_claim_that_fails_hides_no_free_run() {
     for (free, claimed) in [(64..80, (64, 17)), (48..64, (48, 17))] {
@@ -183,7 +184,7 @@ fn a_claim_that_fails_hides_no_free_run() {
             let runs = full_zone(BITS / 64);
             runs.release(free.start, free.len());
             let gives_up = move |other: &Runs| assert!(!other.try_claim(claimed.0, claimed.1));
-            // Claims the free run only if the other thread has set none of its bits at that moment.
+            // This claims the free run only if the other thread has set none of its bits at that moment.
             let had = beside(&runs, gives_up, || runs.claim_noted(0, Wanted::anywhere(free.len())));
             let had = had.or_else(|| runs.claim_noted(0, Wanted::anywhere(free.len())));
             assert_eq!(had, Some(free.start), "a free run was lost");
@@ -191,14 +192,14 @@ fn a_claim_that_fails_hides_no_free_run() {
     }
 }
 
-/// Places that are full or empty, and hints to the full ones.
+/// Places that are full or empty, and hints for the full ones.
 struct Places {
     hints: HintSet,
     full: &'static [AtomicU64],
 }
 
-/// The indices of the places. Two are in one word of the lowest level. A third is in the same word of the level above, and two are in
-/// another word of that level. None is in a first word, which a search reads no matter what the levels above say.
+/// The indices of the places. Two are in one word of the lowest level. A third shares their word of the level above, and two more are in
+/// another word of that level. None is in a first word, which a search reads regardless of the levels above.
 const INDICES: [usize; 5] = [70, 71, 140, 64 * 64 + 70, 64 * 64 + 140];
 
 impl Places {
@@ -220,7 +221,7 @@ impl Places {
         }
     }
 
-    /// Does the work of a thread that found nothing at a place.
+    /// Clears the hint of a place, as a thread does that found the place empty.
     fn clear(&self, place: usize) {
         self.hints.clear(INDICES[place]);
         if self.full[place].load(Ordering::SeqCst) != 0 {

@@ -20,7 +20,7 @@ struct Threads {
     caches: [Cache; 2],
     claiming: Claiming,
     memory: Uses,
-    /// The number of blocks and runs that were cached and not taken out.
+    /// The number of blocks and runs that were cached and not taken out again.
     cached: AtomicUsize,
 }
 
@@ -50,7 +50,7 @@ impl Threads {
         self.memory.write(block..block + 1);
     }
 
-    /// Frees a block as the cache's owner. If the owner can't use the cache, the block is gone for good.
+    /// Frees a block as the cache's owner. If the owner can't use the cache, the block is dropped.
     fn put(&self, cache: &Cache, block: usize) {
         self.memory.write(block..block + 1);
         let is_cached = cache.enter().is_some_and(|cache| cache.push(CLASS, block as u64));
@@ -128,7 +128,7 @@ fn without_a_fence_a_claimant_empties_only_its_own_cache() {
     });
 }
 
-/// A thread exits while another one starts and may acquire its cache. A third thread claims the cache.
+/// A thread exits while another starts and may acquire the exiting thread's cache. A third thread claims the cache.
 #[test]
 fn exiting_thread_cache_is_adopted() {
     with_threads(2, |threads, cache| {
@@ -183,7 +183,7 @@ fn run(index: usize) -> Run {
     Run::new((index + 1) * UNIT_BYTES, UNIT_BYTES).expect("a whole unit")
 }
 
-/// Returns the place of a run's memory, behind that of all blocks.
+/// Returns the index of a run's memory in `memory`, after those of all blocks.
 fn place(run: Run) -> usize {
     100 + run.address() / UNIT_BYTES
 }
@@ -217,7 +217,7 @@ fn a_cached_run_goes_to_one_thread() {
     });
 }
 
-/// The owner frees one run after the other. Exactly one thing happens to each: it is cached, displaced, or taken by another thread.
+/// The owner frees two runs, one after the other. Exactly one thing happens to each: it is cached, displaced, or taken by another thread.
 #[test]
 fn a_displaced_run_goes_to_one_thread() {
     with_threads(4, |threads, cache| {

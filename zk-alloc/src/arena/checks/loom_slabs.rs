@@ -1,5 +1,5 @@
 //! Models of work on slabs in a real zone on real memory, run in every interleaving with a bounded number of interruptions. A thread writes
-//! to a block when it takes it, and checks the block when it puts it back.
+//! to each block that it takes, and checks the contents before it puts the block back.
 #![allow(unsafe_code, reason = "writes to blocks, and prefaults memory")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ const PAGE_BYTES: usize = 4 << 10;
 const SHORT: Class = Class::of(1, 1);
 const LONG: Class = Class::of(classes::MAX_BYTES, 1);
 
-/// Returns how many blocks of this class lie in a page.
+/// Returns how many blocks of this class fit in a page.
 fn in_a_page(class: Class) -> usize {
     PAGE_BYTES / class.block_bytes()
 }
@@ -30,9 +30,9 @@ struct Slabs {
     table: SlabTable,
     model: Model,
     memory: Uses,
-    /// How many slabs the zone has room for.
+    /// The number of slabs that the zone has room for.
     room: usize,
-    /// How many blocks were taken and not put back.
+    /// The number of blocks that were taken and not put back.
     alive: AtomicUsize,
 }
 
@@ -56,7 +56,7 @@ impl Slabs {
         self.memory.write(first..first + pieces);
     }
 
-    /// Returns the place of a block.
+    /// Returns a pointer to a block.
     fn at(&self, block: usize) -> *mut usize {
         self.model.zone.base().as_ptr().with_addr(block).cast()
     }
@@ -122,7 +122,7 @@ impl Slabs {
     }
 }
 
-/// Runs a model with a zone that has room for `room` slabs. In the end, all slabs are retired.
+/// Runs a model with a zone that has room for `room` slabs. Checks that all slabs are retired at the end.
 fn with_slabs(interruptions: usize, room: usize, model: impl Fn(&Arc<Slabs>) + Sync + Send + 'static) {
     with_memory(PAGE_BYTES, interruptions, move |memory| {
         let slabs = Slabs::new(memory, room);
@@ -158,8 +158,8 @@ fn a_block_that_one_thread_takes_and_another_puts_back_serves_a_third() {
     });
 }
 
-/// Each thread puts back the last block of one word: one block is in the slab's first word, the other in its last. One of the threads retires the
-/// slab. If they get in each other's way, one tries again. If the slab is reused, the other may take words that look the same.
+/// Each thread puts back the last block of one word, one of them in the slab's first word, the other in its last. One of the threads
+/// retires the slab. If they get in each other's way, one tries again. If the slab is reused, the other may take words that look the same.
 #[test]
 fn a_slab_whose_last_blocks_two_threads_put_back_is_retired_once_even_if_it_is_reused() {
     for (interruptions, reused_for) in [(3, None), (5, Some(LONG)), (3, Some(SHORT))] {
@@ -199,9 +199,9 @@ fn a_stale_hint_to_a_slab_of_another_class_does_no_harm() {
     }
 }
 
-/// One word holds all blocks of the slab. A thread fills it, and checks whether it can retire the slab. Meanwhile, another thread may take a
-/// block and put it back, retire the slab, and so on. In the second case, the slab's first word looks like that of an empty slab of the old
-/// class, and its second word has a block in use.
+/// The bits of all blocks of the slab are in one word. A thread sets the last of these bits, and checks whether it can retire the slab.
+/// Meanwhile, another thread may take a block and put it back, retire the slab, and so on. In the second case, the slab's first word looks
+/// like that of an empty slab of the old class, and its second word has a block in use.
 #[test]
 fn retiring_a_slab_that_was_reused_for_a_smaller_class_loses_no_block() {
     for counts in [&[1][..], &[64, 1]] {
@@ -217,7 +217,7 @@ fn retiring_a_slab_that_was_reused_for_a_smaller_class_loses_no_block() {
     }
 }
 
-/// The only slab is almost full. A block is put back while other threads find nothing, and clear the hint. A later search finds it.
+/// The only slab is almost full. A block is put back while other threads find none and clear the hint. A later search finds the block.
 #[test]
 fn a_block_that_is_put_back_while_other_threads_clear_the_hint_is_not_lost() {
     with_slabs(2, 1, |slabs| {
@@ -271,7 +271,7 @@ fn the_page_behind_the_last_block_is_taken_off_the_account_once() {
     });
 }
 
-/// The last block is freed while the slab's other pages are purged. The thread that owns all blocks in the end retires the slab.
+/// The last block is freed while the slab's other pages are purged. The thread that finally owns all blocks retires the slab.
 #[test]
 fn a_slab_that_is_retired_while_it_is_purged_is_accounted_once() {
     with_slabs(3, 1, |slabs| {
@@ -282,7 +282,7 @@ fn a_slab_that_is_retired_while_it_is_purged_is_accounted_once() {
     });
 }
 
-/// As before, with a second purge of the slab and blocks in both of its words.
+/// Like the test above, with a second purge of the slab.
 #[test]
 fn a_slab_that_is_retired_while_two_threads_purge_it_is_accounted_once() {
     with_slabs(2, 1, |slabs| {
@@ -324,7 +324,7 @@ fn a_purge_that_follows_a_stale_hint_spares_the_blocks_of_another_class() {
     });
 }
 
-/// The cap has room for one more page, and each of two threads wants one.
+/// The cap has room for one more page, and each of two threads wants a page.
 #[test]
 fn memory_beyond_the_cap_is_neither_accounted_nor_left_resident() {
     with_slabs(2, 1, |slabs| {

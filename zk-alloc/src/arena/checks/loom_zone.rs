@@ -33,7 +33,7 @@ impl Model {
 
     fn release(&self, at: NonNull<u8>, pages: usize) {
         let bytes = pages * self.zone.page_bytes();
-        // SAFETY: the caller owns the pages, and gives them up here.
+        // SAFETY: the caller owns the pages, and frees them here.
         unsafe {
             let memory = std::slice::from_raw_parts(at.as_ptr(), bytes);
             assert!(memory.iter().all(|&byte| byte == 0xFF), "contents are gone");
@@ -52,7 +52,7 @@ impl Model {
     }
 }
 
-/// Runs a model with a zone whose two pages are free and dirty. In the end, both are free again.
+/// Runs a model with a zone whose two pages are free and dirty. Checks that both pages are free again at the end.
 fn with_dirty_zone(interruptions: usize, model: impl Fn(&Arc<Model>) + Sync + Send + 'static) {
     with_memory(PAGE_BYTES, interruptions, move |memory| {
         let zone = Arc::new(memory.zone(HugeAdvice::Leave, 2));
@@ -88,8 +88,8 @@ fn zeroed_memory_is_zero_while_others_dirty_and_purge_pages() {
 }
 
 /// Runs a model with a zone of this many blocks, without resident memory. The zone asks for huge pages, so a run is prefaulted with its
-/// block. If the system has no huge page left, a part of a block may be accounted although it is not in memory. In the end, all blocks are
-/// free.
+/// block. If the system has no huge pages left, a part of a block may be counted as resident although it is not in memory. Checks that all
+/// blocks are free at the end.
 fn with_blocks(blocks: usize, model: impl Fn(&Arc<Model>) + Sync + Send + 'static) {
     with_memory(os::HUGE_PAGE_BYTES / BLOCK, 2, move |memory| {
         let zone = Arc::new(memory.zone(HugeAdvice::Ask, blocks * BLOCK));
@@ -125,7 +125,7 @@ fn memory_beside_a_prefaulted_run_is_zero_and_belongs_to_its_owner() {
     });
 }
 
-/// A slab accounts for its own pages. A neighbouring run that prefaults their block accounts for none of them.
+/// A slab's pages are counted as resident once. A neighbouring run that prefaults their block counts none of them.
 #[test]
 fn a_slab_beside_a_prefaulted_run_is_accounted_once() {
     with_blocks(1, |model| {
@@ -139,8 +139,8 @@ fn a_slab_beside_a_prefaulted_run_is_accounted_once() {
             }
         };
         beside(model, take_slab, || model.pass(1, Contents::Any));
-        // The model does not compare the memory here. A claim of two pages that fails owns the first page for an instant. Prefaulting leaves
-        // this page out, although the fault of the huge page makes it resident. The zone accounts for the page when it hands it out.
+        // The model does not compare the memory here. A failed claim of two pages briefly owns the first page. Prefaulting leaves this page
+        // out, although the huge-page fault brings it into memory. The zone counts the page as resident when it hands the page out.
     });
 }
 
@@ -162,7 +162,8 @@ fn growth_in_place_gets_all_pages_that_another_thread_wants_or_none() {
     });
 }
 
-/// A huge-page fault also makes the free memory around the touched page resident. That memory is purged, unless it has been accounted since.
+/// A huge-page fault also brings the free memory around the touched page into memory. That memory is purged, unless it has been counted as
+/// resident since.
 #[test]
 fn memory_that_is_accounted_meanwhile_is_not_purged_as_unaccounted() {
     with_memory(PAGE_BYTES, 3, move |memory| {

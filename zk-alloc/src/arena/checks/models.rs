@@ -1,8 +1,8 @@
 //! Shared parts of the loom models.
 //!
 //! Loom runs a model in every interleaving with up to a given number of interruptions, and with every value that a load may see. A model
-//! runs the real code on real memory: only its atomics are loom's (`sync`). A loom `UnsafeCell` stands for the owners' accesses to memory.
-//! If two threads access it without an order between them, loom fails the run, so that a missing Acquire or Release shows.
+//! runs the real code on real memory: only its atomics are loom's (`sync`). A loom `UnsafeCell` stands for memory that owners access. If
+//! two threads access the cell without an order between them, loom fails the run, which reveals a missing Acquire or Release.
 #![allow(unsafe_code, reason = "cells stand for memory")]
 
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ use crate::os;
 use crate::sync::AtomicU64;
 
 /// Runs a model in every interleaving with at most `interruptions` switches away from a thread that could continue. Three threads that
-/// retry have too many interleavings to run all of them.
+/// retry have too many interleavings to run them all.
 pub(super) fn bounded(interruptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(interruptions));
@@ -69,7 +69,7 @@ pub(super) fn words(len: usize) -> &'static [AtomicU64] {
     Box::leak((0..len).map(|_| AtomicU64::new(0)).collect())
 }
 
-/// The owners' accesses to memory. Each part of memory that has one owner at a time has a number.
+/// The owners' accesses to memory. The key is the number of a part of memory that has one owner at a time.
 #[derive(Default)]
 pub(super) struct Uses(Mutex<HashMap<usize, Arc<UnsafeCell<u64>>>>);
 
@@ -83,13 +83,13 @@ impl Uses {
     pub(super) fn write(&self, pieces: Range<usize>) {
         for piece in pieces {
             let cell = self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(piece).or_default().clone();
-            // SAFETY: loom checks that nobody else uses the cell.
+            // SAFETY: loom checks that no other thread uses the cell.
             cell.with_mut(|value| unsafe { *value += 1 });
         }
     }
 }
 
-/// The number of pages of a zone. Each of its bitmaps is one word.
+/// The number of pages of a model's zone. Each of its bitmaps is one word.
 pub(super) const PAGES: usize = 64;
 
 /// The memory of a zone, which all executions of a model use, one after the other.
@@ -104,7 +104,7 @@ unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
-/// Like [`bounded`], with memory for zones. Runs one model at a time, because there is one account of resident memory.
+/// Like [`bounded`], with memory for zones. Runs one model at a time, because the count of resident memory is global.
 pub(super) fn with_memory(page_bytes: usize, interruptions: usize, model: impl Fn(Memory) + Sync + Send + 'static) {
     static ALONE: Mutex<()> = Mutex::new(());
     // This function holds the lock, not the model, because a model that fails is never dropped.
@@ -117,7 +117,7 @@ pub(super) fn with_memory(page_bytes: usize, interruptions: usize, model: impl F
 }
 
 impl Memory {
-    /// Creates a zone over the memory, which is not resident. Only the first `free` pages are free.
+    /// Creates a zone over the memory, which is not resident. Its first `free` pages are free, and the others are used.
     pub(super) fn zone(self, huge: HugeAdvice, free: usize) -> Model {
         let spec = ZoneSpec {
             page_bytes: self.page_bytes,
@@ -128,7 +128,7 @@ impl Memory {
             growth_room: 1,
             is_cached: false,
         };
-        // SAFETY: the reservation of this model, which nobody uses between two executions.
+        // SAFETY: the reservation of this model, which no thread uses between two executions.
         unsafe { os::discard(self.base.as_ptr(), PAGES * self.page_bytes).expect("memory of this model") };
         accounts::set_max(usize::MAX);
         let resident_bytes = accounts::resident_bytes();
@@ -151,19 +151,19 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Returns the bytes that were accounted since the zone was created.
+    /// Returns how many bytes were counted as resident since the zone was created.
     pub(super) fn accounted_bytes(&self) -> usize {
         accounts::resident_bytes() - self.resident_bytes
     }
 
-    /// Returns the bytes of the zone that are in memory, according to the kernel.
+    /// Returns how many bytes of the zone are in memory, according to the kernel.
     pub(super) fn bytes_in_memory(&self) -> usize {
         // SAFETY: only queries pages of the zone.
         unsafe { os::count_resident(self.zone.base().as_ptr(), self.zone.capacity_bytes()) }
             .expect("a system that tells")
     }
 
-    /// Checks that all memory is free again and zeroed on request, and that after a trim nothing is accounted or in memory.
+    /// Checks that all memory is free again and zeroed on request, and that after a trim no memory is counted as resident or in memory.
     pub(super) fn assert_all_purged(&self) {
         let all = self.free * self.zone.page_bytes();
         let at = self.zone.claim(all, 1, Contents::Zeroed, Limit::Cap, || None);

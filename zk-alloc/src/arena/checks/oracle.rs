@@ -7,7 +7,7 @@ use crate::arena::pages::bitmap::{Bitmap, steps};
 use crate::arena::pages::runs::{Runs, Wanted};
 use crate::sync::AtomicU64;
 
-/// Enough bits for searches across several words, and for a free run of a coarse class.
+/// Enough bits for searches across several words, and for a free run in a coarse length class.
 const BITS: usize = 20 * 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -53,15 +53,15 @@ fn places(bits: &[bool], from: usize, Wanted { n, align, skew }: Wanted) -> impl
     (from..(BITS + 1).saturating_sub(n)).filter(fits)
 }
 
-/// Applies an operation to a bitmap and to the vector. With `zone`, the bitmap is that of the zone's used pages, and the zone claims and
-/// releases them.
+/// Applies an operation to a bitmap and to the vector. With `zone`, the bitmap is that of the zone's used pages, and the operation goes
+/// through the zone.
 fn step(bitmap: Bitmap<'_>, zone: Option<&Runs>, bits: &mut [bool], op: Op) {
     match (op, zone) {
         (Op::ClaimFirstFit(from, wanted), Some(zone)) => {
             let places: Vec<usize> = places(bits, from, wanted).collect();
             let lowest = places.first().copied();
             let found = zone.claim_first_fit(from, wanted);
-            // If many free runs below are too short, the zone may take a higher place that is sure to fit.
+            // If many lower free runs are too short, the zone may take a higher place that is sure to fit.
             let free_runs = |bits: &[bool]| bits.chunk_by(|a, b| a == b).filter(|run| !run[0]).count();
             let misses = lowest.map_or(0, |lowest| free_runs(&bits[from..lowest]));
             if misses < 8 {
@@ -151,7 +151,7 @@ fn full_zone(pages: usize) -> Runs {
     zone
 }
 
-/// The maximum number of words that a search may read besides the words of the run itself.
+/// The maximum number of words that a search may read in addition to those of the run itself.
 const MAX_STEPS: usize = 4_000;
 const PAGES: usize = 8 << 20;
 

@@ -1,7 +1,7 @@
 //! One thread's cache.
 //!
-//! The owner uses the blocks of its cache with plain loads and stores, behind an asymmetric fence: it sets its flag, then checks for a
-//! remote claim. Other threads must claim the cache to take its blocks. Any thread may take the runs.
+//! The owner accesses the blocks of its cache with plain loads and stores, guarded by an asymmetric fence: it sets its owner flag, then
+//! checks for a remote claim. Other threads must claim the cache to take its blocks. Any thread may take the runs without a claim.
 #![allow(
     unsafe_code,
     reason = "hands out memory, reads a table that outlives all threads, and thread-local memory that lasts as long as its thread"
@@ -85,25 +85,25 @@ pub(crate) struct Cache {
     remote_claim: AtomicU64,
     /// The number of cached blocks, by class.
     counts: [AtomicU8; classes::TABLE],
-    /// The size of the next refill's batch in blocks, minus one, by class. It grows with each refill, so that a thread that needs one block does
-    /// not hold sixteen.
+    /// The size of the next refill's batch in blocks, minus one, by class. It grows with each refill, so a thread that needs one block does
+    /// not get sixteen.
     batch_sizes: [AtomicU8; classes::TABLE],
     /// The addresses of the cached blocks; null before the cache's first owner.
     pub(super) blocks: AtomicPtr<Blocks>,
     /// The cached runs; 0 stands for none.
     runs: [AtomicU64; RUNS],
-    /// The place for the next run: the place of the run that was taken last, or the one after the run that was put in last.
+    /// The index in `runs` for the next run: that of the run that was taken out last, or the one after the run that was put in last.
     next_run: AtomicU8,
-    /// The requests of the cache's owner, and their bytes. Only the owner writes these counters.
+    /// The number of runs and of blocks that were handed to the owner, and their bytes. Only the owner writes these counters.
     run_allocations: AtomicU64,
     run_bytes: AtomicU64,
     block_allocations: AtomicU64,
     block_bytes: AtomicU64,
-    /// Bytes of blocks that the owner freed. Other threads may have allocated them.
+    /// The total size of the blocks that the owner freed, in bytes. Other threads may have allocated these blocks.
     returned_bytes: AtomicU64,
-    /// The number of this cache among all caches.
+    /// The index of this cache among all caches.
     pub(super) index: AtomicUsize,
-    /// The number by which `block_allocations` exceeds the requests (see [`Cache::tick_within`]).
+    /// The number by which `block_allocations` exceeds the number of requests (see [`Cache::tick_within`]).
     jumped_allocations: AtomicU64,
     /// The cache that the claimant of this one claimed before it. Only the claimant uses it.
     pub(super) claimed_before: AtomicPtr<Cache>,
@@ -129,7 +129,7 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// A number of allocations, and their bytes.
+/// The number of some allocations, and their total bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) allocations: u64,
@@ -159,7 +159,7 @@ fn add(sum: &AtomicU64, more: u64) {
 impl Cache {
     #[cfg(not(loom))]
     pub(crate) const fn new() -> Self {
-        // SAFETY: integers and pointers, for which zero is a value.
+        // SAFETY: all fields are integers or pointers, for which zero is a valid value.
         unsafe { MaybeUninit::zeroed().assume_init() }
     }
 
@@ -188,7 +188,7 @@ impl Cache {
     }
 
     /// Releases the cache of an exiting owner: calls `empty` with it, then `forget`, and only then `give_up`, after which another thread
-    /// may acquire it. If another thread claims the cache at this moment, or a signal interrupted the owner while it used the cache, the
+    /// may acquire it. If another thread claims the cache at this moment, or if a signal interrupted the owner while it used the cache, the
     /// contents stay for the next owner.
     pub(crate) fn release(&self, empty: impl FnOnce(&Self), forget: impl FnOnce(), give_up: impl FnOnce(&Self)) {
         if let Some(entered) = self.enter() {
@@ -198,8 +198,8 @@ impl Cache {
         give_up(self);
     }
 
-    /// Enters the cache, for its owner. Returns `None` if a signal interrupted the owner while it used the cache, or while another thread
-    /// claims the cache.
+    /// Enters the cache. Only the owner may call this. Returns `None` if a signal interrupted the owner while it used the cache, or while
+    /// another thread claims the cache.
     #[inline(always)]
     pub(crate) fn enter(&self) -> Option<Entered<'_>> {
         if self.owner_flag.load(Ordering::Relaxed) != 0 {
@@ -223,7 +223,7 @@ impl Cache {
         self.remote_claim.store(0, Ordering::Release);
     }
 
-    /// Drops a claim that was open when this process was forked: the claimant exists only in the parent. A vforked child has its parent's
+    /// Drops a claim that was held when this process was forked: the claimant exists only in the parent. A vforked child has its parent's
     /// generation, so it respects the claims of living threads.
     pub(crate) fn drop_claim_of_parent(&self, generation: impl FnOnce() -> u64) {
         let by = self.remote_claim.load(Ordering::Relaxed);
@@ -259,9 +259,9 @@ impl Cache {
         self.block_allocations.load(Ordering::Relaxed) % every == every - 1
     }
 
-    /// Has one of the next `requests` requests for blocks take the slow path. To that end, the count of requests jumps to just below a
-    /// multiple of [`tuning::tick_requests`]. [`block_totals`](Self::block_totals) subtracts the jumps again. A separate limit would cost
-    /// each pair of requests more than a nanosecond.
+    /// Makes one of the next `requests` requests for blocks take the slow path. To do so, moves the count of requests to just below a
+    /// multiple of [`tuning::tick_requests`]. [`block_totals`](Self::block_totals) subtracts these jumps. A separate limit would cost more
+    /// than a nanosecond for each pair of requests.
     pub(crate) fn tick_within(&self, requests: usize) {
         let every = tuning::tick_requests().max(1) as u64;
         let last = every.saturating_sub(1 + requests as u64);
@@ -270,8 +270,8 @@ impl Cache {
         add(&self.block_allocations, jump);
     }
 
-    /// Takes out the block that was cached last. Only a thread that entered or claimed the cache may call this or another method that moves
-    /// blocks.
+    /// Takes out the block that was cached last. Only a thread that entered or claimed the cache may call this, or any other method that
+    /// moves blocks.
     #[inline(always)]
     pub(crate) fn pop(&self, class: Class) -> Option<u64> {
         let left = self.count(class).load(Ordering::Relaxed).checked_sub(1)?;
@@ -293,7 +293,7 @@ impl Cache {
     }
 
     /// Caches a block. Returns `false` if there is no room, or if the block may be among the last [`LAST`] that were cached. If fewer
-    /// blocks are cached, the comparison also reads places of another class, so `false` may be a false alarm.
+    /// blocks are cached, the comparison also reads the places of another class, so `false` may be a false alarm.
     #[cfg(feature = "c-api")]
     #[inline(always)]
     pub(crate) fn push_unless_last(&self, class: Class, block: u64) -> bool {
@@ -374,8 +374,8 @@ impl Cache {
     }
 
     pub(crate) fn block_totals(&self) -> Totals {
-        // A jump changes this counter first, then the count, and without any ordering. So for a moment, another thread may count a jump as
-        // requests, or subtract it too early.
+        // `tick_within` changes this counter first, then the count of requests, without any ordering. So another thread may briefly count a
+        // jump as requests, or subtract it too early.
         let jumped = self.jumped_allocations.load(Ordering::Relaxed);
         let Totals { allocations, bytes } = Totals::of(&self.block_allocations, &self.block_bytes);
         Totals { allocations: allocations.saturating_sub(jumped), bytes }
@@ -385,7 +385,7 @@ impl Cache {
         self.returned_bytes.load(Ordering::Relaxed)
     }
 
-    /// Sets the counts to zero. The owner calls this after its counts were added elsewhere.
+    /// Sets the counts to zero. The owner calls this after adding its counts elsewhere.
     pub(crate) fn forget_counts(&self) {
         let counts =
             [&self.run_allocations, &self.run_bytes, &self.block_allocations, &self.block_bytes, &self.returned_bytes];
@@ -393,7 +393,7 @@ impl Cache {
         counts.into_iter().for_each(|count| count.store(0, Ordering::Relaxed));
     }
 
-    /// Takes out a run of this length that `fits`, the newest first. Only the owner may call this.
+    /// Takes out the newest cached run that has this length and `fits`. Only the owner may call this.
     #[inline(always)]
     pub(crate) fn take_run_if(&self, bytes: usize, fits: impl Fn(Run) -> bool) -> Option<Run> {
         let next = self.next_run.load(Ordering::Relaxed) as usize;
@@ -442,16 +442,16 @@ impl Cache {
 
 // How a thread finds its cache.
 
-/// The state of a thread: its cache, and whether the thread may use it. The type has no `Drop`, so that an access costs no check and no
+/// The state of a thread: its cache, and whether the thread may use it. The type has no `Drop`, so an access costs no check and no
 /// registration.
 pub(crate) struct Local {
     pub(crate) cache: Cell<Option<&'static Cache>>,
-    /// Whether the thread must not acquire a cache: it is acquiring one (which only a signal handler that interrupted it sees), it has one,
-    /// or it is exiting and has released its cache. Otherwise it has no cache yet, or all were taken.
+    /// Whether the thread must not acquire a cache: it is acquiring one (only a signal handler that interrupts it sees this), it has one,
+    /// or it is exiting and has released its cache. Otherwise it has no cache yet, or all caches were taken.
     pub(crate) acquires_none: Cell<bool>,
-    /// Requests since the thread last found all caches taken.
+    /// The number of requests since the thread last found all caches taken.
     pub(crate) waited: Cell<u16>,
-    /// Requests that no cache counts, because the thread had no cache, or could not enter it.
+    /// The requests that no cache counts, because the thread had no cache or could not enter it.
     pub(crate) past_cache: Cell<Totals>,
     pub(crate) sampler: sampler::Local,
 }
@@ -470,7 +470,7 @@ pub(crate) fn local() -> &'static Local {
     unsafe { &*LOCAL.try_with(std::ptr::from_ref).unwrap_unchecked() }
 }
 
-/// Returns the thread's [`Local`]. A thread local of the compiler would call `malloc`, which this library may implement.
+/// Returns the thread's [`Local`]. A thread local from the compiler would call `malloc`, which this library may implement.
 #[cfg(thread_blocks)]
 #[inline(always)]
 pub(crate) fn local() -> &'static Local {
@@ -507,20 +507,19 @@ pub(crate) fn take(cache: &Cache, class: Class) -> Option<NonNull<u8>> {
     Some(block_at(block as usize))
 }
 
-/// Returns the pointer to a block. Caches and slabs store addresses.
+/// Returns a pointer to the block at an address. Caches and slabs store only addresses.
 #[inline(always)]
 pub(crate) fn block_at(address: usize) -> NonNull<u8> {
     // The address lies within the region, whose provenance was exposed by `Region::find_at`.
     let at = std::ptr::with_exposed_provenance_mut(address);
-    // SAFETY: the address came from `SlabTable::take`, or was passed to `Cache::push`. It belongs to a block, which lies in a slab of the
-    // region.
+    // SAFETY: the address came from `SlabTable::take`, or was passed to `Cache::push`. It is that of a block, in a slab of the region.
     unsafe { NonNull::new_unchecked(at) }
 }
 
 /// Frees a block into this thread's cache. Returns `false`, and does nothing, if the cache is full or can't be used now.
 ///
 /// # Safety
-/// `at` is a block of this class from a slab, and nobody uses it any more.
+/// `at` is a block of this class from a slab. The block must not be used afterwards.
 #[inline(always)]
 pub(crate) unsafe fn put(class: Class, at: NonNull<u8>) -> bool {
     let Some(cache) = enter() else { return false };
@@ -542,7 +541,7 @@ pub(crate) fn take_run_if(run_bytes: usize, bytes: usize, fits: impl Fn(Run) -> 
     Some(run)
 }
 
-/// Counts a run that this thread was handed for a request of `bytes`. Returns `false` if the thread can't use its cache now. Then
+/// Counts a run that this thread was handed for a request of `bytes`. Returns `false` if the thread can't use its cache now; then
 /// [`Cache::run_totals`] does not count the request.
 pub(crate) fn count_run(bytes: usize) -> bool {
     let is_cached = enter().map(|cache| cache.run_handed_out(bytes)).is_some();
@@ -552,14 +551,14 @@ pub(crate) fn count_run(bytes: usize) -> bool {
     is_cached
 }
 
-/// Counts a request of this thread that no cache counts.
+/// Counts a request of this thread outside its cache.
 #[cold]
 pub(crate) fn count_past_cache(bytes: usize) {
     let past_cache = &local().past_cache;
     past_cache.set(past_cache.get() + Totals { allocations: 1, bytes: bytes as u64 });
 }
 
-/// Returns the requests of this thread.
+/// Returns the number of requests of this thread, and their bytes.
 pub(crate) fn thread_totals() -> Totals {
     let local = local();
     let cached = local.cache.get().map(|cache| cache.block_totals() + cache.run_totals());

@@ -55,7 +55,7 @@ pub(crate) use cache::{
 };
 #[cfg(all(test, not(loom)))]
 pub(crate) use registry::VISITS;
-/// How many caches [`claim_all`] visits.
+/// The number of caches that [`claim_all`] visits.
 pub(crate) use registry::count as visited;
 
 /// Like [`cache::enter`], but first finds a cache for a thread that has none.
@@ -89,7 +89,7 @@ fn find() -> Option<&'static Cache> {
     None
 }
 
-/// Releases the calling thread's cache, so that a new thread can acquire it. The caller must not use it any more.
+/// Releases the calling thread's cache, so that a new thread can acquire it. The caller must not use the cache afterwards.
 fn give_up(cache: &Cache) {
     add_to_former(cache);
     registry::leave_out(cache);
@@ -98,8 +98,8 @@ fn give_up(cache: &Cache) {
     registry::mark_vacant(index);
 }
 
-/// Releases the cache of an exiting thread to the next thread, after `empty` took its contents out. If another thread claims the cache at
-/// this moment, or a signal interrupted the owner while it used the cache, the contents stay for the next owner.
+/// Releases the cache of an exiting thread to the next thread, after `empty` has taken out its contents. If another thread claims the cache
+/// at this moment, or if a signal interrupted the owner while it used the cache, the contents stay for the next owner.
 ///
 /// # Safety
 /// `cache` is the argument of the key's destructor.
@@ -126,7 +126,7 @@ pub(crate) fn claim_all(empty: impl FnMut(&'static Cache)) {
     claim(registry::all(), empty);
 }
 
-/// Like [`claim_all`], for up to `most` caches, the next ones in turn.
+/// Like [`claim_all`], for the next `most` caches in turn.
 pub(crate) fn claim_some(most: usize, empty: impl FnMut(&'static Cache)) {
     claim(registry::some(most), empty);
 }
@@ -153,7 +153,7 @@ fn visits_for(pages: usize) -> usize {
     tuning::visits_a_page().saturating_mul(pages.saturating_add(1))
 }
 
-/// Returns the bytes of all runs that threads cache.
+/// Returns the total size of all cached runs, in bytes.
 pub(crate) fn cached_run_bytes() -> usize {
     registry::all().map(Cache::cached_run_bytes).sum()
 }
@@ -175,11 +175,11 @@ pub(crate) fn cached_run_bytes_for(pages: usize) -> Option<usize> {
 
 // The key by which the C library reports exiting threads.
 
-/// The key whose destructor runs when a thread exits, plus one; 0 without a key.
+/// The key whose destructor runs when a thread exits, plus one; 0 if there is no key.
 static EXIT_KEY: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the key whose destructor, [`thread_exits`](arena::thread_exits), runs when a thread exits. The first call creates the key.
-/// Returns `None` if the system has no key left.
+/// Returns `None` if the system has no keys left.
 ///
 /// The first call should come before the program creates its own keys: glibc has 32 keys for which it never allocates.
 pub(crate) fn exit_key() -> Option<u32> {
@@ -199,7 +199,7 @@ pub(crate) fn exit_key() -> Option<u32> {
 
 // The storage of caches: memory for the addresses of their blocks.
 
-/// Bytes of one cache's storage, in whole pages of any kernel.
+/// The size of one cache's storage in bytes, a multiple of any kernel's page size.
 const STORAGE_BYTES: usize = (classes::PLACES * size_of::<u64>()).next_multiple_of(64 << 10);
 
 /// Maps the storage of the caller's cache. Returns `false` if the system refuses memory.
@@ -283,15 +283,15 @@ pub(crate) struct Sums {
     pub(crate) returned_bytes: u64,
 }
 
-/// The counts that are in no cache: those of threads that ended, and of blocks that bypassed the caches. Their order: bytes of freed
+/// The counts that are in no cache: those of threads that ended, and of blocks that bypassed the caches. In this order: bytes of freed
 /// blocks, runs, bytes of runs, blocks, bytes of blocks.
 static NOT_IN_CACHES: [atomic::AtomicU64; 5] = [const { atomic::AtomicU64::new(0) }; 5];
-/// How many threads began to add to these counts, and how many finished.
+/// The number of exiting threads that began to add to these counts, and the number that finished.
 static BEGUN: atomic::AtomicU64 = atomic::AtomicU64::new(0);
 static ENDED: atomic::AtomicU64 = atomic::AtomicU64::new(0);
 
-/// The maximum number of attempts to compute a sum while no thread adds its counts. An attempt takes about as long as an addition. There
-/// must be a limit, because a thread that a fork cut off never finishes its addition.
+/// The maximum number of attempts to compute the sums at a time when no thread adds its counts. An attempt takes about as long as an
+/// addition. The number is limited, because a thread that a fork cut off never finishes its addition.
 const ATTEMPTS: usize = 3;
 
 /// Adds the counts of an exiting thread to those of former threads.
@@ -333,7 +333,7 @@ pub(crate) fn sums() -> Sums {
 }
 
 fn walk() -> Sums {
-    // Freed blocks come first. Otherwise a block that is handed out and freed between the two walks would count only as freed.
+    // Freed blocks come first. Otherwise a block that is handed out and freed between the two walks would be counted only as freed.
     let [returned_bytes, ..] = &NOT_IN_CACHES;
     let returned_bytes = returned_bytes.load(Ordering::SeqCst);
     let returned_bytes = returned_bytes + registry::all().map(Cache::returned_bytes).sum::<u64>();

@@ -1,8 +1,7 @@
-//! All thread caches: which of them have no owner, and which a walk visits.
+//! The registry of all thread caches: which caches have no owner, and which caches a walk visits.
 //!
 //! A walk visits the caches of living threads, and those that an exiting thread could not empty. So its cost is proportional to the number
-//! of living threads. (A forked child also visits the caches of threads that exist only in its parent, because it can't tell which those
-//! are.)
+//! of living threads. (A forked child also visits the caches of threads that exist only in its parent, because it can't tell them apart.)
 #![allow(unsafe_code, reason = "lays caches over zeroed memory")]
 
 use std::sync::atomic::AtomicUsize;
@@ -12,20 +11,20 @@ use crate::arena::pages::bitmap::{self, HintSet};
 use crate::os::{AllZero, MappedOnce};
 use crate::sync::{AtomicU64, Ordering};
 
-/// The maximum number of threads that have caches at once. Any further thread caches nothing. A thread has two mappings, and Linux allows a
-/// process 65,530 by default.
+/// The maximum number of threads that have caches at once. Any additional thread caches nothing. A thread has two mappings, and Linux
+/// allows a process 65,530 by default.
 pub(crate) const THREADS: usize = 32 << 10;
-/// The number of caches that are mapped at once. A small process needs only those in `FIRST`, a static.
+/// The number of caches that are mapped at once. A small process needs only the caches in the static `FIRST`.
 const CHUNK: usize = 512;
 
 const WORDS: usize = bitmap::words_for(THREADS);
 
 static FIRST: [Cache; CHUNK] = [const { Cache::new() }; CHUNK];
 static MORE: [MappedOnce<[Cache; CHUNK]>; THREADS / CHUNK - 1] = [const { MappedOnce::new() }; THREADS / CHUNK - 1];
-// SAFETY: atomics, for which zero is a value.
+// SAFETY: all fields are atomics, for which zero is a valid value.
 unsafe impl AllZero for [Cache; CHUNK] {}
 
-/// No cache at or above this index ever had an owner.
+/// No cache at or above this index has ever had an owner.
 static FRONTIER: AtomicUsize = AtomicUsize::new(0);
 static WORDS_OF_SETS: [[AtomicU64; WORDS]; 2] = [const { [const { AtomicU64::new(0) }; WORDS] }; 2];
 /// The caches below the frontier that may have no owner.
@@ -33,7 +32,7 @@ static VACANT: HintSet = HintSet::new(&WORDS_OF_SETS[0], THREADS);
 /// The caches that walks visit, and their number.
 static VISITED: HintSet = HintSet::new(&WORDS_OF_SETS[1], THREADS);
 static VISITED_COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Where the next walk over a part of the caches begins.
+/// The index at which the next walk over a part of the caches begins.
 static ROVER: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns a cache below the frontier.
@@ -49,12 +48,12 @@ fn has_memory(index: usize) -> bool {
     (index / CHUNK).checked_sub(1).is_none_or(|chunk| MORE[chunk].map().is_ok())
 }
 
-/// Makes the calling thread the owner of the lowest cache without an owner. From now on, walks visit the cache.
+/// Makes the calling thread the owner of the lowest cache without an owner. Walks visit the cache from then on.
 pub(crate) fn acquire() -> Option<&'static Cache> {
     let index = acquire_former().or_else(acquire_new)?;
     let cache = at(index);
     cache.index.store(index, Ordering::Relaxed);
-    // Only the owner changes the mark. The last owner left it set if the cache was not empty.
+    // Only the owner changes this bit. The last owner left it set if the cache was not empty.
     if VISITED.first(index) != Some(index) {
         VISITED.set(index);
         VISITED_COUNT.fetch_add(1, Ordering::Relaxed);
@@ -72,7 +71,7 @@ fn acquire_former() -> Option<usize> {
         if is_acquired {
             return Some(index);
         }
-        // Its owner may have released it before the hint was cleared.
+        // The owner may have released the cache before the hint was cleared.
         if !at(index).is_owned() {
             VACANT.set(index);
         }
@@ -93,7 +92,7 @@ fn acquire_new() -> Option<usize> {
     }
 }
 
-/// Excludes the caller's cache from walks, if it is empty. The caller puts nothing into the cache any more.
+/// Excludes the caller's cache from walks, if it is empty. The caller must not put anything into the cache afterwards.
 pub(crate) fn leave_out(cache: &Cache) {
     if !cache.has_blocks() && cache.cached_run_bytes() == 0 {
         VISITED.clear(cache.index.load(Ordering::Relaxed));
@@ -139,6 +138,6 @@ fn visit(index: usize) -> &'static Cache {
     at(index)
 }
 
-/// How many caches walks have visited so far.
+/// The number of caches that walks have visited so far.
 #[cfg(test)]
 pub(crate) static VISITS: AtomicUsize = AtomicUsize::new(0);

@@ -23,19 +23,19 @@ const BATCH: usize = 32;
 #[cfg(feature = "c-api")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotFreeable {
-    /// It lies within a block.
+    /// It is inside a block, but not at its start.
     InBlock {
         /// Its offset in the block, in bytes.
         offset: usize,
-        /// The length of the block.
+        /// The length of the block, in bytes.
         bytes: usize,
     },
     /// The block was freed before.
     FreedBlock {
-        /// The length of the block.
+        /// The length of the block, in bytes.
         bytes: usize,
     },
-    /// It lies in no block, and no page run begins there.
+    /// It is in no block, and no page run begins there.
     NoRun,
 }
 
@@ -58,15 +58,15 @@ pub(crate) struct SizeClasses {
 }
 
 impl SizeClasses {
-    /// Creates size classes that are served from slabs in `zone`.
+    /// Creates the size classes, which are served from slabs in `zone`.
     ///
     /// # Errors
-    /// The system's error, if it grants no memory for the tables.
+    /// The system's error, if it refuses memory for the tables.
     pub(crate) fn new(zone: &Zone) -> Result<Self, Errno> {
         Ok(Self { slabs: SlabTable::new(zone)? })
     }
 
-    /// Returns the class of the block at an address, if a slab lies there.
+    /// Returns the class of the block at an address, if there is a slab.
     #[inline(always)]
     pub(crate) fn class_at(&self, at: NonNull<u8>) -> Option<Class> {
         self.slabs.class_at(at.addr().get())
@@ -83,12 +83,12 @@ impl SizeClasses {
     #[cold]
     fn fetch(&self, zone: &Zone, class: Class, limit: Limit) -> Result<NonNull<u8>, Shortage> {
         let mut found = [0; BATCH];
-        // The most blocks that a thread fetches at once.
+        // The maximum number of blocks to fetch in one batch.
         let most = (tuning::fetch_bytes() / class.block_bytes()).clamp(1, tuning::fetch_blocks().clamp(1, BATCH));
         let most = most.min(class.capacity() / 2);
         if let Some(cache) = front::join_and_enter() {
-            // The cache may nevertheless hold blocks: this request came here to tick, or another thread had claimed the cache at the first
-            // attempt, or a signal handler filled it in between.
+            // The cache may nevertheless contain blocks: this request may have come here to tick, another thread may have claimed the cache
+            // at the first attempt, or a signal handler may have filled it in between.
             if let Some(cached) = front::take(&cache, class) {
                 tick_soon(&cache);
                 drop(cache);
@@ -113,10 +113,10 @@ impl SizeClasses {
     }
 
     /// Like [`front::put`], for a caller that may pass an address at which no block begins, or free a block twice. Also returns `false` if
-    /// either seems to be the case; [`check`](Self::check) says which.
+    /// either seems to be the case; [`check`](Self::check) finds out which.
     ///
     /// # Safety
-    /// If `at` came from [`alloc`](Self::alloc), it is of this class, and nobody uses it any more.
+    /// If `at` came from [`alloc`](Self::alloc), it is of this class, and must not be used afterwards.
     #[cfg(feature = "c-api")]
     #[inline(always)]
     pub(crate) unsafe fn put_checked(&self, class: Class, at: NonNull<u8>) -> bool {
@@ -150,7 +150,7 @@ impl SizeClasses {
     /// Frees a block.
     ///
     /// # Safety
-    /// `at` came from [`alloc`](Self::alloc) with the same zone, is of this class, and nobody uses it any more.
+    /// `at` came from [`alloc`](Self::alloc) with the same zone, is of this class, and must not be used afterwards.
     pub(crate) unsafe fn dealloc(&self, zone: &Zone, class: Class, at: NonNull<u8>) {
         // SAFETY: upheld by the caller.
         if !unsafe { front::put(class, at) } {
@@ -162,7 +162,7 @@ impl SizeClasses {
     fn bring_back(&self, zone: &Zone, class: Class, block: u64) {
         if let Some(cache) = front::join_and_enter() {
             if !cache.push(class, block) {
-                // The older half returns to the slabs, because the newer half is still in the processor's caches.
+                // The older half returns to the slabs, because the newer half is more likely to be in the processor's caches.
                 self.flush(zone, &cache, class, class.capacity() / 2);
                 cache.push(class, block);
             }
@@ -183,8 +183,8 @@ impl SizeClasses {
         Class::all().filter(|&class| cache.holds(class)).for_each(|class| self.flush(zone, cache, class, 0));
     }
 
-    /// Empties the caches of all threads that are not using theirs at this moment. If `and_storage` is set, purges the memory in which these
-    /// caches keep the addresses of their blocks. A thread faults it in again when its cache next takes a block.
+    /// Empties the caches of all threads that are not using theirs at this moment. If `and_storage` is set, purges the memory in which
+    /// these caches keep the addresses of their blocks. A thread faults that memory in again when its cache next takes a block.
     pub(crate) fn empty_caches(&self, zone: &Zone, and_storage: bool) {
         front::claim_all(|cache| {
             self.empty(zone, cache);
@@ -195,7 +195,7 @@ impl SizeClasses {
     }
 
     /// Like [`empty_caches`](Self::empty_caches), for a request of `request_bytes`: empties the caches of some threads. The next call
-    /// empties the caches of others.
+    /// empties those of other threads.
     pub(crate) fn empty_some_caches(&self, zone: &Zone, request_bytes: usize) {
         front::claim_some(caches_of_request(request_bytes), |cache| self.empty(zone, cache));
     }
@@ -205,21 +205,21 @@ impl SizeClasses {
         front::visited().div_ceil(caches_of_request(request_bytes)).max(1)
     }
 
-    /// Returns the bytes of live blocks, which are approximate while threads allocate.
+    /// Returns the total size of live blocks, in bytes. It is approximate while threads allocate.
     pub(crate) fn live_bytes(&self) -> usize {
         let sums = front::sums();
-        // During the sums, a thread may free a block that another allocated.
+        // While the sums are computed, a thread may free a block that another thread allocated.
         sums.blocks.bytes.saturating_sub(sums.returned_bytes) as usize
     }
 
-    /// Returns the bytes of blocks in thread caches.
+    /// Returns the total size of the blocks in thread caches, in bytes.
     pub(crate) fn cached_bytes(&self) -> usize {
         self.slabs.taken_bytes().saturating_sub(self.live_bytes())
     }
 }
 
-/// If a purge is unfinished, has one of the next requests of this cache's thread continue it. Call this after the request is counted.
-/// Before that, the count may be right at a tick, and would not jump to the next one.
+/// If a purge is unfinished, makes one of the next requests of the cache's owner continue it. Call this after the request is counted:
+/// before that, the count may be exactly at a tick, and would not jump to the next one.
 fn tick_soon(cache: &Cache) {
     if decay::is_unfinished() {
         cache.tick_within(tuning::purge_requests());

@@ -1,13 +1,14 @@
 //! Slabs: memory for the small and medium sizes. A slab is a part of its zone that is cut into blocks of one size class.
 //!
-//! A slab has a bit for each of its blocks, which is set while the block is *free*. Clearing the bit takes ownership of the block, and only the
-//! owner sets the bit again. That is the whole protocol. It holds no matter which thread acts, and where a signal or a fork interrupts it.
+//! A slab has a bit for each of its blocks, which is set while the block is *free*. Clearing the bit takes ownership of the block, and only
+//! the owner sets the bit again. That is the whole protocol. It holds no matter which thread acts, or where a signal or a fork interrupts
+//! it.
 //!
 //! A slab keeps its class while any of its blocks has an owner. A thread that owns all blocks may return the slab to its zone. A thread that
 //! finds a slab by a hint knows nothing about the slab until it owns one of its blocks. Only then does it read the class.
 //!
-//! Metadata lies in separate tables, never in the slab. The zone accounts for a slab's resident memory page by page: a live block keeps only
-//! its own pages, and [`SlabTable::purge`] purges the others.
+//! Metadata is in separate tables, never in the slab. The zone counts a slab's resident memory page by page: a live block keeps only its
+//! own pages resident, and [`SlabTable::purge`] purges the others.
 #![allow(unsafe_code, reason = "computes addresses of slabs, purges memory")]
 
 use std::ops::Range;
@@ -29,7 +30,7 @@ use crate::sync::{AtomicU8, AtomicU64, Ordering};
 const UNIT_BYTES: usize = classes::MIN_SLAB_BYTES;
 /// The number of units whose bitmaps are committed at once.
 const COMMIT_UNITS: usize = 2048;
-/// The number of the hint set of slabs in which a block was freed since their last purge. No class has this number.
+/// The number of the hint set for slabs in which a block was freed since their last purge. No class has this number.
 const UNPURGED: usize = 0;
 
 /// The cost of visiting a slab, in words of an [`Allowance`].
@@ -39,18 +40,18 @@ const SLAB_WORDS: usize = 16;
 pub(crate) struct SlabTable {
     base: usize,
     units: usize,
-    /// The number of a slab's class, in each of its units; 0 where there is no slab.
+    /// For each unit, the number of the class of its slab; 0 where there is no slab.
     classes: Table<AtomicU8>,
     /// Which blocks of a slab are free; all zeroes where there is no slab. The table is ordered by word of the bitmap, then by the slab's
-    /// first unit. Most slabs have one word, and these words lie together.
+    /// first unit. Most slabs have one word, and these words are adjacent.
     free: Table<AtomicU64>,
     free_committed: AtomicUsize,
     /// For each class, the slabs that may have free blocks.
     hints: HintSets<{ classes::COUNT }>,
-    /// Slabs in use, and their bytes. For [`stats`](crate::stats()) only.
+    /// The number of slabs in use, and their total size in bytes. For [`stats`](crate::stats()) only.
     slabs: AtomicUsize,
     in_use_bytes: AtomicUsize,
-    /// Bytes of blocks that are not free.
+    /// The total size of the blocks that are not free, in bytes.
     taken_bytes: AtomicUsize,
     /// The unit at which the next purge continues.
     purge_from: AtomicUsize,
@@ -68,7 +69,7 @@ impl SlabTable {
     /// Creates the table for the slabs of a zone.
     ///
     /// # Errors
-    /// The system's error, if it grants no memory for the table.
+    /// The system's error, if it refuses memory for the table.
     pub(crate) fn new(zone: &Zone) -> Result<Self, Errno> {
         let units = zone.capacity_bytes().min(layout::SLAB_SPAN_BYTES) / UNIT_BYTES;
         Ok(Self {
@@ -85,12 +86,13 @@ impl SlabTable {
         })
     }
 
-    /// Returns the number of slabs in use, and their bytes.
+    /// Returns the number of slabs in use, and their total size in bytes.
     pub(crate) fn in_use(&self) -> (usize, usize) {
         (self.slabs.load(atomic::Ordering::Relaxed), self.in_use_bytes.load(atomic::Ordering::Relaxed))
     }
 
-    /// Fetches blocks of a class from one slab: at least one, and at most `found.len()`. Returns how many.
+    /// Takes blocks of a class from one slab, at least one and at most `found.len()`, and writes their addresses to `found`. Returns their
+    /// number.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -111,7 +113,8 @@ impl SlabTable {
                 return Ok(taken);
             }
             hints.clear(unit);
-            // A block may have been freed before the hint was cleared. The thread that freed it may have seen the hint, and set none.
+            // A block may have been freed before the hint was cleared. The thread that freed the block may have seen the hint still set,
+            // and not set it again.
             if self.has_free(unit, class) {
                 hints.set(unit);
             }
@@ -129,7 +132,7 @@ impl SlabTable {
             && self.class(unit) == Some(class)
     }
 
-    /// Returns the class of the block at an address of the zone, or `None` if no slab lies there.
+    /// Returns the class of the block at an address of the zone, or `None` if there is no slab.
     #[inline(always)]
     pub(crate) fn class_at(&self, address: usize) -> Option<Class> {
         // The caller owns the memory at the address, so its class can't change. The class became visible when the memory was handed out.
@@ -145,7 +148,8 @@ impl SlabTable {
         self.classes.all()[units].iter().for_each(|unit| unit.store(number, Ordering::Relaxed));
     }
 
-    /// Like [`take`](Self::take), from a slab that may have free blocks. By then, the slab may have another class, or be gone.
+    /// Like [`take`](Self::take), from a given slab that may have free blocks. Meanwhile, the slab may have been retired or given another
+    /// class.
     fn take_from(
         &self,
         zone: &Zone,
@@ -199,13 +203,13 @@ impl SlabTable {
         self.slabs.fetch_add(1, atomic::Ordering::Relaxed);
         self.in_use_bytes.fetch_add(slab_bytes, atomic::Ordering::Relaxed);
         self.set_class(unit..unit + units, class.number());
-        // This thread owns all blocks. It frees the blocks that it does not want, and other threads may take these at once.
+        // This thread owns all blocks. It frees the blocks that it does not want, and other threads may take them at once.
         let wanted = lowest(class.full_word(0), found.len());
         let blocks = Blocks { unit, word: 0, mask: wanted };
         let accounted = self.account(zone, class, blocks, limit);
         let ours = if accounted.is_ok() { wanted } else { 0 };
         let taken = self.list(class, Blocks { mask: ours, ..blocks }, found);
-        // Word 0 comes last: only then may all blocks be free, so that the slab returns to its zone.
+        // Word 0 is freed last: only then can all blocks be free, and the slab return to its zone.
         for word in (0..class.words()).rev() {
             let mask = class.full_word(word) & if word == 0 { !ours } else { u64::MAX };
             if mask != 0 {
@@ -218,14 +222,14 @@ impl SlabTable {
         accounted.map(|()| taken)
     }
 
-    /// Writes the addresses of the blocks to `found`, and returns how many.
+    /// Writes the addresses of the blocks to `found`, and returns their number.
     fn list(&self, class: Class, blocks: Blocks, found: &mut [usize]) -> usize {
         let first = self.base + blocks.unit * UNIT_BYTES + blocks.word * WORD_BITS * class.block_bytes();
         let bits = each_bit(blocks.mask);
         bits.zip(found).map(|(bit, place)| *place = first + bit * class.block_bytes()).count()
     }
 
-    /// Frees blocks of a class. Their owner does not use them any more.
+    /// Frees blocks of a class, which must not be used afterwards.
     pub(crate) fn put(&self, zone: &Zone, class: Class, addresses: impl Iterator<Item = usize>) {
         let mut last: Option<Blocks> = None;
         let mut count = 0;
@@ -247,7 +251,7 @@ impl SlabTable {
         last.into_iter().for_each(|blocks| self.give(zone, blocks));
     }
 
-    /// Returns the bytes of blocks that are not free.
+    /// Returns the total size of the blocks that are not free, in bytes.
     pub(crate) fn taken_bytes(&self) -> usize {
         self.taken_bytes.load(atomic::Ordering::Relaxed)
     }
@@ -272,7 +276,7 @@ impl SlabTable {
         class.begins_block((address - self.base) & (class.slab_bytes() - 1))
     }
 
-    /// Returns the address of the block in which an address lies.
+    /// Returns the address of the block that contains an address.
     #[cfg(feature = "c-api")]
     pub(crate) fn block_around(&self, class: Class, address: usize) -> usize {
         self.address_of(class, self.block_at(class, address))
@@ -281,13 +285,14 @@ impl SlabTable {
     /// Frees blocks that the caller owns, and returns their slab to the zone if all of its blocks are free. The next purge visits the slab.
     fn give(&self, zone: &Zone, blocks: Blocks) {
         self.set_free_or_retire(zone, blocks);
-        // The hint is set last, so that a thread that clears it finds the blocks free. If the slab is gone, the hint only costs a visit.
+        // The hint is set last, so that a thread that clears it finds the blocks free. If the slab was retired, the hint only costs a
+        // visit.
         self.hints.set(UNPURGED).set(blocks.unit);
     }
 
     /// Like [`give`](Self::give), but sets no hint for the next purge.
     fn set_free_or_retire(&self, zone: &Zone, blocks: Blocks) {
-        // The class is read while the caller owns the blocks: afterwards the slab may be gone.
+        // The class is read while the caller owns the blocks: afterwards, the slab may be retired.
         let Some(class) = self.class(blocks.unit) else { return };
         if self.set_free(class, blocks) | blocks.mask == class.full_word(blocks.word) {
             self.retire_if_empty(zone, blocks.unit, class);
@@ -320,7 +325,7 @@ impl SlabTable {
                 return self.retire(zone, unit, class);
             }
             // Another thread owns some of the blocks. Or the slab now has another class, and some of its words look the same. Because of
-            // this claim, a thread that checked the slab in between found it not empty. So this thread checks again.
+            // this claim, another thread that checked the slab in between did not find it empty, so this thread checks again.
             for word in 0..claimed {
                 self.set_free(now, Blocks { unit, word, mask: class.full_word(word) });
             }
@@ -328,7 +333,7 @@ impl SlabTable {
         }
     }
 
-    /// Claims the blocks of a slab word by word, up to the first word whose blocks are not all free. Returns how many words the caller
+    /// Claims the blocks of a slab word by word, up to the first word whose blocks are not all free. Returns how many words the caller now
     /// owns.
     fn claim_full_words(&self, unit: usize, class: Class) -> usize {
         let claim = |&word: &usize| {
@@ -346,7 +351,7 @@ impl SlabTable {
         self.hints.set(class.number() as usize).clear(unit);
         self.slabs.fetch_sub(1, atomic::Ordering::Relaxed);
         self.in_use_bytes.fetch_sub(slab_bytes, atomic::Ordering::Relaxed);
-        // SAFETY: a slab of the zone. This thread owns all of its blocks, so nobody else uses them.
+        // SAFETY: a slab of the zone. This thread owns all of its blocks, so no other thread uses them.
         unsafe { zone.release_slab(slab_at(zone, unit), slab_bytes) };
     }
 
@@ -365,9 +370,9 @@ impl SlabTable {
         committed
     }
 
-    // The pages of slabs: which are resident, and how pages without a block in use are purged.
+    // The pages of slabs: which of them are resident, and how pages without a block in use are purged.
 
-    /// Returns the accounted bytes of the slabs in use.
+    /// Returns how many bytes of the slabs in use are counted as resident.
     pub(crate) fn resident_bytes(&self, zone: &Zone) -> usize {
         let units = 0..self.free_committed.load(atomic::Ordering::Acquire);
         let pages = |unit: usize| {
@@ -377,7 +382,7 @@ impl SlabTable {
         units.filter_map(pages).sum::<usize>() * zone.page_bytes()
     }
 
-    /// Accounts for the pages of blocks that the caller owns.
+    /// Counts the pages of blocks that the caller owns as resident.
     fn account(&self, zone: &Zone, class: Class, blocks: Blocks, limit: Limit) -> Result<(), Shortage> {
         let slab = slab_at(zone, blocks.unit);
         // Most slabs are fully resident.
@@ -388,7 +393,7 @@ impl SlabTable {
         zone.account_slab(slab, touched.fold(0, |all, pages| all | pages), limit)
     }
 
-    /// Purges the free pages of slabs until the allowance is spent, or no slab has any left. Returns how many bytes it purged.
+    /// Purges the free pages of slabs until the allowance is spent or no slab has such pages left. Returns how many bytes it purged.
     ///
     /// It visits only new slabs, and those in which a block was freed since their last purge. The next call continues after the slab at
     /// which this one stops.
@@ -419,13 +424,13 @@ impl SlabTable {
         let free_blocks = |word| self.free_word(unit, word).load(Ordering::Relaxed).count_ones() as usize;
         let free_bytes = (0..class.words()).map(free_blocks).sum::<usize>() * class.block_bytes();
         let slab = slab_at(zone, unit);
-        // Half a page: the last page of a slab may hold less than a page of blocks.
+        // Half a page: the last page of a slab may contain less than a page of blocks.
         let min_bytes = zone.page_bytes() / 2;
         let is_resident = zone.slab_pages(slab, class.slab_bytes()) != 0;
         if !is_resident || (class.block_bytes() < min_bytes && free_bytes < min_bytes) {
             return 0;
         }
-        // This thread owns the free blocks during the purge, so that no other thread accounts for their pages.
+        // This thread owns the free blocks during the purge, so no other thread counts their pages as resident meanwhile.
         let mut free = [0; MAX_WORDS];
         for (word, free) in free[..class.words()].iter_mut().enumerate() {
             *free = self.free_word(unit, word).swap(0, Ordering::SeqCst);
@@ -435,7 +440,8 @@ impl SlabTable {
             let in_use = (0..class.words())
                 .flat_map(|word| each_bit(class.full_word(word) & !free[word]).map(move |bit| word * WORD_BITS + bit));
             let needed = in_use.fold(0, |needed, block| needed | pages_of(zone, class, block));
-            // SAFETY: every block in these pages is free and ours. Each owner of a free block may purge the pages after the last block.
+            // SAFETY: every block in these pages is free and owned by this thread. Any owner of a free block may purge the pages after the
+            // slab's last block.
             gone = unsafe { zone.purge_slab(slab, zone.slab_pages(slab, class.slab_bytes()) & !needed) };
         }
         // Also done if the slab has another class, whose blocks were taken by mistake.
@@ -446,8 +452,8 @@ impl SlabTable {
     }
 }
 
-/// Ends the process if blocks that are about to become free are free already. A C program may free a block twice, which this check detects
-/// at the latest. A Rust program frees a block twice only if its unsafe code is wrong. So builds for Rust check this only with debug
+/// Aborts the process if blocks that are about to be freed are already free. If a C program frees a block twice, this is the last check
+/// that can detect it. A Rust program frees a block twice only if its unsafe code is wrong. So builds for Rust check this only with debug
 /// assertions.
 #[inline(always)]
 fn check_freed_once(free_before: u64, class: Class, address: impl FnOnce() -> usize) {
@@ -459,8 +465,8 @@ fn check_freed_once(free_before: u64, class: Class, address: impl FnOnce() -> us
     debug_assert_eq!(free_before, 0, "a block of {} bytes at {:#x} was freed twice", class.block_bytes(), address());
 }
 
-/// Returns the bits of a word whose blocks fill whole cache lines, so that the thread that takes them shares no line. Returns all bits if
-/// there are no such blocks.
+/// Returns the bits of a word whose blocks fill whole cache lines, so the thread that takes them shares no line. Returns all bits if there
+/// are no such blocks.
 fn by_lines(class: Class, bits: u64) -> u64 {
     let (blocks, mut firsts) = (class.blocks_by_lines(), bits);
     // `blocks` is a power of two. Each step keeps the bits at which twice as many set bits in a row begin.
@@ -482,7 +488,7 @@ fn lowest(bits: u64, n: usize) -> u64 {
 
 /// Returns the address of the slab that begins at a unit.
 fn slab_at(zone: &Zone, unit: usize) -> NonNull<u8> {
-    // SAFETY: the unit lies in the zone, whose slabs the table describes.
+    // SAFETY: the unit is in the zone whose slabs the table describes.
     unsafe { zone.base().add(unit * UNIT_BYTES) }
 }
 

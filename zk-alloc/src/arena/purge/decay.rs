@@ -1,5 +1,5 @@
-//! Purging by time: resident memory follows the peak live size of the last seconds. [`Window`] says how much may stay; [`DecayState`] decides
-//! which thread purges, and when.
+//! Purging by time: resident memory follows the peak live size of the last few seconds. [`Window`] decides how much may stay;
+//! [`DecayState`] decides which thread purges, and when.
 //!
 //! The program's own threads run the decay ticks, on the allocator's slow paths ([`gate::tick`]). While the process has a background thread, that
 //! thread ticks instead. A process that is idle and has no such thread keeps its memory.
@@ -24,12 +24,12 @@ fn min_tick_ns() -> u64 {
 static WINDOW_NS: AtomicU64 = AtomicU64::new(0);
 /// Whether an idle process purges all free memory.
 static EMPTIES: AtomicBool = AtomicBool::new(false);
-/// When the next tick is due, by [`os::monotonic_ns`].
+/// The time at which the next tick is due, by [`os::monotonic_ns`].
 static NEXT_TICK_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Ticks per window.
+/// The number of ticks per window.
 pub(crate) const TICKS: usize = 8;
-/// How many windows count while a process is busy. A proof may take longer than one window, and be at its peak only for a moment.
+/// The number of windows that count while a process is busy. A proof may take longer than one window, and be at its peak only for a moment.
 const WINDOWS: usize = 8;
 
 /// Sets the policy: memory above the peak live size of the last `window_ns` nanoseconds may be purged; 0 turns purging by time off. If
@@ -38,11 +38,11 @@ const WINDOWS: usize = 8;
 pub(crate) fn follow(window_ns: u64, empties: bool) {
     EMPTIES.store(empties, Ordering::Relaxed);
     if WINDOW_NS.swap(window_ns, Ordering::SeqCst) == 0 {
-        // Without a window, there were no ticks: the state is out of date.
+        // There were no ticks without a window, so the state is out of date.
         let _ = with_state(|state| *state = DecayState::new());
     }
     NEXT_TICK_NS.store(0, Ordering::Relaxed);
-    // Without a window, no request would end the purge that another policy began.
+    // Without a window, no request would end a purge that the previous policy began.
     IS_UNFINISHED.store(false, Ordering::Relaxed);
     gate::set_ticking(window_ns != 0);
     // The background thread may be asleep until a tick of the previous window.
@@ -83,8 +83,8 @@ pub(crate) fn time_to_tick() -> Option<Duration> {
     is_on.then(|| Duration::from_nanos(NEXT_TICK_NS.load(Ordering::Relaxed).saturating_sub(os::monotonic_ns())))
 }
 
-/// Schedules the next tick of the background thread after it ran one. `is_at_rest` says that there is nothing to purge until the program does
-/// something.
+/// Schedules the next tick of the background thread after it ran one. `is_at_rest` is `true` if there is nothing to purge until the program
+/// does something.
 pub(crate) fn ticked(is_at_rest: bool) {
     let pause_ns = if is_at_rest { tick_ns().max(tuning::rest_ms() as u64 * 1_000_000) } else { tick_ns() };
     NEXT_TICK_NS.store(os::monotonic_ns().saturating_add(pause_ns), Ordering::Relaxed);
@@ -100,7 +100,8 @@ pub(crate) struct DecayState {
     served_bytes: u64,
     /// Resident and live bytes when a purge last freed nothing.
     last_failed_purge: Marks,
-    /// The goal of an unfinished purge in resident bytes, which requests approach part by part until the next tick; `None` if the purge is done.
+    /// The target of an unfinished purge, in resident bytes; `None` if the purge is done. Requests purge towards the target until the next
+    /// tick.
     unfinished: Option<usize>,
 }
 
@@ -108,7 +109,7 @@ pub(crate) struct DecayState {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeapSnapshot {
     pub(crate) resident_bytes: usize,
-    /// Bytes in use, thread caches included.
+    /// Bytes in use, including those in thread caches.
     pub(crate) used_bytes: usize,
     pub(crate) cached_bytes: usize,
     /// The peak live size since the last tick, as far as it was counted.
@@ -128,7 +129,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// Returns the marks of a heap with these sizes. `cached_bytes` of the used bytes lie in thread caches.
+    /// Returns the marks of a heap with these sizes. `cached_bytes` of the used bytes are in thread caches.
     pub(crate) fn of(resident_bytes: usize, used_bytes: usize, cached_bytes: usize) -> Self {
         Self { resident_bytes, live_bytes: used_bytes.saturating_sub(cached_bytes) }
     }
@@ -177,12 +178,12 @@ impl DecayState {
         keep_bytes.map_or(Verdict::Wait, |keep_bytes| self.verdict(snapshot, keep_bytes, ticks, by))
     }
 
-    /// Returns the goal of the unfinished purge that the last tick began, or `None` if the next tick is due.
+    /// Returns the target of the unfinished purge that the last tick began, or `None` if there is none or the next tick is due.
     pub(crate) fn unfinished(&self, now_ns: u64) -> Option<usize> {
         self.unfinished.filter(|_| now_ns.saturating_sub(self.at_ns) < tick_ns())
     }
 
-    /// Has the next requests continue the purge until `keep_bytes` are resident. `None` ends the purge that the last tick began.
+    /// Makes the next requests continue the purge until `keep_bytes` are resident. `None` ends the purge that the last tick began.
     pub(crate) fn set_unfinished(&mut self, keep_bytes: Option<usize>) {
         self.unfinished = keep_bytes;
         IS_UNFINISHED.store(keep_bytes.is_some(), Ordering::Relaxed);
@@ -202,7 +203,8 @@ impl DecayState {
         let keep_bytes = if is_over && EMPTIES.load(Ordering::Relaxed) { 0 } else { keep_bytes };
         let surplus = snapshot.resident_bytes.saturating_sub(keep_bytes);
         if surplus > 0 && !snapshot.is_in_phase && self.last_failed_purge != snapshot.marks() {
-            // A program thread purges one part for this tick and for each missed one, up to a limit: the program may need the rest soon.
+            // A program thread purges one part for this tick and one for each missed tick, up to a limit: the program may need the rest
+            // soon.
             let part = (surplus / tuning::tick_part()).max(tuning::tick_bytes());
             let gone = match by {
                 Caller::Background => surplus,
@@ -213,7 +215,7 @@ impl DecayState {
         if is_over { Verdict::Rest } else { Verdict::Wait }
     }
 
-    /// Records that a purge freed `gone_bytes`, and that the heap has the sizes `left` now.
+    /// Records that a purge freed `gone_bytes`, and that the heap now has the sizes `left`.
     pub(crate) fn purged(&mut self, left: Marks, gone_bytes: usize) {
         if gone_bytes == 0 {
             self.last_failed_purge = left;
@@ -228,11 +230,11 @@ struct Shared(UnsafeCell<DecayState>);
 unsafe impl Sync for Shared {}
 
 static SHARED: Shared = Shared(UnsafeCell::new(DecayState::new()));
-/// The generation of the process in which a thread runs a tick; 0 if none does.
+/// The generation of the process in which a thread is running a tick; 0 if none is.
 static TICKING: AtomicU64 = AtomicU64::new(0);
 
-/// Calls `run` with the decay state. Returns `None`, and does nothing, if another thread runs a tick, or if a signal handler interrupted this
-/// thread in one.
+/// Calls `run` with the decay state. Returns `None`, and does nothing, if another thread is running a tick, or if a signal handler calls
+/// this function in the middle of one.
 pub(crate) fn with_state<R>(run: impl FnOnce(&mut DecayState) -> R) -> Option<R> {
     let own = os::process_generation();
     let other = TICKING.load(Ordering::Relaxed);
@@ -240,8 +242,9 @@ pub(crate) fn with_state<R>(run: impl FnOnce(&mut DecayState) -> R) -> Option<R>
     if other == own || TICKING.compare_exchange(other, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return None;
     }
-    // SAFETY: only this thread moved `TICKING` to this process's generation, and other threads stay out until it is 0 again. A thread of the
-    // parent may have updated only some of the fields, but each value is valid by itself.
+    // SAFETY: only this thread moved `TICKING` to this process's generation, and other threads stay out until it is 0 again. A thread of
+    // the parent may have updated only some of the fields, but each value is valid by itself, and safety does not depend on how the values
+    // combine.
     let result = run(unsafe { &mut *SHARED.0.get() });
     TICKING.store(0, Ordering::Release);
     Some(result)
@@ -262,30 +265,30 @@ pub(crate) struct Seen {
 pub(crate) enum Caller {
     /// The background thread, which ticks on time.
     Background,
-    /// A thread of the program, which ticks when it asks for memory. After a pause, it may be about to use memory that was superfluous during
-    /// the pause.
+    /// A thread of the program, which ticks when it asks for memory. After a pause, it may be about to use memory that was superfluous
+    /// during the pause.
     Program,
 }
 
 /// How much may stay resident: the peak live size during the *window*, as seen at a few ticks.
 ///
-/// A process that allocates the same memory again and again, as a prover does, keeps its peak of that window, and neither faults nor
-/// purges. When it needs less, or idles, the surplus may be purged.
+/// A process that repeatedly allocates the same memory, as a prover does, keeps its peak of that window, and neither faults nor purges.
+/// When it needs less, or idles, the surplus may be purged.
 #[derive(Debug)]
 pub(crate) struct Window {
     ticks: [Seen; TICKS],
     /// The peaks of the windows before this one.
     before: [usize; WINDOWS],
-    /// The next tick: `next % TICKS` is its place in `ticks`, and `next / TICKS` that of its window in `before`.
+    /// The number of the next tick: `next % TICKS` is its index in `ticks`, and `next / TICKS` is the index of its window in `before`.
     next: usize,
-    /// How many ticks were missed in the pause before the last tick, and are not in `ticks` yet.
+    /// The number of ticks that were missed in the pause before the last tick, and are not in `ticks` yet.
     missed: usize,
     /// Whether the process has allocated little since a pause.
     has_paused: bool,
 }
 
 impl Window {
-    /// Creates the window of a busy process with this live size at each tick.
+    /// Creates the window of a busy process that had this live size at each tick.
     pub(crate) const fn new(live_bytes: usize) -> Self {
         let tick = Seen { live_bytes, live_now_bytes: live_bytes, served_bytes: u64::MAX / TICKS as u64 };
         Self { ticks: [tick; TICKS], before: [0; WINDOWS], next: 0, missed: 0, has_paused: false }
@@ -294,12 +297,12 @@ impl Window {
     /// Records a tick that comes `ticks` tick intervals after the last one. Returns how many bytes may stay resident, or `None` if this
     /// tick must purge nothing.
     ///
-    /// A late tick of a program thread ends a pause. If the program was busy before, this request may be the first of its next proof, so the
-    /// tick purges nothing. If the program allocated much by the next tick, the pause does not count.
+    /// A late tick of a program thread ends a pause. If the program was busy before, this request may be the first of its next proof, so
+    /// the tick purges nothing. If the program has allocated much by the next tick, the pause does not count.
     pub(crate) fn take_in(&mut self, seen: Seen, ticks: usize, by: Caller) -> Option<usize> {
         let missed = ticks.saturating_sub(1);
         if by == Caller::Background {
-            // The activity counts as if all of it came at the end of the thread's sleep.
+            // All activity counts as if it came at the end of the thread's sleep.
             self.push_idle(self.missed.max(missed), seen.live_now_bytes);
             self.push(seen);
             self.missed = 0;
@@ -346,7 +349,7 @@ impl Window {
         self.ticks[(self.next + TICKS - 1) % TICKS]
     }
 
-    /// Returns the peak that counts while the process is busy.
+    /// Returns the peak that applies while the process is busy.
     fn highest(&self) -> usize {
         self.before.iter().fold(self.high(), |high, &before| high.max(before))
     }
@@ -358,7 +361,7 @@ impl Window {
         self.is_busy_with(served, self.last().live_bytes)
     }
 
-    /// Like [`is_busy`](Self::is_busy), with these bytes served.
+    /// Like [`is_busy`](Self::is_busy), for these numbers of bytes.
     fn is_busy_with(&self, served_bytes: u64, live_bytes: usize) -> bool {
         let spare = self.highest().saturating_sub(live_bytes);
         served_bytes >= (spare.max(live_bytes) / 64).max(tuning::min_busy_bytes()) as u64
@@ -374,7 +377,7 @@ impl Window {
         }
     }
 
-    /// Whether the process is idle, and may keep little more than its live size. Then the next ticks change nothing.
+    /// Whether the process is idle, and may keep little more than its live size. If so, the next ticks change nothing.
     pub(crate) fn is_over(&self) -> bool {
         let live = self.last().live_bytes;
         self.missed == 0 && !self.is_busy() && self.high() <= live + live / 64
@@ -407,7 +410,7 @@ mod tests {
         state
     }
 
-    /// A request purges a part. The next ones continue until the goal is reached, or a purge frees nothing, or the next tick is due.
+    /// A request purges a part. The next requests continue until the target is reached, a purge frees nothing, or the next tick is due.
     #[test]
     fn requests_continue_an_unfinished_purge_until_the_next_tick() {
         let mut state = idled(idle(1_000, 100), Program);
@@ -450,7 +453,7 @@ mod tests {
         assert!(matches!(tick(&mut state, idle(1_000, 100), 1, Background), Verdict::Keep(_)));
     }
 
-    /// Ticks must not try again and again to purge memory that can't be purged, such as locked pages.
+    /// Ticks must not repeatedly try to purge memory that can't be purged, such as locked pages.
     #[test]
     fn a_purge_that_freed_nothing_is_not_repeated_before_something_changes() {
         let snapshot = idle(1_000, 100);
@@ -466,7 +469,7 @@ mod tests {
         assert!(matches!(tick(&mut state, freed_to_its_cache), Verdict::Keep(_)));
     }
 
-    /// Threads may allocate only from their caches. That memory is in use, although it lies in the caches at each tick.
+    /// Threads may allocate only from their caches. That memory is in use, although it is in the caches at each tick.
     #[test]
     fn cached_memory_counts_as_live_while_threads_allocate_from_their_caches() {
         let of = |served_mib: u64| {
@@ -502,8 +505,8 @@ mod tests {
     /// All memory may stay: the tick purges nothing.
     const ALL: usize = usize::MAX;
 
-    /// Runs equal ticks. Each step has their number, the live MiB and the KiB served at each, the tick intervals since the one before, and how
-    /// many MiB may stay after each.
+    /// Runs steps of equal ticks. Each step gives the number of ticks and, for each tick, the live MiB, the KiB served, the tick intervals
+    /// since the previous tick, and how many MiB may stay.
     fn run(mut window: Window, by: Caller, steps: &[(usize, usize, u64, usize, RangeInclusive<usize>)]) -> Window {
         for (count, live_mib, served_kib, intervals, mib) in steps {
             let bytes = mib.start().saturating_mul(MIB)..=mib.end().saturating_mul(MIB);
@@ -520,12 +523,12 @@ mod tests {
         for by in [Background, Program] {
             let window = run(Window::new(0), by, &[(1, 800, 800_000, 1, 800..=900)]);
             let window = run(window, by, &[(TICKS * WINDOWS - 1, 100, 50_000, 1, 800..=900)]);
-            // The highest peak is too long ago.
+            // The highest peak was too long ago.
             run(window, by, &[(2 * TICKS - 1, 100, 50_000, 1, 0..=900), (1, 100, 50_000, 1, 100..=113)]);
         }
     }
 
-    /// The services allocate nothing, or a little now and then. To the small one, this is a large part of its memory.
+    /// The services allocate nothing, or a little now and then. For the small service, a little is a large part of its memory.
     #[test]
     fn an_idle_process_keeps_little_more_than_its_live_size() {
         for (before_mib, live_mib, served_kib) in [(700, 200, 0), (700, 200, 100), (13, 4, 100), (200, 0, 0)] {
@@ -559,7 +562,7 @@ mod tests {
         }
     }
 
-    /// A service that allocates a little every few ticks pauses between any two requests. It must shrink nevertheless.
+    /// A service that allocates a little every few ticks pauses between any two requests. It must still shrink.
     #[test]
     fn a_process_that_allocates_little_and_rarely_shrinks() {
         for pause in [1, 2, 3, 5, TICKS, 100 * TICKS] {

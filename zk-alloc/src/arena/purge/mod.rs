@@ -31,7 +31,7 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
     match served {
         Ok(at) => {
             // The purge comes after the allocation, so that it spares the resident pages that the allocation took. The allocation's other
-            // pages are accounted, but not in memory yet.
+            // pages are counted as resident, but not in memory yet.
             let gone = purge_for(arena, size, accounts::peak_limit(0).saturating_sub(tuning::purge_ahead_bytes()));
             accounts::purged_at_peak(gone, arena.served_bytes());
             Some(at)
@@ -50,7 +50,7 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
             }
             let bytes = size.checked_add(tuning::purge_ahead_bytes())?;
             let limit = accounts::max_bytes().saturating_sub(bytes);
-            // A block in a thread cache keeps its slab alive, and that slab may lie where a run would fit.
+            // A block in a thread cache keeps its slab alive, and that slab may be where a run would fit.
             let cached_before = cached_bytes();
             arena.size_classes.empty_some_caches(arena.slab_zone(), size);
             let gone = purge_for(arena, size, limit);
@@ -63,8 +63,8 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
     }
 }
 
-/// Asks the kernel how much of the accounted memory is untouched, so that the cap does not count it. Asks rarely, and about
-/// [a part](tuning::ask_bytes) of it at a time. Returns whether any is untouched, so that the request may have room now.
+/// Asks the kernel how much of the memory that is counted as resident is untouched, so that it does not count towards the cap. Asks rarely,
+/// and about [a part](tuning::ask_bytes) of the memory at a time. Returns whether any is untouched, in which case the request may fit now.
 fn ask_for_untouched(arena: &Arena) -> bool {
     if !accounts::may_ask_for_untouched() {
         return false;
@@ -76,7 +76,7 @@ fn ask_for_untouched(arena: &Arena) -> bool {
 }
 
 /// Purges free memory for a request of `request_bytes`, until at most `limit_bytes` are resident or the request has done its share. Returns
-/// the bytes purged. If nothing could be purged, records that.
+/// the number of bytes purged, and records if nothing could be purged.
 fn purge_for(arena: &Arena, request_bytes: usize, limit_bytes: usize) -> usize {
     let surplus = resident_bytes().saturating_sub(limit_bytes);
     let gone = trim_within(arena, &mut Allowance::of_request(request_bytes, surplus));
@@ -86,11 +86,11 @@ fn purge_for(arena: &Arena, request_bytes: usize, limit_bytes: usize) -> usize {
     gone
 }
 
-/// Empties thread caches, some at a time, if they hold [a large part](tuning::cached_part) of the memory in use. Then their slabs may return to
-/// the zone. A thread has to refill an emptied cache. So the program must request as much memory as that part before the same cache is emptied
-/// again. Returns whether some caches were emptied.
+/// Empties thread caches, some at a time, if they hold [a large part](tuning::cached_part) of the memory in use. Then their slabs may
+/// return to the zone. Threads have to refill emptied caches, so the program must request as much memory as that part before the same cache
+/// is emptied again. Returns whether some caches were emptied.
 fn empty_large_caches(arena: &Arena, request_bytes: usize) -> bool {
-    /// Bytes served when the caches were last emptied.
+    /// The number of bytes served when caches were last emptied.
     static LAST_BYTES: AtomicU64 = AtomicU64::new(0);
     let much = accounts::used_bytes() / tuning::cached_part();
     let (last, now) = (LAST_BYTES.load(Ordering::Relaxed), arena.served_bytes());
@@ -103,11 +103,11 @@ fn empty_large_caches(arena: &Arena, request_bytes: usize) -> bool {
     is_due
 }
 
-/// Purges free memory until at most `keep_bytes` are resident, or no free memory is resident. Returns the bytes purged.
+/// Purges free memory until at most `keep_bytes` are resident, or no free memory is resident. Returns the number of bytes purged.
 pub(crate) fn trim(arena: &Arena, keep_bytes: usize, how: Purge) -> usize {
     let surplus = || Allowance::unlimited(resident_bytes().saturating_sub(keep_bytes));
     if how == Purge::Lazily {
-        // Lazily purged memory stays accounted, so the resident size does not show when to stop.
+        // Lazily purged memory still counts as resident, so the resident size does not show when to stop.
         arena.size_classes.empty_caches(arena.slab_zone(), false);
         arena.release_cached();
         return trim_zones(arena, &mut surplus(), how);
@@ -134,8 +134,8 @@ fn trim_zones(arena: &Arena, allowance: &mut Allowance, how: Purge) -> usize {
 
 // The decay ticks of the program's threads and of the background thread, which purge free memory by time.
 
-/// Runs a decay tick: decides how much memory to purge, and purges. The background thread purges all of it at once; a program thread purges
-/// only as much as one request may.
+/// Runs a decay tick: decides how much memory to purge, and purges it. The background thread purges all of it at once; a program thread
+/// purges only as much as one request may.
 fn tick(arena: &Arena, state: &mut DecayState, by: Caller) -> Verdict {
     let now_ns = os::monotonic_ns();
     if let Some(keep_bytes) = state.unfinished(now_ns).filter(|_| by == Caller::Program) {
@@ -164,7 +164,7 @@ fn tick(arena: &Arena, state: &mut DecayState, by: Caller) -> Verdict {
     verdict
 }
 
-/// Purges down to `keep_bytes`, but no more than one request may. Empties thread caches only if nothing else can be purged.
+/// Purges down to `keep_bytes` resident bytes, but no more than one request may. Empties thread caches only if nothing else can be purged.
 fn purge_part(arena: &Arena, state: &mut DecayState, keep_bytes: usize) {
     let mut gone_bytes = purge_for(arena, 0, keep_bytes);
     if gone_bytes == 0 && resident_bytes() > keep_bytes {
@@ -197,12 +197,12 @@ pub(crate) fn tick_in_background() -> Option<Duration> {
 
 // Memory pressure: free memory is purged while a control group of the process is near its memory limit.
 
-/// When the control group's files may be read again, by [`os::monotonic_ns`].
+/// The time from which the control group's files may be read again, by [`os::monotonic_ns`].
 static NEXT_NS: AtomicU64 = AtomicU64::new(0);
 static PURGES: AtomicU64 = AtomicU64::new(0);
 
-/// Whether to read the control group's files: only if the group had a limit when the process started, and not in a sandbox, which may kill the
-/// process for reading files.
+/// Whether to read the control group's files: only if the group had a memory limit when the process started, and not in a sandbox, which
+/// may kill the process for reading files.
 fn is_watching() -> bool {
     !os::is_in_sandbox() && os::host().limits.is_memory_grouped
 }

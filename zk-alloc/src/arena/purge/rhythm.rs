@@ -1,19 +1,19 @@
-//! The rhythm of phases: whether free memory stays resident during the pause that begins when the last open phase ends.
+//! The rhythm of phases: whether free memory stays resident in the pause that begins when the last open phase ends.
 //!
-//! The arena purges it if the last two pauses were each longer than the phase that ends, and longer than [`tuning::min_pause_ms`]. A program
-//! that proves without pauses, or in batches, keeps its memory. A program whose pauses are longer than its proofs keeps little memory during a
-//! pause. One long pause changes nothing: its length is known only when it is over.
+//! The arena purges free memory if each of the last two pauses was longer than the phase that just ended, and longer than
+//! [`tuning::min_pause_ms`]. A program that proves without pauses, or in batches, keeps its memory. A program whose pauses are longer than
+//! its proofs keeps little memory during a pause. One long pause changes nothing: its length is known only when it is over.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::tuning;
 
-/// The pauses between phases so far. Times are those of [`coarse_ns`](crate::os::coarse_ns), or 0 before the first. Threads that begin and end
-/// phases at the same moment may mix up two pauses. This costs page faults, or memory during one pause.
+/// The pauses between phases so far. Times are those of [`coarse_ns`](crate::os::coarse_ns), or 0 before the first. Threads that begin and
+/// end phases at the same moment may mix up two pauses, which costs page faults, or memory during one pause.
 pub(crate) struct Rhythm {
-    /// When the last open phase ended.
+    /// The time at which the last open phase ended.
     ended_ns: AtomicU64,
-    /// When the first open phase began.
+    /// The time at which the first open phase began.
     began_ns: AtomicU64,
     /// The lengths of the last two pauses.
     pauses_ns: [AtomicU64; 2],
