@@ -25,7 +25,7 @@ use crate::{pinned, tuning};
 /// The maximum number of runs withheld at once. Each run adds up to two mappings during the fork.
 const RUNS: usize = 256;
 
-/// A run that is withheld.
+/// A withheld run.
 struct Withheld {
     at: AtomicUsize,
     bytes: AtomicUsize,
@@ -113,7 +113,7 @@ fn end_fork(arena: &Arena, is_in_child: bool) {
     }
 }
 
-/// Withholds the longest free runs from a child.
+/// Withholds the longest free runs from the child.
 fn withhold_free_runs(arena: &Arena) {
     arena.release_cached();
     let min_bytes = min_withheld_bytes(arena);
@@ -142,7 +142,7 @@ fn withhold_free_runs(arena: &Arena) {
     }
 }
 
-/// Returns the length in bytes from which free runs are withheld. At most [`RUNS`] free runs are that long.
+/// Returns the minimum length in bytes of the free runs to withhold. At most [`RUNS`] free runs are that long.
 fn min_withheld_bytes(arena: &Arena) -> usize {
     let mut runs_by_length = [0usize; usize::BITS as usize];
     for zone in arena.region.zones() {

@@ -128,7 +128,7 @@ pub(crate) fn get() -> Option<&'static Arena> {
 }
 
 /// Returns the arena. The first call after [`config::init_settings`] opens it. No call waits: while one thread is opening the arena, every
-/// other call returns `None`, even on that thread, and the backing allocator serves the request.
+/// other call returns `None`, even a nested call on that thread, and the backing allocator serves the request.
 #[inline]
 pub(crate) fn open() -> Option<&'static Arena> {
     get().or_else(open_now)
@@ -236,7 +236,7 @@ impl Arena {
     /// The system's error, if it refuses address space or memory for the tables.
     ///
     /// # Safety
-    /// `place` is valid for writes, and only the caller reaches it.
+    /// `place` is valid for writes, and only the caller accesses it.
     unsafe fn build(place: *mut Self, program: &Settings) -> Result<(), Errno> {
         // Called now, while the process still has memory and no system call filter.
         os::process_generation();
@@ -704,7 +704,8 @@ impl Region {
     }
 
     fn exactly(span: usize, specs: &[ZoneSpec; ZONES]) -> Result<(usize, AddressRange, Table<AtomicU64>), Errno> {
-        // These trial mappings test whether the limits leave this much room for the tables and for the program. They are dropped at once.
+        // These trial mappings test whether the limits leave this much room for the tables and for the program. They are dropped
+        // immediately.
         drop(os::reserve(span / tuning::address_part())?);
         drop(os::map_zeroed(span / tuning::data_part())?);
         let range = AddressRange::find(span * ZONES)?;
@@ -722,7 +723,7 @@ impl Region {
     /// The system's last error, if it refuses even the smallest span.
     ///
     /// # Safety
-    /// `place` is valid for writes, and only the caller reaches it.
+    /// `place` is valid for writes, and only the caller accesses it.
     pub(crate) unsafe fn find_at(place: *mut Self, span_bytes: usize, specs: &[ZoneSpec; ZONES]) -> Result<(), Errno> {
         let (span, range, words) = Self::largest(span_bytes, specs)?;
         let (base, mut rest) = (range.start(), words.all());
@@ -748,7 +749,7 @@ impl Region {
                 // SAFETY: `zones` has `ZONES` elements, and `index` is below that.
                 Ok(zone) => unsafe { zones.add(index).write(zone) },
                 Err(refused) => {
-                    // SAFETY: written in earlier iterations, and known only to this thread.
+                    // SAFETY: written in earlier iterations, and no other thread can access them.
                     (0..index).for_each(|index| unsafe { zones.add(index).drop_in_place() });
                     return Err(refused);
                 }

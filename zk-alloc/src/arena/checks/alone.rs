@@ -26,7 +26,7 @@ fn alone() -> Option<&'static Arena> {
     Some(arena::open().expect("address space"))
 }
 
-// A thread cache that another thread claims when its owner tries to use it.
+// A thread cache that is claimed while its owner tries to use it.
 
 const SIZE: usize = 1000;
 
@@ -128,7 +128,7 @@ fn another_threads_cache_is_emptied_only_after_a_fence() {
 
 // The place that pages move to.
 
-/// If the kernel moves only some of the pages, the arena recognises these: at the new place, they are not zero.
+/// If the kernel moves only some of the pages, the arena recognises these pages: at the new place, they are not zero.
 #[test]
 fn a_partly_resident_place_reads_as_zeroes_before_pages_move_to_it() {
     const BYTES: usize = 8 << 20;

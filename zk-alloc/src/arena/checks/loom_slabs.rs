@@ -81,7 +81,7 @@ impl Slabs {
         self.try_take(class, most).expect("there is room for another slab")
     }
 
-    /// Puts blocks back, and checks that nobody else wrote to them.
+    /// Puts blocks back, and checks that no other thread wrote to them.
     fn put(&self, class: Class, blocks: &[usize]) {
         for &block in blocks {
             assert_eq!(self.table.class_at(block), Some(class), "the slab is gone");
@@ -306,7 +306,7 @@ fn a_page_that_becomes_free_during_a_purge_is_purged_by_the_next() {
     });
 }
 
-/// The purging thread follows a hint to a slab that becomes a slab of the other class, whose blocks lie on other pages.
+/// The purging thread follows a hint to a slab that becomes a slab of the other class, whose blocks are on other pages.
 #[test]
 fn a_purge_that_follows_a_stale_hint_spares_the_blocks_of_another_class() {
     with_slabs(3, 1, |slabs| {

@@ -152,7 +152,7 @@ fn growth_in_place_gets_all_pages_that_another_thread_wants_or_none() {
             let pages = if unsafe { model.zone.resize(at, PAGE_BYTES, 2 * PAGE_BYTES) } { 2 } else { 1 };
             // SAFETY: claimed below, or added by `resize`.
             unsafe { at.write_bytes(0xFF, pages * PAGE_BYTES) };
-            // SAFETY: as above; nobody uses the part that is cut off.
+            // SAFETY: as above; the part that is cut off is not used afterwards.
             assert!(unsafe { model.zone.resize(at, pages * PAGE_BYTES, PAGE_BYTES) });
             model.release(at, 1);
         };

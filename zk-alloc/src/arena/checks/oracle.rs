@@ -53,8 +53,8 @@ fn places(bits: &[bool], from: usize, Wanted { n, align, skew }: Wanted) -> impl
     (from..(BITS + 1).saturating_sub(n)).filter(fits)
 }
 
-/// Applies an operation to a bitmap and to the vector. With `zone`, the bitmap is that of the zone's used pages, and the operation goes
-/// through the zone.
+/// Applies an operation to a bitmap and to the vector. With `zone`, the bitmap is that of the zone's used pages, and the zone claims and
+/// releases these pages.
 fn step(bitmap: Bitmap<'_>, zone: Option<&Runs>, bits: &mut [bool], op: Op) {
     match (op, zone) {
         (Op::ClaimFirstFit(from, wanted), Some(zone)) => {

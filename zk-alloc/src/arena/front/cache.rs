@@ -129,7 +129,7 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// The number of some allocations, and their total bytes.
+/// A number of allocations, and their total bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) allocations: u64,
@@ -419,8 +419,8 @@ impl Cache {
         self.next_run.store((at + 1) as u8, Ordering::Relaxed);
         let place = &self.runs[at];
         if place.load(Ordering::Relaxed) == 0 {
-            // The place stays zero until this thread puts a run in. Release pairs with the Acquire of `take_runs`: this thread's use of the
-            // memory has ended.
+            // The place stays zero until this thread puts a run in. Release pairs with the Acquire of `take_runs`: this thread's accesses
+            // to the memory happen before those of the thread that takes the run.
             place.store(run.word(), Ordering::Release);
             return None;
         }
@@ -510,7 +510,7 @@ pub(crate) fn take(cache: &Cache, class: Class) -> Option<NonNull<u8>> {
 /// Returns a pointer to the block at an address. Caches and slabs store only addresses.
 #[inline(always)]
 pub(crate) fn block_at(address: usize) -> NonNull<u8> {
-    // The address lies within the region, whose provenance was exposed by `Region::find_at`.
+    // The address is within the region, whose provenance was exposed by `Region::find_at`.
     let at = std::ptr::with_exposed_provenance_mut(address);
     // SAFETY: the address came from `SlabTable::take`, or was passed to `Cache::push`. It is that of a block, in a slab of the region.
     unsafe { NonNull::new_unchecked(at) }

@@ -1,7 +1,8 @@
 //! The registry of all thread caches: which caches have no owner, and which caches a walk visits.
 //!
 //! A walk visits the caches of living threads, and those that an exiting thread could not empty. So its cost is proportional to the number
-//! of living threads. (A forked child also visits the caches of threads that exist only in its parent, because it can't tell them apart.)
+//! of living threads. (A forked child also visits the caches of threads that exist only in its parent, because it can't tell which ones
+//! those are.)
 #![allow(unsafe_code, reason = "lays caches over zeroed memory")]
 
 use std::sync::atomic::AtomicUsize;
@@ -110,7 +111,7 @@ pub(crate) fn count() -> usize {
     VISITED_COUNT.load(Ordering::Relaxed)
 }
 
-/// Walks over all caches that may hold something.
+/// Walks over all caches that may not be empty.
 pub(crate) fn all() -> impl Iterator<Item = &'static Cache> + Clone {
     let mut from = 0;
     std::iter::from_fn(move || {

@@ -66,7 +66,7 @@ impl SizeClasses {
         Ok(Self { slabs: SlabTable::new(zone)? })
     }
 
-    /// Returns the class of the block at an address, if there is a slab.
+    /// Returns the class of the block at an address, if the address is in a slab.
     #[inline(always)]
     pub(crate) fn class_at(&self, at: NonNull<u8>) -> Option<Class> {
         self.slabs.class_at(at.addr().get())

@@ -132,7 +132,7 @@ impl SlabTable {
             && self.class(unit) == Some(class)
     }
 
-    /// Returns the class of the block at an address of the zone, or `None` if there is no slab.
+    /// Returns the class of the block at an address of the zone, or `None` if the address is in no slab.
     #[inline(always)]
     pub(crate) fn class_at(&self, address: usize) -> Option<Class> {
         // The caller owns the memory at the address, so its class can't change. The class became visible when the memory was handed out.
@@ -195,7 +195,7 @@ impl SlabTable {
         let unit = (slab.addr().get() - self.base) / UNIT_BYTES;
         let units = slab_bytes / UNIT_BYTES;
         if unit + units > self.units || !self.commit_free(unit + units) {
-            // SAFETY: claimed above, and not passed on.
+            // SAFETY: claimed above, and not handed out.
             unsafe { zone.release_slab(slab, slab_bytes) };
             return Err(Shortage::Full);
         }
@@ -229,7 +229,7 @@ impl SlabTable {
         bits.zip(found).map(|(bit, place)| *place = first + bit * class.block_bytes()).count()
     }
 
-    /// Frees blocks of a class, which must not be used afterwards.
+    /// Frees blocks of a class. They must not be used afterwards.
     pub(crate) fn put(&self, zone: &Zone, class: Class, addresses: impl Iterator<Item = usize>) {
         let mut last: Option<Blocks> = None;
         let mut count = 0;
@@ -302,7 +302,7 @@ impl SlabTable {
     /// Frees blocks that the caller owns, in a slab of this class. Returns the bits of their word that were set before.
     fn set_free(&self, class: Class, blocks: Blocks) -> u64 {
         let Blocks { unit, word, mask } = blocks;
-        // Release: the caller's use of the blocks has ended.
+        // Release: the caller's accesses to the blocks happen before those of the next owner.
         let before = self.free_word(unit, word).fetch_or(mask, Ordering::SeqCst);
         check_freed_once(before & mask, class, || self.address_of(class, Blocks { mask: before & mask, ..blocks }));
         // A thread that found this word empty may have cleared the hint.

@@ -25,7 +25,7 @@ impl<'a> Bitmap<'a> {
         self.words.len() * WORD_BITS
     }
 
-    /// Returns how many words `bits` bits take.
+    /// Returns the number of words that `bits` bits need.
     pub(crate) const fn words_for(bits: usize) -> usize {
         bits.div_ceil(WORD_BITS)
     }
@@ -37,8 +37,8 @@ impl<'a> Bitmap<'a> {
             return Err(self.len());
         }
         for (word, mask) in masks(start, n) {
-            // SeqCst includes Acquire, which pairs with the Release of `release`: the last owner's use of the memory has ended. `release`
-            // explains why SeqCst is needed.
+            // SeqCst includes Acquire, which pairs with the Release of `release`: the last owner's accesses to the memory happen before
+            // those of the new owner. `release` explains why SeqCst is needed.
             let before = self.words[word].fetch_or(mask, Ordering::SeqCst);
             let taken = before & mask;
             if taken != 0 {
@@ -299,7 +299,7 @@ pub(crate) struct HintSet {
     sets: usize,
 }
 
-/// The word of a set at which each of its levels begins, and the end of the last level.
+/// The index of the word at which each level of a set begins, and the end of the last level.
 type Levels = [usize; LEVELS + 1];
 
 const fn levels_for(len: usize) -> Levels {
@@ -314,7 +314,7 @@ const fn levels_for(len: usize) -> Levels {
     begins
 }
 
-/// Returns how many words all levels take for `len` indices.
+/// Returns the number of words that a set of indices below `len` needs for all its levels.
 pub(crate) const fn words_for(len: usize) -> usize {
     levels_for(len)[LEVELS]
 }

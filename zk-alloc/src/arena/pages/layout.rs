@@ -29,9 +29,9 @@ pub(crate) enum RunKind {
     Huge,
 }
 
-/// The kind of the runs whose zone also has the slabs. There, slabs and runs can reuse each other's memory.
+/// The kind of runs that share their zone with the slabs. So slabs and runs can reuse each other's memory.
 pub(crate) const SLABS: RunKind = RunKind::Mid;
-/// The kind of the runs that thread caches keep. A cached huge run would be lost to the other threads.
+/// The kind of runs that thread caches keep. A cached huge run would be lost to the other threads.
 pub(crate) const CACHED: RunKind = RunKind::Mid;
 
 /// Returns the path of a request that the arena serves.
@@ -93,7 +93,7 @@ pub(crate) struct ZoneSpec {
     pub(crate) huge: HugeAdvice,
     /// The length of the [small-object region](crate::arena::pages::layout) during the first phase, in bytes.
     pub(crate) small_region_bytes: usize,
-    /// The length in bytes of the zone's start, which stays in small pages although the rest of the zone uses huge pages. So small
+    /// The length in bytes of the part of a zone, from its start, that stays in small pages although the rest uses huge pages. So small
     /// processes do not pay for whole huge pages.
     pub(crate) small_pages_bytes: usize,
     /// Dirty memory of at least this many bytes is zeroed by purging it. The kernel then clears each page on the thread that first touches
@@ -158,7 +158,7 @@ impl RunUse {
     }
 }
 
-/// The length in bytes of the part of a zone that may contain slabs, from the zone's start. The limit keeps the tables of slabs small.
+/// The length in bytes of the part of a zone, from its start, that may contain slabs. The limit keeps the tables of slabs small.
 pub(crate) const SLAB_SPAN_BYTES: usize = 64 << 30;
 
 /// Returns the part of a zone that long runs always leave to slabs and short runs: the last quarter of the range of slabs. The zone is

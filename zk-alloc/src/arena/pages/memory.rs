@@ -227,7 +227,7 @@ impl Residency {
         result.inspect_err(|&refused| accounts::refused(refused, what, bytes))
     }
 
-    /// Purges pages. Returns the bytes purged, or 0 if the kernel refuses.
+    /// Purges pages. Returns the number of bytes purged, or 0 if the kernel refuses.
     ///
     /// # Safety
     /// The caller owns the pages `[start, start + len)`, which are committed, and does not need their contents.
@@ -291,7 +291,7 @@ impl Residency {
     }
 
     /// Whether to zero dirty pages by purging them. Runs of [`ZoneSpec::lazy_zero_bytes`] or more are always purged. Shorter runs are
-    /// purged if little of them was touched since they were last zeroed (a table with few entries). Otherwise this thread clears them.
+    /// purged if they were barely touched since they were last zeroed (a table with few entries). Otherwise this thread clears them.
     fn is_zeroed_by_a_purge(&self, start: usize, len: usize) -> bool {
         let bytes = self.bytes(len);
         let is_sparse = || {
@@ -330,7 +330,7 @@ impl Residency {
         }
     }
 
-    /// Gives the kernel the advice on the caller's pages again, because their mapping is new.
+    /// Repeats the advice on the caller's pages, because their mapping is new.
     pub(crate) fn advise_again(&self, pages: Range<usize>) {
         self.advise_committed(pages.clone());
         let block = self.pages(HUGE_PAGE_BYTES);
@@ -367,8 +367,8 @@ impl Residency {
             if is_needed && self.forbidden_blocks.load(Ordering::Relaxed) < tuning::max_forbidden() {
                 let all = index * block..(index + 1) * block;
                 // The bit is set after the call. `allow` skips a block whose bit is clear, so it does not allow this one at the same time.
-                // The counter is incremented before the bit is set. In a child that is forked in between, it is one too high, and never
-                // drops below zero.
+                // The counter is incremented before the bit is set. In a child that is forked in between, the counter is one too high, but
+                // never drops below zero.
                 if self.advise(all, os::forbid_huge) {
                     self.forbidden_blocks.fetch_add(1, Ordering::Relaxed);
                     self.forbidden_blocks.fetch_sub(1 - self.forbidden.set(index, 1), Ordering::Relaxed);
@@ -394,8 +394,8 @@ impl Residency {
     /// Allows huge pages again (`MADV_HUGEPAGE`) in blocks whose pages are all counted as resident.
     fn allow_accounted(&self, index: usize, len: usize) {
         let block = self.pages(HUGE_PAGE_BYTES);
-        // The bit is cleared after the call. A thread that wants to forbid the block in between finds the bit set, and does nothing, so the
-        // block may become huge this once.
+        // The bit is cleared after the call. A thread that wants to forbid the block in between finds the bit set, and does nothing, so
+        // this once, the block may become a huge page.
         if self.advise(index * block..(index + len) * block, os::advise_huge) {
             self.forbidden_blocks.fetch_sub(self.forbidden.clear(index, len), Ordering::Relaxed);
         }
@@ -421,8 +421,8 @@ impl Residency {
 
 // How densely memory is used.
 
-/// Decides how often to check whether memory of one length class was densely used: each time while it is sparse, and less and less often
-/// once it was dense. Threads that race here may check once too often, or skip a check.
+/// Decides how often to check whether memory of one length class was densely used: each time while such memory is sparse, and less and less
+/// often while it is dense. Threads that race here may check once too often, or skip a check.
 struct DensityPredictor {
     /// The number of requests that are assumed to be dense before the next check.
     left: AtomicU16,
@@ -503,7 +503,7 @@ impl Mapped {
         }
     }
 
-    /// Returns the end of the ready blocks. No block at or above it is ready, and blocks below it may be.
+    /// Returns the end of the ready blocks. No block at or above this index is ready, and blocks below it may be.
     pub(crate) fn end(&self) -> usize {
         self.end.load(atomic::Ordering::Acquire)
     }
@@ -622,7 +622,7 @@ impl Mapped {
         self.ready.next_clear_within(block, block + 1).is_none()
     }
 
-    /// Returns the first block above a claimed one that is ready or not claimed, or the block at which the search ended.
+    /// Returns the first block above `taken` that is ready or not claimed, or the block at which the search ended.
     fn behind(&self, taken: usize, generation: u64) -> usize {
         let end = self.claims.len().min(taken + MAX_PROBES);
         let is_taken = |&block: &usize| {
@@ -659,8 +659,8 @@ impl Mapped {
     }
 
     /// Passes over a foreign block that the caller claimed. If the last pass ended at this block, passes over twice as many blocks as that
-    /// pass, but at most half of the remaining ones. So a foreign mapping of any length takes only a few calls, and wastes at most its own
-    /// length of addresses above it.
+    /// pass, but at most half of the remaining ones. So passing over a foreign mapping of any length takes only a few calls, and wastes at
+    /// most its own length of addresses above it.
     fn pass(&self, block: usize) -> Range<usize> {
         let continues = self.passed_until.load(atomic::Ordering::Relaxed) == block;
         let len = if continues { 2 * self.passed.load(atomic::Ordering::Relaxed) } else { 1 };

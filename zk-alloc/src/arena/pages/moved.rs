@@ -11,8 +11,8 @@ use crate::arena::pages::bitmap::Bitmap;
 use crate::sync::Ordering;
 use crate::{os, tuning};
 
-/// The number of edges of moved mappings in all zones. It may be below zero for an instant, because threads change edges before they count
-/// the changes.
+/// The number of edges of moved mappings in all zones. It may briefly be below zero, because threads change edges before they count the
+/// changes.
 static EDGES: AtomicIsize = AtomicIsize::new(0);
 
 /// Whether the limit on mappings allows more moves.
@@ -25,12 +25,12 @@ fn max_edges() -> isize {
     (os::max_mappings() / tuning::moved_part()) as isize
 }
 
-/// Which pages of a zone lie in moved mappings, and where those mappings begin and end. Moves add such mappings (see [`may_move`]). When
+/// Which pages of a zone are in moved mappings, and where those mappings begin and end. Moves add such mappings (see [`may_move`]). When
 /// moved pages are purged or move on, a fresh mapping replaces theirs ([`Moved::renewed`]). The owner of a page changes its bits. If the
 /// owners of neighbouring pages do so at the same time, the bit of the edge between these pages may be wrong for a while, and the count is
 /// then off by one mapping.
 pub(crate) struct Moved {
-    /// The pages that lie in moved mappings.
+    /// The pages that are in moved mappings.
     pub(crate) pages: Bitmap<'static>,
     /// The pages at which such a mapping begins, or directly above one that ends.
     pub(crate) edges: Bitmap<'static>,

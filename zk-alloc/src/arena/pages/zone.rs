@@ -25,8 +25,8 @@ use crate::os::{self, Errno, HUGE_PAGE_BYTES, NotMoved};
 use crate::sync::AtomicU64;
 use crate::{gate, tuning};
 
-/// Stack size of a thread that helps to prefault, in bytes. Without it, the standard library would read a default from the environment,
-/// under the lock of the environment.
+/// Stack size of a thread that helps to prefault, in bytes. Without it, the standard library would read a default from the environment
+/// while holding the environment's lock.
 const HELPER_STACK_BYTES: usize = 256 << 10;
 
 /// The contents of a new allocation.
@@ -172,7 +172,7 @@ impl Zone {
 
     // Slabs: runs whose pages several threads use at once.
 
-    /// Hands out a slab, which is aligned to its length and may hold anything.
+    /// Hands out a slab, which is aligned to its length and may have any contents.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -277,7 +277,7 @@ impl Zone {
         (run_use == RunUse::LongRun && start < until && from < start + pages).then_some(until)
     }
 
-    /// Returns the first page that a run of this use may occupy. Even if the system granted little address space, three quarters of it are
+    /// Returns the first page that a run of this use may occupy. Even if the system granted little address space, three quarters of it is
     /// open to all uses.
     fn first_of(&self, run_use: RunUse) -> usize {
         self.pages(layout::kept_from(run_use, self.spec.small_region_bytes)).min(self.runs.len() / 4)
@@ -628,7 +628,7 @@ impl Zone {
             }
             claimed
         };
-        // Claimed pages next to the caller's pages are prefaulted together with these. The other pages become resident with the huge page.
+        // Claimed pages adjacent to the caller's pages are prefaulted with them. The other pages become resident with the huge page.
         for page in (block.start..own.start).rev().chain(own.end..block.end).filter(&mut claim) {
             if page + 1 == paged.start {
                 paged.start = page;
@@ -662,7 +662,7 @@ impl Zone {
         if self.make_usable(start, pages, Limit::Cap).is_err() {
             return 0;
         }
-        // `call` counts a refusal, and warns of the first.
+        // `call` counts each refusal, and warns about the first one.
         // SAFETY: claimed and committed above, and not handed out.
         let _ = unsafe { self.prefault_on_threads(self.address(start), self.bytes(pages), threads) };
         self.runs.release(start, pages);
@@ -714,8 +714,8 @@ impl Zone {
     // Changing the length of a run, in place or elsewhere.
 
     /// Hands out a run of at least `bytes` bytes for the contents of another run, which is `len` bytes long. Also returns whether the
-    /// contents must be copied. This is so if the first `len` bytes of the new run are all resident or do not read as zeroes, or if there
-    /// are too many mappings. The caller counts the request.
+    /// contents must be copied. That is the case if the first `len` bytes of the new run are all resident or do not read as zeroes, or if
+    /// there are too many mappings. The caller counts the request.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -773,7 +773,7 @@ impl Zone {
     /// Claims a run at a multiple of [`ZoneSpec::growth_room`] times its length. Returns `None` if addresses are scarce.
     fn claim_with_room(&self, bytes: usize, align: usize) -> Option<usize> {
         let (room, pages) = (self.spec.growth_room, self.pages(bytes));
-        // The zone begins at a multiple of a huge page, and so does each such place.
+        // The zone begins at a multiple of the huge page size, and so does each such place.
         if room == 1 || align > HUGE_PAGE_BYTES {
             return None;
         }
@@ -913,7 +913,7 @@ impl Zone {
         untouched
     }
 
-    /// Replaces the mappings that moves left behind at free pages, if all of these are purged. Makes a bounded number of system calls; the
+    /// Replaces the mappings of free runs of moved pages, if all pages of the run are purged. Makes a bounded number of system calls; the
     /// next call continues below.
     fn renew_purged(&self, allowance: &mut Allowance) {
         let top = self.mapped_end();

@@ -112,7 +112,7 @@ pub(crate) struct HeapSnapshot {
     /// Bytes in use, including those in thread caches.
     pub(crate) used_bytes: usize,
     pub(crate) cached_bytes: usize,
-    /// The peak live size since the last tick, as far as it was counted.
+    /// The peak live size since the last tick, as far as it was recorded.
     pub(crate) peak_bytes: usize,
     /// Bytes served since the process started.
     pub(crate) served_bytes: u64,
@@ -252,7 +252,7 @@ pub(crate) fn with_state<R>(run: impl FnOnce(&mut DecayState) -> R) -> Option<R>
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
-    /// The peak live size since the last tick, as far as it was counted.
+    /// The peak live size since the last tick, as far as it was recorded.
     pub(crate) live_bytes: usize,
     /// The live size now.
     pub(crate) live_now_bytes: usize,

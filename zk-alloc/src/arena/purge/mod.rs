@@ -63,8 +63,9 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
     }
 }
 
-/// Asks the kernel how much of the memory that is counted as resident is untouched, so that it does not count towards the cap. Asks rarely,
-/// and about [a part](tuning::ask_bytes) of the memory at a time. Returns whether any is untouched, in which case the request may fit now.
+/// Asks the kernel how much of the memory that is counted as resident is untouched, so that untouched memory does not count towards the
+/// cap. Asks rarely, and about [a part](tuning::ask_bytes) of the memory at a time. Returns whether any is untouched, in which case the
+/// request may fit now.
 fn ask_for_untouched(arena: &Arena) -> bool {
     if !accounts::may_ask_for_untouched() {
         return false;
@@ -175,7 +176,7 @@ fn purge_part(arena: &Arena, state: &mut DecayState, keep_bytes: usize) {
     state.purged_part(keep_bytes, Marks::of(resident_bytes(), accounts::used_bytes(), cached_bytes()), gone_bytes);
 }
 
-/// Runs a decay tick. Returns `None` without an arena, or while another thread runs one.
+/// Runs a decay tick. Returns `None` if there is no arena, or while another thread is running a tick.
 fn run_tick(by: Caller) -> Option<Verdict> {
     let arena = get()?;
     decay::with_state(|state| tick(arena, state, by))

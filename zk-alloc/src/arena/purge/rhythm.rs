@@ -49,7 +49,7 @@ impl Rhythm {
 mod tests {
     use super::*;
 
-    /// Returns whether free memory stays resident after each phase. For each phase, `phases` holds its length and the length of the pause
+    /// Returns whether free memory stays resident after each phase. For each phase, `phases` gives its length and the length of the pause
     /// before it, in milliseconds.
     fn stays(phases: &[(u64, u64)]) -> Vec<bool> {
         let (rhythm, mut now_ns) = (Rhythm::new(), 1);
