@@ -5,8 +5,8 @@
 //! child (`MADV_WIPEONFORK`). It must own these runs: if another thread got one during the fork, the run would read as zeroes in the child.
 //! After the fork, both processes free the runs. In the child, the runs have no memory, so it stops counting them as resident.
 //!
-//! The kernel splits a mapping around each withheld run, so the number of runs is bounded. After the fork, the kernel merges the parts in the
-//! parent.
+//! The kernel splits a mapping around each withheld run, so the number of runs is bounded. After the fork, the kernel merges the parts in
+//! the parent.
 //!
 //! The forking thread neither waits nor allocates. If a second thread forks at the same time, it withholds nothing, and its child frees the
 //! runs that the first thread had claimed. Other threads continue with the remaining free memory, or with fresh memory.

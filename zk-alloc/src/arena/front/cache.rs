@@ -251,8 +251,8 @@ impl Cache {
         &self.counts[class.index()]
     }
 
-    /// Whether the next request for a block takes the slow path even if the cache has a block. The slow path also runs a decay tick if one is
-    /// due.
+    /// Whether the next request for a block takes the slow path even if the cache has a block. The slow path also runs a decay tick if one
+    /// is due.
     #[inline(always)]
     pub(crate) fn is_to_tick(&self) -> bool {
         let every = tuning::tick_requests().max(1) as u64;
@@ -338,8 +338,8 @@ impl Cache {
             first.store(last.load(Ordering::Relaxed), Ordering::Relaxed);
             last.store(block, Ordering::Relaxed);
         }
-        // The count changes before the caller frees the blocks: a thread that dies halfway, as a vforked child may, must not leave freed blocks
-        // in the cache.
+        // The count changes before the caller frees the blocks: a thread that dies halfway, as a vforked child may, must not leave freed
+        // blocks in the cache.
         self.count(class).store(left as u8, Ordering::Relaxed);
         (left..count).map(move |index| self.place(class, index).load(Ordering::Relaxed) as usize)
     }

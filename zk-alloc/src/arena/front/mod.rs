@@ -141,8 +141,8 @@ pub(crate) fn take_all_runs() -> impl Iterator<Item = Run> {
     registry::all().flat_map(Cache::take_runs)
 }
 
-/// Takes runs out of caches, for a thread that is about to take `pages` pages that are not resident. Visits all caches, or the next ones in turn
-/// if there are many.
+/// Takes runs out of caches, for a thread that is about to take `pages` pages that are not resident. Visits all caches, or the next ones in
+/// turn if there are many.
 pub(crate) fn take_some_runs(pages: usize) -> impl Iterator<Item = Run> {
     registry::some(visits_for(pages)).flat_map(Cache::take_runs)
 }

@@ -4,8 +4,8 @@
 //! the owner sets the bit again. That is the whole protocol. It holds no matter which thread acts, or where a signal or a fork interrupts
 //! it.
 //!
-//! A slab keeps its class while any of its blocks has an owner. A thread that owns all blocks may return the slab to its zone. A thread that
-//! finds a slab by a hint knows nothing about the slab until it owns one of its blocks. Only then does it read the class.
+//! A slab keeps its class while any of its blocks has an owner. A thread that owns all blocks may return the slab to its zone. A thread
+//! that finds a slab by a hint knows nothing about the slab until it owns one of its blocks. Only then does it read the class.
 //!
 //! Metadata is in separate tables, never in the slab. The zone counts a slab's resident memory page by page: a live block keeps only its
 //! own pages resident, and [`SlabTable::purge`] purges the others.

@@ -472,9 +472,9 @@ impl<T: AllZero + Default> Table<T> {
     #[cfg(not(loom))]
     fn over(len: usize, map: fn(usize) -> Result<Mapping, Errno>) -> Result<Self, Errno> {
         let mapping = map((len * size_of::<T>()).max(1).next_multiple_of(os::HUGE_PAGE_BYTES))?.for_table();
-        // SAFETY: the mapping is long enough, aligned to a page, and accessed through nothing else. It is zeroed, or no entry is read before it
-        // is committed, and then the entry is zero. It is unmapped when the table is dropped. That happens only if `Arena::build` fails, before
-        // any other thread can access the table.
+        // SAFETY: the mapping is long enough, aligned to a page, and accessed through nothing else. It is zeroed, or no entry is read
+        // before it is committed, and then the entry is zero. It is unmapped when the table is dropped. That happens only if `Arena::build`
+        // fails, before any other thread can access the table.
         let entries = unsafe { std::slice::from_raw_parts(mapping.start().cast::<T>().as_ptr(), len) };
         Ok(Self { entries, mapping })
     }

@@ -669,7 +669,8 @@ impl Zone {
         self.bytes(pages)
     }
 
-    /// Prefaults a run on `threads` threads. Only [`reserve`](crate::reserve) and [`Pinned`](crate::Pinned) do this: no request starts threads.
+    /// Prefaults a run on `threads` threads. Only [`reserve`](crate::reserve) and [`Pinned`](crate::Pinned) do this: no request starts
+    /// threads.
     ///
     /// # Errors
     /// The system's error for one of the parts. Even then, other parts may be resident.
@@ -779,8 +780,8 @@ impl Zone {
         }
         let room = pages.checked_mul(room)?.checked_next_power_of_two()?;
         let start = self.claim_free(RunUse::of_run(bytes), Wanted { n: pages, align: room, skew: 0 })?;
-        // Addresses are not scarce if all pages up to the end of the run are mapped, or if the process's limits (`RLIMIT_AS`, `RLIMIT_DATA`,
-        // `vm.overcommit_memory=2`) leave room for `tuning::address_headroom_factor` times the missing bytes.
+        // Addresses are not scarce if all pages up to the end of the run are mapped, or if the process's limits (`RLIMIT_AS`,
+        // `RLIMIT_DATA`, `vm.overcommit_memory=2`) leave room for `tuning::address_headroom_factor` times the missing bytes.
         let missing = self.bytes((start + pages).saturating_sub(self.mapped_end()));
         if missing == 0 || missing.checked_mul(tuning::address_headroom_factor()).is_some_and(os::may_map_sparsely) {
             return Some(start);

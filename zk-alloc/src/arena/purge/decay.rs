@@ -1,11 +1,12 @@
 //! Purging by time: resident memory follows the peak live size of the last few seconds. [`Window`] decides how much may stay;
 //! [`DecayState`] decides which thread purges, and when.
 //!
-//! The program's own threads run the decay ticks, on the allocator's slow paths ([`gate::tick`]). While the process has a background thread, that
-//! thread ticks instead. A process that is idle and has no such thread keeps its memory.
+//! The program's own threads run the decay ticks, on the allocator's slow paths ([`gate::tick`]). While the process has a background
+//! thread, that thread ticks instead. A process that is idle and has no such thread keeps its memory.
 //!
-//! One thread ticks at a time. A second thread skips its tick, and so does a signal handler that interrupted a tick. The word that guards this
-//! holds the [generation](os::process_generation) of the process, so that a forked child ignores a thread that exists only in its parent.
+//! One thread ticks at a time. A second thread skips its tick, and so does a signal handler that interrupted a tick. The word that guards
+//! this holds the [generation](os::process_generation) of the process, so that a forked child ignores a thread that exists only in its
+//! parent.
 #![allow(unsafe_code, reason = "a cell that one thread at a time accesses")]
 
 use std::cell::UnsafeCell;
