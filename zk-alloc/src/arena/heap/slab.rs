@@ -382,7 +382,7 @@ impl SlabTable {
         units.filter_map(pages).sum::<usize>() * zone.page_bytes()
     }
 
-    /// Counts the pages of blocks that the caller owns as resident.
+    /// Counts as resident the pages of blocks that the caller owns.
     fn account(&self, zone: &Zone, class: Class, blocks: Blocks, limit: Limit) -> Result<(), Shortage> {
         let slab = slab_at(zone, blocks.unit);
         // Most slabs are fully resident.

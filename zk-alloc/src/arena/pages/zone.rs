@@ -351,7 +351,7 @@ impl Zone {
         }
     }
 
-    /// Counts committed pages that the caller owns as resident, and prefaults the huge pages at their edges. Returns how many of their
+    /// Counts as resident committed pages that the caller owns, and prefaults the huge pages at their edges. Returns how many of their
     /// bytes were not resident. On failure, frees the pages.
     fn make_usable(&self, start: usize, pages: usize, limit: Limit) -> Result<usize, Shortage> {
         let fresh = self.account(start, pages, limit)?;
