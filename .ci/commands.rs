@@ -1,9 +1,9 @@
 //! Checks the commands in the Markdown files, Makefile.toml and the workflows without running them: every task, package, test, prover,
 //! allocator, option, script, variable and file that they name must exist. Skips CHANGELOG.md, which names things that no longer exist.
 //! Compares the table of messages with the messages in the code, in both directions, and does the same for the table of reports in
-//! docs/preload.md. Checks that the tests and modules named in the table of mutations and in the scripts' filters exist. Follows every link
-//! to a file of this repository or to a heading in one. Does not follow web links, but rejects links to projects that could be mistaken for
-//! this one, such as the crate `zk-alloc` on crates.io.
+//! docs/preload.md. Checks that the tests and modules named in the table of mutations and in the scripts' filters exist. Checks that the
+//! target of every link to a file or heading in this repository exists. Does not follow web links, but rejects links to projects that could
+//! be mistaken for this one, such as the crate `zk-alloc` on crates.io.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -83,7 +83,8 @@ fn is_test(file: &str) -> bool {
     is_of_allocator(file) || file.contains("/tests/") && file.ends_with(".rs")
 }
 
-/// Returns the commands on a page with their line numbers: whole code spans, and the lines of code blocks. Strips trailing comments.
+/// Returns the commands on a page with their line numbers: the code spans and lines of code blocks that call cargo or a script in `.ci`.
+/// Strips trailing comments.
 fn commands_of(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line, is_code) in lines(text) {
@@ -105,8 +106,8 @@ fn variables(line: &str) -> Vec<&str> {
     names.filter(|name| !name.ends_with('_')).collect()
 }
 
-/// Returns the fixed parts of a message. In the code, variable parts are in braces. In the table, a variable part is a word in capitals, an
-/// ellipsis, or the value y.
+/// Splits a message at its variable parts, and returns the fixed text between them. In the code, a variable part is written in braces; in
+/// the table, as a word in capitals, `...` or `'y'`.
 fn fixed_parts(message: &str) -> Vec<String> {
     let is_of_word = |letter: char| letter.is_alphanumeric() || letter == '_';
     let message = message.replace("...", "{}").replace("'y'", "{}");
@@ -123,7 +124,7 @@ fn fixed_parts(message: &str) -> Vec<String> {
     parts.filter(|part| part.len() > 1).map(str::to_owned).collect()
 }
 
-/// The names that commands may use: the paths of all files, with the contents of the text files.
+/// The files of the repository, by path. Text files have their contents as the value; other files have an empty string.
 struct Names(BTreeMap<String, String>);
 
 impl Names {
@@ -136,20 +137,20 @@ impl Names {
         Self(files.map(|file| (file.to_owned(), content(file))).collect())
     }
 
-    /// Returns the contents of the files whose names `is` accepts.
+    /// Returns the contents, joined together, of the files whose paths `is` accepts.
     fn all(&self, is: impl Fn(&str) -> bool) -> String {
         self.0.iter().filter(|(file, _)| is(file)).map(|(_, text)| &**text).collect()
     }
 
-    /// Returns whether `part` occurs in a file whose name `is` accepts.
+    /// Returns whether `part` occurs in a file whose path `is` accepts.
     fn has(&self, is: impl Fn(&str) -> bool, part: &str) -> bool {
         self.0.iter().any(|(file, text)| is(file) && text.contains(part))
     }
 
-    /// Returns the differences between the table of messages below `head` and the code: rows whose fixed parts are not in the code, and
-    /// messages in the code that begin with `start` and have no row.
+    /// Compares the code's messages with the table on `page` whose first row begins with `head`. Returns one line for each row whose fixed
+    /// parts do not occur in the code, and for each message in the code that begins with `start` but has no row.
     fn message_faults(&self, page: &str, head: &str, start: &str) -> Vec<String> {
-        // A backslash at the end of a line continues the string.
+        // Joins the lines of each string that a trailing backslash continues.
         let joined: String = self.all(is_of_allocator).split("\\\n").map(str::trim_start).collect();
         let joined = joined.replace("\\\"", "'");
         let table =
@@ -177,8 +178,8 @@ impl Names {
         faults
     }
 
-    /// Returns the nonexistent tests that the last column of the table of mutations or a script's test filter names. A name exists if a
-    /// file, module or test of the allocator or of the preload library has it. Also returns the test targets that no task runs.
+    /// Checks the tests named in the last column of the table of mutations and in the scripts' test filters. Returns one line for each name
+    /// that no file, module or test of the allocator or of the preload library has, and for each test target that no task runs.
     fn test_faults(&self) -> Vec<String> {
         let is_known = |name: &str| {
             let is_path = |file: &str| file.trim_end_matches(".rs").split('/').any(|part| part == name);
@@ -191,12 +192,12 @@ impl Names {
         for cell in rows.filter_map(|row| row.trim_end_matches(" |").rsplit(" | ").next()) {
             let outside: String = cell.split('(').filter_map(|part| part.rsplit(')').next()).collect();
             let words = outside.replace(" and ", ", ");
-            // Words in backticks are commands.
+            // Skips words in backticks, which are commands rather than tests.
             let words = words.split(", ").map(str::trim).filter(|word| !word.starts_with('`'));
             named.extend(words.map(|word| (page, word.to_owned())));
         }
         let mut faults: Vec<_> = named.into_iter().filter(|(_, name)| !is_known(name)).collect();
-        // The words of the filter lists: a word that ends in `::` is a module, any other word is part of a test's name.
+        // In a filter list, a word that ends in `::` is a module; any other word is part of a test's name.
         for (file, text) in self.0.iter().filter(|(file, _)| file.starts_with(".ci/") && !file.ends_with(".rs")) {
             let starts = [("skipped=(", ')'), ("skipped+=(", ')'), ("set -- ", '\n'), ("--skip ", ' ')];
             let lists = starts
@@ -246,7 +247,7 @@ impl Names {
         let scripts = words.iter().filter(is_script).filter(|word| !word.ends_with(".rs"));
         let mut faults: Vec<_> = scripts.filter_map(|script| script_fault(script)).collect();
         let Some(at) = words.iter().position(|word| *word == "cargo") else { return faults };
-        // `--` begins the program's own arguments. The other symbols end the command.
+        // Stops at `--`, which begins the program's own arguments, and at symbols that end the command.
         let words = &words[at + 1..];
         let end = words.iter().position(|word| matches!(*word, "&&" | "|" | ">" | "--")).unwrap_or(words.len());
         let words = &words[..end];
@@ -260,7 +261,7 @@ impl Names {
                     self.has(|file| file.ends_with("Cargo.toml"), &format!("\nname = \"{name}\"\n"))
                 }
                 "--test" => self.has_target("tests", name),
-                // This word is a filter: part of the tests' names.
+                // A word after the target is a filter, which must be part of a test's name.
                 _ if index > 0 && words[index - 1] == "--test" && is_name(name) => {
                     if !self.is_filter(name) {
                         faults.push(format!("no test has {name} in its name"));
@@ -289,7 +290,7 @@ impl Names {
         faults
     }
 
-    /// Returns whether a package has a target with this name, in which `*` matches any characters.
+    /// Returns whether a package has a target with this name. A trailing `*` matches any characters.
     fn has_target(&self, folder: &str, name: &str) -> bool {
         let targets = self.0.keys().filter_map(|file| file.split(&format!("/{folder}/")).nth(1));
         let mut names = targets.filter_map(|target| target.split('/').next()?.split('.').next());
@@ -299,7 +300,7 @@ impl Names {
     fn arm_fault(&self, arm: &str) -> Option<String> {
         let mut parts = arm.split(':');
         let name = parts.next().filter(|name| is_name(name))?;
-        // A plain arm is named after its allocator, which has a binary of its own.
+        // An arm without settings is named after its allocator, whose binary has this source file.
         let file = format!("provers-bench/arms/with-{name}.rs");
         if !self.has(is_of_bench, &format!("\"{name}\"")) && !self.0.contains_key(&file) {
             return Some(format!("there is no allocator {name}"));
@@ -310,7 +311,7 @@ impl Names {
         Some(format!("tuning.rs has no constant {unknown}"))
     }
 
-    /// Returns whether the bench has this option. Options are the fields of a struct.
+    /// Returns whether the bench has this option, as a field of an arguments struct, a `long` name or a literal `--option`.
     fn is_option(&self, option: &str) -> bool {
         let field = format!("{}: ", option.replace('-', "_"));
         let names = [field, format!("long = \"{option}\""), format!("\"--{option}\"")];
@@ -355,7 +356,7 @@ fn targets(text: &str) -> Vec<(usize, String)> {
             found.extend(ends.filter_map(|rest| rest.split(closing).next()).map(|target| (number, target.to_owned())));
         }
         if let Some((name, target)) = line.split_once("]: ").filter(|(name, _)| name.starts_with('[')) {
-            // Skips a sentence that only looks like a link definition.
+            // Skips sentences that only look like link definitions.
             if !name.contains("](") && !target.contains(' ') {
                 found.push((number, target.to_owned()));
             }

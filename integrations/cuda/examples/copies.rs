@@ -30,7 +30,7 @@ const NO_DEVICE: u8 = 3;
 const ROUNDS: usize = 5;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
-/// The matrix that is copied to the device, and the matrix that receives the result.
+/// The host's matrices: the one that is copied to the device, and the one that receives the result.
 type Matrices<'a> = [&'a mut [u64]; 2];
 
 fn main() -> Outcome<ExitCode> {
@@ -52,13 +52,13 @@ fn main() -> Outcome<ExitCode> {
 
     println!("\n| memory | set up, s | first proof, s | tenth proof, s |\n|---|--:|--:|--:|");
     let fresh = || [vec![0; words], vec![0; words]];
-    // Warms up, because the first copies take longer from any kind of memory.
+    // Warms up the device, because the first copies are slow from any kind of memory.
     device.there_and_back(slices(&mut fresh()), 1)?;
     proofs("pageable, from malloc", 0.0, || device.there_and_back(slices(&mut fresh()), 1))?;
     proofs("pageable, from zk-alloc", 0.0, || device.there_and_back(slices(&mut phase(fresh)), 1))?;
 
     let started = Instant::now();
-    // SAFETY: the driver maps new pages, which contain zeroes.
+    // SAFETY: the buffers need no initialisation, because the driver maps new pages, which contain zeroes.
     let allocate = || unsafe { context.alloc_pinned_with_flags(words, CU_MEMHOSTALLOC_PORTABLE) };
     let [mut matrix, mut answer] = [allocate()?, allocate()?];
     let set_up = started.elapsed().as_secs_f64();
@@ -67,7 +67,8 @@ fn main() -> Outcome<ExitCode> {
         device.there_and_back(of_driver.each_mut().map(|all| &mut **all), 1)
     })?;
 
-    // Purges the memory that the proofs above left resident. If the range reused that memory, its set-up time would be too short.
+    // Purges the memory that the proofs above left resident. Otherwise, the range would reuse it, and its set-up time would not include the
+    // page faults.
     release();
     let started = Instant::now();
     // SAFETY: `timed` waits for its copies, so no copy outlives its buffers.
@@ -130,8 +131,8 @@ struct Device {
 }
 
 impl Device {
-    /// Fills a matrix, copies it to the device, swaps its halves there, copies it back, and checks every byte. Makes each of the two copies
-    /// `times` times. Returns the mean time of a copy in each direction, in seconds.
+    /// Fills `matrix`, copies it to the device, swaps its halves there, copies the result back into `answer`, and checks every byte.
+    /// Repeats each copy `times` times. Returns the mean time of a copy to the device and of a copy back, in seconds.
     fn there_and_back(&mut self, [matrix, answer]: Matrices, times: usize) -> Outcome<[f64; 2]> {
         let Self { stream, matrices: [sent, swapped], seed } = self;
         *seed += 1;
@@ -150,7 +151,7 @@ impl Device {
     }
 }
 
-/// Makes `times` copies, waits until they have finished, and returns the mean time of a copy in seconds.
+/// Calls `copy` `times` times, waits until the copies have finished, and returns the mean time of a copy in seconds.
 fn timed(stream: &CudaStream, times: usize, mut copy: impl FnMut() -> Result<(), DriverError>) -> Outcome<f64> {
     stream.synchronize()?;
     let started = Instant::now();

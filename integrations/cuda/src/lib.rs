@@ -11,18 +11,18 @@ use zk_alloc::{NotPinned, Pinned};
 // Compiles only against this allocator, not against the crate `zk-alloc` on crates.io.
 const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
 
-/// The file name of the driver's library. `cudarc` can check for the driver, but not if another crate enables `dynamic-linking`, which
-/// links to the driver.
+/// The file name of the driver's library. [`pin`] looks for this file itself, because `cudarc`'s own check is missing if another crate
+/// enables its feature `dynamic-linking`.
 const DRIVER: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 
-/// The reason why the memory was not registered: no driver is installed, or the driver returned an error.
+/// Why memory could not be registered: no driver is installed, or the driver returned an error.
 pub type CudaError = Box<dyn Error + Send + Sync>;
 
 /// Makes `bytes` bytes of the arena resident and registers them with the driver of `device` (`cuMemHostRegister`, which `cudaHostRegister`
-/// calls), for all contexts of the process. [`Pinned`] describes the range.
+/// calls), for all contexts of the process. Returns a handle to this range (see [`Pinned`]).
 ///
 /// # Errors
-/// If there is no driver or no device, if the driver refuses the memory, or if the arena can't make that much memory resident.
+/// Fails if there is no driver or no such device, if the driver refuses the memory, or if the arena can't make that much memory resident.
 ///
 /// # Safety
 /// The program must not change, free or read a buffer before all copies from it or to it have finished. With pageable memory, the driver
@@ -31,8 +31,8 @@ pub type CudaError = Box<dyn Error + Send + Sync>;
 /// each call.
 pub unsafe fn pin(bytes: usize, device: usize) -> Result<Pinned, NotPinned<CudaError>> {
     let refused = |error| NotPinned::NotRegistered { asked_bytes: bytes, error };
-    // Looks for a driver first, because cudarc panics without one, and because faulting in the pages would be wasted
-    // work. SAFETY: the initialisers of the driver's library are safe to run.
+    // Looks for a driver first: without one, cudarc panics, and faulting in the pages would be wasted work. SAFETY: the initialisers of the
+    // driver's library are safe to run.
     unsafe { Library::new(DRIVER) }.map_err(|_| refused(format!("no CUDA driver is installed ({DRIVER})").into()))?;
     // The device's primary context, which the CUDA runtime also uses. It lives as long as the range.
     let context = CudaContext::new(device).map_err(|error| refused(error.into()))?;
