@@ -124,7 +124,7 @@ fn fixed_parts(message: &str) -> Vec<String> {
     parts.filter(|part| part.len() > 1).map(str::to_owned).collect()
 }
 
-/// The files of the repository, by path. Text files have their contents as the value; other files have an empty string.
+/// The repository's files: maps each path to the file's contents, or to an empty string if it is not a text file.
 struct Names(BTreeMap<String, String>);
 
 impl Names {

@@ -31,8 +31,8 @@ pub type CudaError = Box<dyn Error + Send + Sync>;
 /// each call.
 pub unsafe fn pin(bytes: usize, device: usize) -> Result<Pinned, NotPinned<CudaError>> {
     let refused = |error| NotPinned::NotRegistered { asked_bytes: bytes, error };
-    // Looks for a driver first: without one, cudarc panics, and faulting in the pages would be wasted work. SAFETY: the initialisers of the
-    // driver's library are safe to run.
+    // Looks for a driver first: without one, cudarc panics, and faulting in the pages would be wasted work.
+    // SAFETY: the initialisers of the driver's library are safe to run.
     unsafe { Library::new(DRIVER) }.map_err(|_| refused(format!("no CUDA driver is installed ({DRIVER})").into()))?;
     // The device's primary context, which the CUDA runtime also uses. It lives as long as the range.
     let context = CudaContext::new(device).map_err(|error| refused(error.into()))?;
@@ -61,7 +61,7 @@ mod tests {
     #[global_allocator]
     static ALLOC: ZkAllocator = ZkAllocator;
 
-    /// Registers a range with the device if there is one.
+    /// If there is a device, checks instead that the range is registered and serves a buffer.
     #[test]
     fn without_a_device_nothing_is_pinned_and_the_error_says_why() {
         // SAFETY: nothing is copied to or from this range.
