@@ -1,7 +1,7 @@
-//! `cargo prove-bench PROVER ...` builds the package of that prover only, reports the build, and starts its bench.
+//! `cargo prove-bench PROVER ...` builds only the package of that prover, prints what it builds, and starts its bench.
 //!
-//! A prover is a package: a folder in `provers-bench/provers`, or one given by `--package`. This program reads the part of a command
-//! line that decides what to build. The bench reads the rest.
+//! A prover is a package: a folder in `provers-bench/provers`, or one given by `--package`. This program parses only the part of the
+//! command line that determines what to build. The bench parses the rest.
 
 use std::env;
 use std::ffi::OsString;
@@ -56,7 +56,8 @@ fn main() -> ExitCode {
 
 /// Runs the benches one after another and returns the worst exit code.
 fn each(runs: &[Run]) -> ExitCode {
-    // The child process also receives the signal, exits cleanly, and reports the interruption in its exit code.
+    // Ctrl-C does not end this process: the child process also receives the signal, exits cleanly, and reports the interruption in its exit
+    // code.
     if let Err(error) = ctrlc::set_handler(|| ()) {
         eprintln!("prove-bench: cannot wait for Ctrl-C: {error}");
     }
@@ -123,7 +124,7 @@ fn packages(folder: &Path) -> Vec<Package> {
 }
 
 /// Parses a command line, without the program's name, into the benches to build and run in order. The error is one line that lists the
-/// valid words. If at least one prover accepts the options, skips those that do not.
+/// valid words. If at least one prover accepts the options, skips the provers that reject them.
 fn read(bench: &Package, provers: &[Package], words: Vec<OsString>) -> Result<Vec<Run>, String> {
     let runs = requested(bench, provers, words)?;
     let with_mistakes = runs.into_iter().map(|run| (mistake(&run.arguments), run));
@@ -172,8 +173,8 @@ fn listed(of: &str) -> Option<Vec<&'static str>> {
     Some(line.split(' ').collect())
 }
 
-/// Returns why the bench would reject a command line, if the launcher can detect it before the build: an unknown option or allocator. The
-/// bench checks the other values.
+/// Returns why the bench would reject a command line that has an unknown option or allocator, which the launcher can detect before the
+/// build. The bench checks everything else.
 fn mistake(arguments: &[OsString]) -> Option<String> {
     let command = word(arguments, 0);
     let is_of_prover = !TOOLS.contains(&command) && !OF_PROVERS.contains(&command);
@@ -226,7 +227,7 @@ fn check(provers: &[Package], mut words: Vec<OsString>) -> Result<Vec<Run>, Stri
         words.remove(1);
         return Ok(vec![Run::of_prover(package, words)]);
     }
-    // A prover without a baseline cannot be gated.
+    // Only provers with a baseline can be checked.
     let mut gated: Vec<_> = provers.iter().filter(|package| package.folder.join("baseline.toml").is_file()).collect();
     if words.iter().any(|word| word == "--help" || word == "-h") {
         gated.truncate(1);
@@ -258,7 +259,7 @@ fn take_option(words: &mut Vec<OsString>, name: &str) -> Option<String> {
     }
 }
 
-/// A package whose driver is built, and the arguments that the driver runs with.
+/// A package whose driver is to be built, and the driver's arguments.
 #[derive(Debug)]
 struct Run {
     package: Package,
@@ -269,7 +270,7 @@ struct Run {
 }
 
 impl Run {
-    /// Describes a run of a prover's bench. Every such run has an arm with jemalloc, except a profile.
+    /// Describes a run of a prover's bench. Every such run except a profile has arms, and so needs jemalloc.
     fn of_prover(package: &Package, arguments: Vec<OsString>) -> Self {
         let is_profile = word(&arguments, 0) == "profile";
         Self::of(package, !is_profile, is_profile, arguments)
@@ -277,9 +278,9 @@ impl Run {
 
     /// Describes a run and the features that it needs. A run without arms needs none of the bench's allocators.
     fn of(package: &Package, has_arms: bool, is_profile: bool, arguments: Vec<OsString>) -> Self {
-        // Arms that override constants of zk-alloc, and the sets of such arms.
+        // True for arms that override constants of zk-alloc, and for sets of such arms.
         let is_tuned = |name: &str| ["ablation", "constants"].contains(&name) || name.starts_with("zk-alloc:");
-        // The set `quick`, and every arm that works without the feature `peers`.
+        // True for the set `quick`, and for every arm that does not need the feature `peers`.
         let is_built_anyway = |name: &str| {
             let starts = ["glibc", "jemalloc", "zk-alloc"];
             ["quick", "bump-reset"].contains(&name) || starts.iter().any(|one| name.starts_with(one))
@@ -304,7 +305,7 @@ impl Run {
     fn build(&self) -> Result<(), u8> {
         let Package { word, minutes, .. } = &self.package;
         let with = if word.is_empty() { String::new() } else { format!(" with {word}") };
-        // The driver takes one minute to build, jemalloc another, and the peers three.
+        // The driver takes one minute to build, jemalloc one more, and the peers three more.
         let of_allocators = [("jemalloc", 1), ("peers", 3)].into_iter().filter(|one| self.features.contains(&one.0));
         let minutes = 1 + minutes + of_allocators.map(|one| one.1).sum::<u32>();
         eprintln!("prove-bench: building the bench{with}; the first time this takes about {minutes} min on 2 cores");
@@ -335,8 +336,8 @@ impl Run {
         }
         if !package.word.is_empty() {
             // Compiled dependencies go to the workspace's target folder, which contains this program, so the packages share them. Two
-            // packages may have binaries of the same name, so each package has its own output folder. The driver inherits both variables
-            // and builds its arms in the same folders.
+            // packages may have binaries of the same name, so each package has its own output folder. The driver inherits both environment
+            // variables, so it builds its arms in the same folders.
             let program = env::current_exe().unwrap_or_default();
             let is_target = |folder: &&Path| folder.join("CACHEDIR.TAG").is_file();
             let target = program.ancestors().find(is_target).unwrap_or(Path::new("target"));
@@ -442,7 +443,7 @@ mod tests {
         }
     }
 
-    /// The launcher cannot start a prover that it does not find, and CI must run every prover.
+    /// The launcher must find every prover's folder, and CI must run every prover.
     #[test]
     fn every_prover_folder_is_found_and_has_a_ci_job() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../provers");

@@ -1,4 +1,4 @@
-//! Plonky3 proofs: Keccak-f permutations over KoalaBear, with FRI. Your own prover goes here.
+//! Plonky3 proofs: Keccak-f permutations over KoalaBear, with FRI. Replace them with proofs of your own prover.
 
 use std::time::Instant;
 
@@ -29,7 +29,7 @@ type Pcs = TwoAdicFriPcs<KoalaBear, Radix2DitParallel<KoalaBear>, Mmcs, Challeng
 type Config = StarkConfig<Pcs, Challenge, DuplexChallenger<KoalaBear, Perm, 16, 8>>;
 
 const LOG_BLOWUP: usize = 1;
-/// The environment variable with which tests set the seed that makes the prover panic while its trace is live.
+/// An environment variable for tests: a request for the seed that it names panics while its trace is live.
 const PANIC_SEED: &str = "PROVING_SERVICE_PANIC_SEED";
 
 /// A request for a proof.
@@ -59,13 +59,13 @@ pub struct Made {
     /// Keccak-256 of the serialised proof. The same request always gives the same proof.
     digest: String,
     proved_ms: u64,
-    /// Peak live bytes in the arena, minus the bytes that were live before the proof. Includes the memory of other proofs that overlapped
-    /// it in the same process.
+    /// Peak live bytes in the arena, minus the bytes that were live before the proof. Includes the memory of other proofs that ran in the
+    /// process at the same time.
     pub peak_bytes: usize,
-    /// Bytes that the arena served from resident memory, and bytes that took page faults.
+    /// Bytes that the arena served from resident memory, and bytes that it served from fresh pages, which cost page faults.
     reused_bytes: u64,
     fresh_bytes: u64,
-    /// Whether no other proof overlapped in the same process, so `peak_bytes` is this proof's alone.
+    /// Whether no other proof ran in the process at the same time. If so, `peak_bytes` is the peak of this proof alone.
     pub is_alone: bool,
 }
 
@@ -90,11 +90,11 @@ impl Prover {
     /// Makes, verifies and serialises a proof in one phase, so all of its memory comes from the arena and is counted in the report.
     ///
     /// # Errors
-    /// If the framework returns an error, or if the proof does not verify.
+    /// Fails if Plonky3 returns an error or the proof does not verify.
     pub fn make(&self, request: &Request) -> anyhow::Result<Made> {
         let trace = || {
             let mut rng = SmallRng::seed_from_u64(request.seed);
-            // Uses as many permutations as fit. The generator pads the rows to the next power of two.
+            // Uses as many permutations as fit in `2^log_rows` rows. The generator pads the trace to that number of rows.
             let inputs = (0..(1usize << request.log_rows) / NUM_ROUNDS).map(|_| rng.random()).collect();
             let trace = generate_trace_rows(inputs, LOG_BLOWUP);
             assert!(std::env::var(PANIC_SEED) != Ok(request.seed.to_string()), "the request asked for this panic");

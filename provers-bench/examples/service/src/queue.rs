@@ -2,7 +2,8 @@
 //!
 //! - A proof of a known size starts if its peak, together with those of the running proofs, fits below the limit.
 //! - A proof of an unknown size runs alone, and the queue learns its peak.
-//! - A proof that does not fit even alone is refused. For an unknown size, the peak is estimated from that of a smaller one.
+//! - A proof that would exceed the limit even if it ran alone is refused. The peak of an unknown size is estimated from that of a smaller
+//!   size.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -10,7 +11,7 @@ use std::time::Instant;
 use crate::MIB;
 use crate::http::Failure;
 
-/// The memory limit, and the memory that the process uses outside of proofs, in bytes.
+/// The process's memory limit, and the memory that it uses outside of proofs, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryLimit {
     pub limit_bytes: usize,
@@ -21,8 +22,8 @@ pub struct MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// Returns the number of bytes that all running proofs together may reserve. As docs/operating.md explains, fragmentation may push the
-    /// arena above its live size by 1/8 of it or by min(6 MiB, half of it), whichever is larger. The result leaves a margin for this.
+    /// Returns the number of bytes that the running proofs may reserve in total, with a margin for fragmentation. As docs/operating.md
+    /// explains, the arena may exceed its live size by 1/8 of that size or by min(6 MiB, half of that size), whichever is larger.
     pub fn for_proofs_bytes(&self) -> usize {
         let arena = self.limit_bytes.saturating_sub(self.outside_bytes);
         let live = (arena / 9 * 8).min(arena.saturating_sub(6 * MIB).max(arena / 3 * 2));
@@ -38,11 +39,11 @@ pub fn mib(bytes: usize) -> String {
 pub struct Proof {
     pub id: u64,
     pub log_rows: u32,
-    /// When it began to wait or to run.
+    /// When it joined the queue; for a running proof, when it started.
     pub since: Instant,
     /// The number of bytes reserved for it; 0 while it waits.
     pub reserved_bytes: usize,
-    /// Whether no other proof has run since it started.
+    /// Whether it has been the only running proof since it started.
     is_alone: bool,
 }
 
@@ -54,7 +55,7 @@ pub struct Queue {
     /// The number of proofs that may wait.
     pub places: usize,
     pub last_id: u64,
-    /// `None` if workers have budgets, because then proofs do not wait for memory.
+    /// `None` if workers have their own budgets, because proofs then do not wait for memory.
     pub memory: Option<MemoryLimit>,
     pub is_stopping: bool,
     pub waiting: VecDeque<Proof>,
@@ -77,7 +78,7 @@ impl Queue {
         Ok(id)
     }
 
-    /// Starts the waiting proof with this ID if it is the first in the queue. Otherwise the proof keeps waiting.
+    /// Starts the waiting proof with this ID if it is first in the queue, a slot is free, and its memory fits. Returns whether it started.
     pub fn start(&mut self, id: u64, log_rows: u32) -> Result<bool, Failure> {
         self.fit(log_rows)?;
         let is_first = self.waiting.front().is_some_and(|first| first.id == id);
@@ -89,8 +90,8 @@ impl Queue {
         Ok(true)
     }
 
-    /// Removes a waiting or running proof and records its peak. `PhaseReport::peak_live_bytes` counts the whole process, so the peak is
-    /// recorded only if no other proof overlapped. Returns whether none did.
+    /// Removes a waiting or running proof. Returns whether it ran and no other proof overlapped it. Only then records its peak, because
+    /// `PhaseReport::peak_live_bytes` counts the whole process.
     pub fn leave(&mut self, id: u64, peak_bytes: Option<usize>) -> bool {
         self.waiting.retain(|proof| proof.id != id);
         let Some(index) = self.running.iter().position(|proof| proof.id == id) else { return false };
@@ -102,8 +103,8 @@ impl Queue {
         is_alone
     }
 
-    /// Returns the number of bytes to reserve for a proof that may start now, or the reason why it waits. A proof of an unknown size
-    /// reserves all memory, so it runs alone.
+    /// Returns the number of bytes to reserve for a proof of this size if it may start now; otherwise, the reason why it waits. A proof of
+    /// an unknown size reserves all memory, so it runs alone.
     fn reservation(&self, log_rows: u32) -> Result<usize, String> {
         if self.running.len() >= self.slots {
             return Err("as many proofs run as --proofs allows".into());
@@ -120,8 +121,8 @@ impl Queue {
         }
     }
 
-    /// Checks that the service is not stopping, and that a proof of this size fits below the limit when it runs alone, judged by its known
-    /// or estimated peak. A size without an estimate passes.
+    /// Checks that the service is not stopping, and that the known or estimated peak of a proof of this size fits below the limit if the
+    /// proof runs alone. A size without an estimate passes.
     fn fit(&self, log_rows: u32) -> Result<(), Failure> {
         if self.is_stopping {
             let text = "the service is shutting down and starts no more proofs; use another instance";
@@ -143,7 +144,7 @@ impl Queue {
         Err(Failure::over_memory(log_rows, why))
     }
 
-    /// Returns the number of bytes that running proofs may take.
+    /// Returns the number of bytes reserved for the running proofs.
     pub fn reserved_bytes(&self) -> usize {
         self.running.iter().map(|running| running.reserved_bytes).sum()
     }
@@ -185,7 +186,7 @@ mod tests {
 
     #[test]
     fn proofs_start_in_order_until_slots_or_memory_are_used_up() {
-        // 8/9 of 950 MiB, less the base: the margin is 1/8 of the live size.
+        // 8/9 of the arena's 950 MiB, minus the base: the margin is 1/8 of the live size.
         assert!(MEMORY.for_proofs_bytes().abs_diff(950 * MIB / 9 * 8 - 50 * MIB) < 10);
         let mut slots = queue(&[10, 10, 10, 10, 10]);
         assert_eq!(slots.start(2, 10), Ok(false), "it is not its turn");

@@ -43,7 +43,8 @@ impl Service {
         let mut queue = Queue { slots, places, memory, ..Queue::default() };
         let prover = Arc::new(Prover::new());
         if options.isolate.is_none() {
-            // The peaks of sizes that were never proved are estimated from this one. A size that can't fit is refused.
+            // Makes a small proof to measure its peak. The peaks of larger sizes are estimated from it, so even the first request for a
+            // size that cannot fit is refused.
             let log_rows = Request::FIRST_LOG_ROWS;
             queue.peaks.insert(log_rows, prover.make(&Request { log_rows, seed: 0 })?.peak_bytes);
         }
@@ -57,8 +58,8 @@ impl Service {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a proof when its turn comes. Dropping the future cancels the proof: it leaves the queue, or its worker is killed. A proof that
-    /// is already running in this process is finished and discarded.
+    /// Waits for the request's turn, then makes its proof. Dropping the future cancels the request: a waiting proof leaves the queue, and a
+    /// worker is killed, but a proof that runs in this process is finished and then discarded.
     pub async fn prove(self: &Arc<Self>, request: Request) -> Result<Made, Failure> {
         let mut outcome = Outcome("rejected");
         let log_rows = request.log_rows;
@@ -71,7 +72,7 @@ impl Service {
             }
             changed.await;
         }
-        // Another proof is now first in the queue.
+        // Wakes the other requests, because another proof is now first in the queue.
         self.changed.notify_waiters();
         let made = self.make(ticket, request).await;
         outcome.0 = if made.is_ok() { "done" } else { "failed" };
@@ -83,14 +84,14 @@ impl Service {
             return make_in_worker(&self.options, budget_mib, &request).await;
         }
         let prover = Arc::clone(&self.prover);
-        // The thread opens a phase, so only it and rayon's workers allocate in the arena. It keeps the ticket until the proof is made, even
-        // if the client disconnects.
+        // The proof's thread opens the phase, so only this thread and rayon's workers allocate in the arena. The thread owns the ticket
+        // until the proof ends, even if the client disconnects.
         let made = spawn_blocking(move || {
             let mut made = prover.make(&request)?;
             made.is_alone = ticket.end(Some(made.peak_bytes));
             anyhow::Ok(made)
         });
-        // The outer error is a panic.
+        // The outer result is an error if the proof panicked.
         Ok(made.await??)
     }
 
@@ -123,7 +124,7 @@ impl Service {
         self.memory(&queue).into_iter().for_each(|(name, bytes)| gauge!(name).set(bytes as f64));
     }
 
-    /// Returns the page `/memory`, for people: memory use, the running proofs, and why others wait.
+    /// Returns the text of the page `/memory`: memory use, the running proofs, and the waiting proofs with the reason why each one waits.
     pub fn page(&self) -> String {
         let (queue, mut page) = (self.queue(), String::new());
         let mut line = |line: Arguments<'_>| _ = writeln!(page, "{line}");
@@ -146,21 +147,22 @@ impl Service {
     }
 }
 
-/// A proof's place in the queue, from its arrival until its end. Dropping the ticket ends the proof.
+/// A proof's place in the queue, from the request's arrival until the proof ends. Dropping the ticket removes the proof from the queue.
 struct Ticket {
     service: Arc<Service>,
     id: u64,
 }
 
 impl Ticket {
-    /// Ends the proof. Returns whether no other proof overlapped it.
+    /// Removes the proof from the queue, and measures the memory outside of proofs. Returns whether the proof ran and no other proof
+    /// overlapped it.
     fn end(&self, peak_bytes: Option<usize>) -> bool {
         let mut queue = self.service.queue();
         let is_alone = queue.leave(self.id, peak_bytes);
         let is_idle = queue.running.is_empty();
         if let Some(memory) = &mut queue.memory {
             let stats = zk_alloc::stats();
-            // RSS does not include pages of the arena that nothing has touched yet, so this is a lower bound.
+            // A lower bound: `resident_bytes` includes pages of the arena that nothing has touched yet, and RSS does not.
             memory.outside_bytes = memory.outside_bytes.max(rss_bytes().saturating_sub(stats.resident_bytes));
             if is_idle {
                 memory.base_bytes = stats.live_bytes;
@@ -177,7 +179,7 @@ impl Drop for Ticket {
     }
 }
 
-/// Counts a request by its outcome on drop, because the client may disconnect at any time.
+/// Counts a request under its outcome when dropped, so requests whose client disconnects are counted too.
 struct Outcome(&'static str);
 
 impl Drop for Outcome {
@@ -208,8 +210,8 @@ async fn make_in_worker(options: &Options, budget_mib: usize, request: &Request)
         let threads = std::thread::available_parallelism().map_or(1, usize::from).div_ceil(options.proofs.into());
         command.env("RAYON_NUM_THREADS", threads.to_string());
     }
-    // Ctrl-C in a terminal reaches the whole process group. The service still finishes its running proofs, so its workers get their own
-    // groups.
+    // Ctrl-C in a terminal signals the whole process group. Each worker gets its own group, so the service can still finish its running
+    // proofs.
     command.process_group(0).kill_on_drop(true).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().context("starting a worker")?;
     counter!("service_worker_processes_total").increment(1);

@@ -1,5 +1,5 @@
-//! Runs the real binary on a port of its own, in one process and with workers, and requests real proofs over HTTP. `cargo make soak` runs
-//! the ignored tests.
+//! Starts the service's binary on a free port, with and without workers, and requests real proofs over HTTP. `cargo make soak` runs the
+//! ignored tests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -59,7 +59,7 @@ fn command(args: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_proving-service"));
     command.args(["--port", "0"]).args(args.split_whitespace()).stdout(Stdio::piped());
     command.env("PROVING_SERVICE_PANIC_SEED", PANIC_SEED.to_string());
-    // Each thread has a stack, which counts towards a worker's budget.
+    // Limits the number of threads, because each thread's stack counts towards a worker's budget.
     command.env("RAYON_NUM_THREADS", "2");
     command
 }
@@ -129,7 +129,7 @@ impl Server {
     }
 }
 
-/// Each request gives the same proof every time. A differing digest shows corruption that verification would miss.
+/// Equal requests must give equal proofs. A different digest would show corruption that verification does not detect.
 #[test]
 fn proofs_are_verified_repeatable_and_reported() {
     let server = Server::start("--proofs 1");
@@ -147,7 +147,7 @@ fn proofs_are_verified_repeatable_and_reported() {
     assert!(server.metric("service_limit_bytes") > server.metric("service_rss_bytes"));
 }
 
-/// A panic fails its own request only. The soak checks that it leaks no memory.
+/// A panic must fail only its own request. The soak test checks that panics leak no memory.
 #[test]
 fn errors_for_bad_requests_say_what_is_allowed() {
     let server = Server::start("");
@@ -185,8 +185,8 @@ fn a_full_queue_refuses_and_clients_that_go_away_cancel_their_proofs() {
     assert_eq!(server.proofs("done"), 1.0);
 }
 
-/// If a service starts a proof that can't fit, the kernel kills the service together with all running proofs. Here the service learns that
-/// a proof fits only alone. It must not start two at once, although two slots are free.
+/// If a service starts a proof that does not fit, the kernel kills the service together with all running proofs. Here the first proof shows
+/// that the limit has room for only one proof of its size, so the service must not start two at once, although two slots are free.
 #[test]
 fn a_proof_waits_until_its_peak_fits_and_one_that_never_fits_is_refused() {
     let server = Server::start("--proofs 2 --memory-limit 96");
@@ -204,8 +204,8 @@ fn a_proof_waits_until_its_peak_fits_and_one_that_never_fits_is_refused() {
     server.prove(13, 1).expect(507, "estimated from smaller proofs");
 }
 
-/// The allocation that exceeds the budget may come at the start, in the middle or at the end of a proof, from any thread. The answer must
-/// always be a proof or an error with status 507. A small proof fits each budget.
+/// The allocation that exceeds the budget may occur at any point of a proof, on any thread. The response must always be a proof or an error
+/// with status 507. The neighbour's small proof fits every budget.
 #[test]
 fn a_worker_over_its_budget_fails_alone_at_any_point_of_the_proof() {
     let statuses = [80, 96, 104, 112, 120, 160, 256].map(|budget| {
@@ -221,8 +221,8 @@ fn a_worker_over_its_budget_fails_alone_at_any_point_of_the_proof() {
     assert!(statuses.contains(&200) && statuses.contains(&507), "{statuses:?}");
 }
 
-/// A worker may panic, lose its client, or be killed by the kernel or by an operator. When a client disconnects, its worker is killed,
-/// which frees the worker's memory and CPU time immediately.
+/// A worker may panic, or be killed by the kernel or by an operator. When a client disconnects, the service kills its worker, which frees
+/// the worker's memory and CPU time immediately.
 #[test]
 fn a_worker_that_is_lost_costs_only_its_proof() {
     let server = Server::start("--proofs 1 --isolate 2048");
@@ -268,7 +268,7 @@ fn workers_that_do_not_fit_below_the_limit_are_refused() {
     assert!(text.contains("3 workers with 1024 MiB each do not fit below the limit of 2048 MiB"), "{text}");
 }
 
-/// The digest of each statement's proof. The same statement always has the same proof.
+/// The digest of the proof of each statement (size and seed). Equal statements have equal proofs.
 type Digests = Mutex<BTreeMap<(u32, u64), String>>;
 
 /// Sends one random request and checks the answer. Returns whether the answer was a proof.
@@ -282,7 +282,7 @@ fn act(server: &Server, digests: &Digests, rng: &mut SmallRng) -> bool {
             return false;
         }
         82..90 => (server.prove(9, PANIC_SEED), [500, 503]),
-        // Too large for the limit, and for the budget.
+        // Too large for both the memory limit and a worker's budget.
         90..93 => (server.prove(13, seed), [507, 503]),
         93..97 => (server.post("{\"log_rows\":"), [400; 2]),
         _ => (server.get(if rng.random() { "/memory" } else { "/metrics" }), [200; 2]),
@@ -296,8 +296,8 @@ fn act(server: &Server, digests: &Digests, rng: &mut SmallRng) -> bool {
     true
 }
 
-/// Sends a random mix of proofs, cancellations, panics and invalid requests for several minutes, in one process and in workers whose
-/// budgets the kernel enforces.
+/// Sends a random mix of proof requests, cancellations, panics and invalid requests for `SOAK_MINUTES` minutes each to a service without
+/// workers and to one whose workers have budgets.
 #[test]
 #[ignore = "takes minutes"]
 fn the_service_survives_random_load() {

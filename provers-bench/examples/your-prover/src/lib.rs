@@ -1,7 +1,7 @@
 //! Your own prover as a prove-bench workload: here a small Plonky3 STARK.
 //!
-//! The library contains the measured code, so it is compiled once. `src/main.rs` is the driver, and each file in
-//! `src/bin` is an arm.
+//! The measured code is in this library, so it is compiled once for all binaries. `src/main.rs` is the driver, and each file in `src/bin`
+//! is an arm.
 
 use anyhow::Context;
 use p3_air::{Air, AirBuilder, BaseAir, WindowAccess};
@@ -36,7 +36,7 @@ type Config = StarkConfig<Pcs, Challenge, DuplexChallenger<KoalaBear, Perm, 16, 
 
 const CHAINS: usize = 64;
 
-/// A workload of `2^log_rows` steps of every chain.
+/// The workload: [`CHAINS`] chains of x -> x^3 + 1, each with `2^log_rows` rows.
 pub struct Cubes {
     config: Config,
     log_blowup: usize,
@@ -75,7 +75,7 @@ impl Workload for Cubes {
 impl Cubes {
     /// Returns the trace. Each row is one step, computed from the row above it.
     fn trace(&self, seed: u64) -> RowMajorMatrix<KoalaBear> {
-        // The buffer has room for the extension, which the prover makes in place.
+        // The buffer has room for the low-degree extension, which the prover computes in place.
         let mut values = Vec::with_capacity((self.rows * CHAINS) << self.log_blowup);
         values.extend((0..CHAINS as u64).map(|chain| KoalaBear::from_u64(seed % (1 << 32) + chain)));
         for cell in CHAINS..self.rows * CHAINS {
