@@ -1,8 +1,9 @@
-//! The allocators that the arms' binaries install. Each is a module with the name that [`arm!`](crate::arm) takes. The module has the value
-//! to install, and a function that describes the allocator. A crate with its own prover gets both from here, and needs no other dependency.
+//! The allocators that the arms' binaries install. Each allocator has a module, whose name is the first argument of [`arm!`](crate::arm).
+//! The module contains the value to install and a function that describes the allocator, so a crate with its own prover needs no other
+//! dependency.
 //!
-//! Some allocators take long to build, so they are behind the features `jemalloc` and `peers`. Without the feature the
-//! bench knows their names, but has no binaries that could run them.
+//! Some allocators take a long time to build, so they require the features `jemalloc` and `peers`. Without these features, the bench knows
+//! the allocators' names but has no binaries for them.
 //!
 //! Functions that call into an allocator are `#[inline]`, so they are compiled into the calling binary and never into
 //! this library. If this library called an allocator, every arm would link that allocator, including its code that runs
@@ -30,7 +31,7 @@ pub struct Installed {
     /// Calls the given function once, in the scope in which the allocator expects provers to run. The proof's time includes the cost of the
     /// scope.
     pub scope: fn(&mut dyn FnMut()),
-    /// Runs a recorded phase: does what `scope` does, and what the allocator's adapter does inside a prover.
+    /// Like `scope`, but for replaying a recorded phase: also does what the allocator's adapter does inside a prover.
     pub phase: fn(&mut dyn FnMut()),
     /// Returns all free memory to the kernel after a replay; `None` if a replay does not ask the allocator to do so.
     pub release: Option<fn()>,
@@ -63,8 +64,8 @@ impl Installed {
         settings
     }
 
-    /// Checks each setting of `required` (name and value) with the allocator. Returns the settings as `name=value`, or
-    /// fails on the first that is not in force.
+    /// Checks that each setting in `required` (name and value) is in force. Returns the settings as `name=value`; fails on the first that
+    /// is not in force.
     pub(crate) fn confirm(&self, required: &[(String, String)]) -> anyhow::Result<Vec<String>> {
         let confirmed = required.iter().map(|(name, wanted)| {
             let found = (self.setting)(name)
@@ -114,7 +115,7 @@ pub mod glibc {
         const STARTS: &str = "PROVE_BENCH_STARTS";
         const MAX_STARTS: usize = 30;
 
-        /// Restarts this program if glibc was told to use huge pages and does not. glibc 2.36 reads the host's setting into a buffer
+        /// Restarts this program if glibc was told to use huge pages but does not. glibc 2.36 reads the host's setting into a buffer
         /// without a terminating zero, and then compares it as a string. The comparison fails in about half of all processes.
         pub(super) fn start_again_without_huge_pages() {
             if !env::var("GLIBC_TUNABLES").is_ok_and(|tunables| tunables.contains("malloc.hugetlb=1")) {
@@ -130,8 +131,8 @@ pub mod glibc {
             }
         }
 
-        /// Size of a test block, in bytes: larger than the maximum of glibc's mmap threshold, above which glibc maps each request
-        /// separately.
+        /// Size of the block that tests glibc's settings, in bytes. It is above the maximum of glibc's mmap threshold, so by default glibc
+        /// maps the block separately.
         const PROBE_BYTES: usize = 256 << 20;
 
         pub(super) fn version() -> String {
@@ -150,8 +151,8 @@ pub mod glibc {
             }
         }
 
-        /// Returns whether glibc advises the kernel to use huge pages (`hg` in smaps) for any part of a large block. The block is never
-        /// touched. A block on the heap may begin in older heap memory, which glibc did not advise.
+        /// Returns whether glibc advises the kernel to use huge pages (`hg` in smaps) for any part of a large block. One part is enough,
+        /// because a block on the heap may begin in older heap memory, for which glibc gave no advice. The block is never touched.
         fn asks_for_huge_pages() -> bool {
             // SAFETY: the block is freed exactly once, and is never accessed.
             let at = std::hint::black_box(unsafe { libc::malloc(PROBE_BYTES) });
@@ -419,8 +420,8 @@ pub mod zk_alloc {
             ("phases", stats.phases),
             ("refusals", stats.refusals),
             ("system_calls", stats.system_calls),
-            // Live bytes rise and fall, so a sample records how much they grew during the proof. Like `PhaseReport::escaped_bytes` of
-            // zk_alloc, this counts all memory that outlives the phase, including the finished proof.
+            // A sample records how much the live bytes grew during the proof. Like `PhaseReport::escaped_bytes` of zk_alloc, this counts
+            // all memory that outlives the phase, including the finished proof.
             ("escaped_bytes", stats.live_bytes as u64),
         ])
     }

@@ -29,8 +29,8 @@ pub struct Arm {
     /// Settings (name and value, in the allocator's own terms) that the allocator must confirm before the first proof.
     /// jemalloc also confirms every option in its environment variable.
     pub confirms: &'static [(&'static str, &'static str)],
-    /// Conditions that each proof must meet, because otherwise the arm did not measure what its name promises. A condition is a counter
-    /// that must grow during the proof, or a gauge that must be above zero after the proof, and the message for a failure.
+    /// Conditions that show whether a proof measured the settings that the arm is named after. Each is the name of a counter that must grow
+    /// during the proof, or of a gauge that must be above zero after it, and the message for a failure.
     pub holds: &'static [(&'static str, &'static str)],
     /// Why the arm may fail without failing the run; `None` if it must not fail.
     pub known_to_fail: Option<&'static str>,
@@ -71,7 +71,7 @@ impl Colour {
 }
 
 impl Arm {
-    /// Describes the allocator that `binary` links, with its default settings.
+    /// Returns an arm for the allocator that `binary` links, with default settings.
     pub const fn new(name: &'static str, binary: &'static str) -> Self {
         let (environment, confirms, holds) = (&[], &[], &[]);
         let (is_ours, colour, known_to_fail, preload) = (false, Colour::OTHER, None, None);
@@ -103,7 +103,7 @@ impl Arm {
         options.chain(owned(self.confirms)).collect()
     }
 
-    /// Returns why a proof with this sample did not measure what the arm's name promises; `None` if it did.
+    /// Returns which of the conditions in [`holds`](Self::holds) this sample does not meet; `None` if it meets all.
     pub(crate) fn objection(&self, sample: &Sample) -> Option<String> {
         self.holds.iter().find_map(|(figure, otherwise)| {
             match sample.counters.get(*figure).or_else(|| sample.gauges.get(*figure)) {
@@ -177,7 +177,7 @@ const CACHE_BYTES: &str = "TCMALLOC_MAX_PER_CPU_CACHE_SIZE";
 const SAMPLING_BYTES: &str = "TCMALLOC_PROFILE_SAMPLING_INTERVAL";
 
 const ARENA_SERVES: (&str, &str) = ("arena_allocations", "the arena served nothing");
-/// zk-alloc requests huge pages, but continues without them if the kernel provides none.
+/// The condition for arms that request huge pages: zk-alloc continues without them if the kernel provides none.
 const IN_HUGE_PAGES: (&str, &str) = ("large_folio_bytes", "its setting did not take: nothing lies in huge pages");
 #[cfg(feature = "profile")]
 const IS_SAMPLED: (&str, &str) = ("is_sampled", "its setting did not take: no call sites were sampled");
@@ -262,7 +262,7 @@ pub const ARMS: &[Arm] = &[
     ZK_ALLOC.set("zk-alloc-thp-never", &[("ZK_ALLOC_THP", "never")]),
     // Purges all free memory at the end of each phase.
     ZK_ALLOC.set("zk-alloc-retain-0", &[("ZK_ALLOC_RETAIN_BYTES", "0")]),
-    // Samples its call sites.
+    // Samples call sites.
     #[cfg(feature = "profile")]
     Arm { holds: &[ARENA_SERVES, IS_SAMPLED], ..ZK_ALLOC.set("zk-alloc-profile", &[("ZK_ALLOC_PROFILE", "1")]) },
     ZK_ALLOC_RESIDENT,
@@ -292,7 +292,7 @@ pub(crate) const SETS: &[Set] = &[
     Set { name: "all", contains: |_| true },
 ];
 
-/// The set that runs without `--allocators`.
+/// The set that runs if `--allocators` is not given.
 pub(crate) const DEFAULT_SET: &str = "quick";
 
 /// The arm that the others are compared with. If it does not take part, the first arm takes its place.
@@ -312,8 +312,8 @@ mod tests {
         }
     }
 
-    /// An arm whose arena is unused would report glibc's measurements as its own. On a host without huge pages, requesting them has no
-    /// effect.
+    /// Without its condition, an arm whose arena is unused would report glibc's measurements as its own, and an arm that requests huge
+    /// pages would report measurements without them.
     #[test]
     fn a_zero_or_missing_figure_breaks_its_condition() {
         let arm = named("zk-alloc-thp-always").unwrap();

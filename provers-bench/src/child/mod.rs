@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 /// Defines the whole binary of an arm: installs one of the [`allocators`](crate::arms), and proves when the driver asks.
 ///
-/// The arm `zk-alloc` starts the binary `with-zk-alloc`, which is `src/bin/with-zk-alloc.rs`:
+/// The binary of the arm `zk-alloc` is `with-zk-alloc`, so its source is `src/bin/with-zk-alloc.rs`:
 ///
 /// ```
 /// # mod my_prover { pub static PROVERS: &[provers_bench::Prover] = &[]; }
@@ -113,8 +113,8 @@ fn set_up(provers: &[Prover], prover: &str, workload: &str, log_rows: u32, place
     }
     let prover = provers.iter().find(|known| known.name == prover).context("unknown prover")?;
     let spec = prover.workloads.iter().find(|known| known.name == workload).context("unknown workload")?;
-    // The pool must exist before the call to `build_global`, which would otherwise build one. That call also starts the background thread
-    // if a setting enables it. All of these threads start outside phases, so their permanent allocations are not in the arena.
+    // The pool must be built before the call to `build_global`, which would otherwise build its own. That call also starts the background
+    // thread if a setting enables it. The threads start outside phases, so their permanent allocations are not in the arena.
     place.build_pool()?;
     let _ = zk_alloc::pool::build_global();
     spec.setup(log_rows).context("setup failed")
@@ -157,7 +157,7 @@ impl Session {
 /// The environment variable that injects a fault, as `arm:round:kind`; the round `*` means every round. Tests use it to check how the real
 /// driver and the real gate handle a failing arm.
 const FAULT: &str = "PROVE_BENCH_TEST_FAULT";
-/// Number of bytes that a storm of page faults touches: more pages than the gate allows.
+/// Number of bytes that [`Fault::PageFaults`] touches: more pages than the gate allows page faults.
 const STORM_BYTES: usize = 48 << 20;
 
 /// The faults that can be injected: failures of the child, and regressions.
@@ -220,7 +220,7 @@ impl Fault {
 }
 
 fn storm() -> anyhow::Result<()> {
-    // With huge pages, the whole storm would cause only two dozen faults.
+    // With huge pages, touching the whole buffer would cause only two dozen faults.
     nix::sys::prctl::set_thp_disable(true).context("cannot switch huge pages off")?;
     // The request is outside any phase, and larger than any block that glibc retains, so the kernel supplies new pages each time.
     let mut pages = vec![0_u8; STORM_BYTES];

@@ -1,5 +1,5 @@
-//! Profiles two proofs of a zk-alloc arm: the first, which takes the page faults, and the second, with its stages, its call sites and the
-//! arena's memory over time.
+//! Profiles two proofs of a zk-alloc arm. The profile of the first shows where its page faults occur. The profile of the second shows its
+//! stages, its call sites, and the arena's memory over time.
 
 use crate::machine::process::Sampler;
 use crate::protocol::profiles::{
@@ -114,7 +114,8 @@ const MAX_READINGS: usize = 8192;
 /// The sampler spends at most `1 / SHARE_OF_TIME` of its time reading how much memory each part of the arena takes.
 const SHARE_OF_TIME: u32 = 20;
 
-/// Starts to sample the arena's memory once a millisecond. Call this outside phases, so the readings are not allocated in the arena.
+/// Starts sampling the arena's memory, at first once a millisecond. Call this outside phases, so the readings are not allocated in the
+/// arena.
 fn begin_levels(began: Instant) -> Sampler<Profile> {
     let readings = Profile {
         levels: Vec::with_capacity(MAX_READINGS),
@@ -171,7 +172,8 @@ fn parts_at(at: Duration) -> Parts {
     }
 }
 
-/// Maximum number of snapshots. More would slow down a prover with that many spans.
+/// Maximum number of snapshots of the call sites. Each start and each end of a span takes one, which would slow down a prover with more
+/// spans.
 const MAX_SNAPSHOTS: usize = 4000;
 
 /// A `tracing` layer that records the stages of a proof. Clones share the record.
@@ -185,7 +187,7 @@ struct Record {
     /// The spans that are open now, each with its path and its index in `stages`.
     open: Vec<(SpanPath, usize)>,
     stages: Vec<Stage>,
-    /// All paths so far, each as the path of the parent span and the name of the span.
+    /// All span paths so far, each as the path of the parent span and the name of the span.
     paths: Vec<(Option<SpanPath>, &'static str)>,
     sites: HashMap<Key, Seen>,
     snapshots: usize,

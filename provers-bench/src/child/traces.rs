@@ -34,7 +34,7 @@ use std::thread;
 pub(crate) const PATH: &str = "PROVE_BENCH_TRACE_PATH";
 pub(crate) const HEADER: &str = "PROVE_BENCH_TRACE_HEADER";
 
-/// Address space for 44 million records. Only pages that are written take memory.
+/// Size of the trace buffer: address space for 44 million records. Only pages that are written take memory.
 const BUFFER_BYTES: usize = 1 << 30;
 
 static SESSION: OnceLock<Session> = OnceLock::new();
@@ -61,7 +61,7 @@ pub struct Recorder;
 /// Defines the whole binary that records for `prove-bench record`: its allocator wraps `System` and records every large
 /// request.
 ///
-/// The driver starts the binary `record`, which is `src/bin/record.rs`:
+/// The driver starts the binary `record`, so its source is `src/bin/record.rs`:
 ///
 /// ```
 /// # mod my_prover { pub static PROVERS: &[provers_bench::Prover] = &[]; }
@@ -106,8 +106,8 @@ fn recorded(provers: &[Prover]) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Maps zeroed memory for the harness itself, which the recorded or measured allocator must not serve. The memory is
-/// never unmapped. Only pages that are written take memory.
+/// Maps zeroed memory for the harness itself, so that neither the recorded nor the measured allocator serves it. The memory is never
+/// unmapped. Only pages that are written take memory.
 fn zeroed(bytes: usize) -> anyhow::Result<NonNull<u8>> {
     let map = MmapOptions::new().len(bytes.max(1)).no_reserve_swap().map_anon();
     let mut map = ManuallyDrop::new(map.with_context(|| format!("cannot map {bytes} bytes for the harness"))?);
@@ -127,7 +127,8 @@ fn installed() -> Installed {
 }
 
 fn record(session: &Session, op: Op, address: *mut u8, size: usize, align: usize) {
-    // `AcqRel`, together with the allocator's own locks, gives a free a lower index than the next use of its address. See `Record`.
+    // `AcqRel`, together with the allocator's own locks, ensures that a free gets a lower index than the next allocation at its address.
+    // See `Record`.
     let index = BEGUN.fetch_add(1, Ordering::AcqRel);
     let Some(slot) = session.words.get(index * RECORD_WORDS..(index + 1) * RECORD_WORDS) else { return };
     let phase = PHASE.load(Ordering::Relaxed);
@@ -217,7 +218,7 @@ pub(super) fn subject(path: &Path) -> anyhow::Result<Subject> {
 /// Page size in bytes, the alignment of every mapping.
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// Fills a table with `len` values from `next`. The whole table is resident, and is never unmapped.
+/// Returns a table of `len` values from `next`. The whole table is resident, and is never unmapped.
 fn table<T>(len: usize, mut next: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<&'static mut [T]> {
     const { assert!(align_of::<T>() <= PAGE_BYTES && size_of::<T>() > 0) };
     let bytes = len.checked_mul(size_of::<T>()).with_context(|| format!("a table of {len} entries is too large"))?;
@@ -240,9 +241,9 @@ fn replay(records: &'static [Record], shape: Shape, installed: &Installed) -> an
     let play = Mutex::new(Play { records, blocks, peak_at, account, before, rss_at_live_peak_bytes: 0 });
     let play = || play.lock().unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
-        // Starts the script's threads. Each thread gets a function that makes it play the given steps and waits until it is done. One
-        // channel carries the steps of the thread's next turn, the other its result. Both have room for one message, so sending allocates
-        // nothing.
+        // Starts the script's threads, and creates a function for each that has the thread play the given steps and waits for the result. A
+        // thread has two channels: for the steps of its next turn, and for their result. Both have room for one message, so sending
+        // allocates nothing.
         let players = (1..=shape.threads).map(|number| {
             let ((turns, next), (end, ended)) = (sync_channel::<Range<usize>>(1), sync_channel(1));
             // The send fails only if the receiver is gone.
@@ -262,7 +263,7 @@ fn replay(records: &'static [Record], shape: Shape, installed: &Installed) -> an
         play().before = before;
         let mut at = 0;
         let meter = Meter::start(installed.counters)?;
-        // Each section is within one phase, or between two phases.
+        // Two neighbouring records are in the same section if both are in the same phase, or both outside phases.
         let is_one =
             |one: &Record, next: &Record| one.in_phase == next.in_phase && (!one.in_phase || one.proof == next.proof);
         for section in records.chunk_by(is_one) {
@@ -286,7 +287,7 @@ fn replay(records: &'static [Record], shape: Shape, installed: &Installed) -> an
         let play = play();
         let after = play.account.resident()?;
         sample.rss_bytes = play.grown_bytes()?;
-        // Code that was faulted in during the replay does not count as the allocator's memory.
+        // Excludes the pages of files: code that was faulted in during the replay is not the allocator's memory.
         let peak = sample.peak_rss_bytes.saturating_sub(after.file_bytes + before.anonymous_bytes);
         sample.peak_rss_bytes = peak.max(play.rss_at_live_peak_bytes);
         sample.gauges.insert(RSS_AT_LIVE_PEAK.into(), play.rss_at_live_peak_bytes);
@@ -338,7 +339,7 @@ impl Play {
         Ok(())
     }
 
-    /// Returns the growth of anonymous memory since before the first operation, in bytes.
+    /// Returns the number of bytes by which anonymous memory has grown since the replay began.
     fn grown_bytes(&self) -> anyhow::Result<u64> {
         Ok(self.account.resident()?.anonymous_bytes.saturating_sub(self.before.anonymous_bytes))
     }
@@ -438,7 +439,8 @@ impl Block {
     }
 
     fn marked(&self, offset: usize) -> u8 {
-        // Marks differ between steps and between pages, so a page that was copied to the wrong place is detected.
+        // Marks differ between neighbouring 256-byte steps and between neighbouring pages, so a page that was copied to the wrong place is
+        // detected.
         self.marks[(offset + offset / 256 + offset / 4096) % self.marks.len()]
     }
 }

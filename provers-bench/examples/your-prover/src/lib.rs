@@ -36,7 +36,7 @@ type Config = StarkConfig<Pcs, Challenge, DuplexChallenger<KoalaBear, Perm, 16, 
 
 const CHAINS: usize = 64;
 
-/// The workload: [`CHAINS`] chains of x -> x^3 + 1, each with `2^log_rows` rows.
+/// The workload: parallel chains of x -> x^3 + 1, each `2^log_rows` rows long.
 pub struct Cubes {
     config: Config,
     log_blowup: usize,

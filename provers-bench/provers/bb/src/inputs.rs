@@ -16,11 +16,11 @@ use ark_ff::{BigInteger, PrimeField};
 
 use crate::FOLDER;
 
-/// The secret of our reference string. It is public, so a proof over this string proves nothing.
+/// The secret from which our reference string is derived. It is public, so anyone could forge proofs over this string.
 const SECRET: u64 = 0x5eed;
-/// The start of the ceremony's point in G2, as embedded in the `bb` binary: the real part of x, big-endian.
+/// The first bytes of the ceremony's point in G2, as embedded in the `bb` binary: the real part of x, big-endian.
 const CEREMONY_POINT: [u8; 8] = [0x01, 0x18, 0xc4, 0xd5, 0xb8, 0x37, 0xbc, 0xc2];
-/// Moves the proof in the script's folder away before verifying it, so no later run can pass with it.
+/// A script that verifies the proof in its folder. Renames the proof first, so a later run that writes no proof cannot pass with this one.
 const VERIFY: &str = "#!/bin/sh
 cd \"${0%/*}\" && mv proof verified && ./verifier verify -c . -k vk -p verified -i public_inputs
 ";
@@ -48,7 +48,7 @@ impl Inputs {
     }
 
     fn make(&self, bb: &Path) -> anyhow::Result<()> {
-        // A round takes 113 gates, and the tables of XOR take up to 4,096.
+        // A round takes 113 gates, here rounded up to 114, and the lookup tables of XOR take up to 4,096.
         let rounds = ((1 << self.size) - 4096) / 114;
         let script = Path::new(FOLDER).join("inputs.mjs");
         succeed(Command::new("node").arg(script).arg(&self.folder).arg(rounds.to_string()))?;
@@ -91,7 +91,7 @@ impl Inputs {
         Ok(())
     }
 
-    /// Returns the path of the file that each run writes next to its proof, always with the same content.
+    /// Returns the path of the file with the public inputs, which each run writes next to its proof, always with the same content.
     pub(crate) fn public_inputs(&self) -> PathBuf {
         from_here(self.path("public_inputs"))
     }
@@ -112,7 +112,7 @@ impl Inputs {
         options.iter().flat_map(|(option, file)| [option.into(), from_here(self.path(file)).into()]).collect()
     }
 
-    /// Returns the path of a link to `bb`. `exec` names a row after the command's file, so each size gets its own row.
+    /// Returns the path of this size's link to `bb`. `exec` names a row after the command's file, so each size gets its own row.
     fn program(&self) -> PathBuf {
         self.path(&format!("bb-{}", self.size))
     }
@@ -129,8 +129,8 @@ fn from_here(path: PathBuf) -> PathBuf {
     path.strip_prefix(here).map(Path::to_owned).unwrap_or(path)
 }
 
-/// Returns the folder of all inputs, in this package's target folder. The folder changes whenever the code or a package that makes the
-/// inputs does.
+/// Returns the folder of all inputs, in this package's target folder. Its name is a hash of the code and of the npm packages that make the
+/// inputs, so the inputs are made again when either changes.
 fn cache() -> anyhow::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     [include_str!("inputs.rs"), include_str!("../inputs.mjs")].hash(&mut hasher);

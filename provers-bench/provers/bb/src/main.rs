@@ -1,7 +1,7 @@
 //! `cargo prove-bench bb`: barretenberg's `bb` as a prover of the bench.
 //!
 //! `bb` is a C++ program from an npm package, so no allocator can be linked into it. This program prepares the files that `bb prove` reads,
-//! once, and runs `bb` with each allocator preloaded, using `prove-bench exec`. docs/benchmarking.md explains how to get the package.
+//! and runs `bb` with each allocator preloaded, through `prove-bench exec`. docs/benchmarking.md explains how to get the package.
 //!
 //! - `main`: the command line and the runs
 //! - `inputs`: the files that `bb` reads
@@ -26,7 +26,8 @@ const FOLDER: &str = env!("CARGO_MANIFEST_DIR");
 const SIZES: [u32; 3] = [14, 17, 19];
 /// The sizes for which [`Inputs`] can compute a number of rounds.
 const VALID_SIZES: RangeInclusive<u32> = 13..=20;
-/// Under glibc the peak is 1.4 KB per gate. An allocator that retains memory may use twice as much.
+/// Memory that a run must have available. The peak under glibc is 1.4 KB per gate, and an allocator that retains memory may use twice as
+/// much.
 const MEMORY_BYTES_PER_GATE: u64 = 4096;
 /// Options of `--smoke`, unless the command line sets them.
 const SMOKE: [(&str, &str); 2] = [("--rounds", "2"), ("--allocators", "glibc,jemalloc,zk-alloc")];
@@ -119,7 +120,8 @@ impl Job {
             }
             prepared.push(Inputs::prepare(&bb, size).with_context(|| format!("cannot prepare bb-{size}"))?);
         }
-        // After Ctrl-C, `exec` writes the samples so far, and its exit code shows the interruption.
+        // Ctrl-C does not end this process: `exec` receives it too, writes the samples so far, and reports the interruption in its exit
+        // code.
         ctrlc::set_handler(|| ()).context("cannot wait for Ctrl-C")?;
         let mut worst = 0;
         for inputs in &prepared {
@@ -147,7 +149,7 @@ impl Job {
             bench.args(["--verify", &verify, "--same-output"]).arg(inputs.public_inputs());
         }
         bench.arg("--").args(inputs.command());
-        // The launcher gave this package its own target folder inside the workspace's.
+        // Builds the bench in the workspace's target folder, inside which the launcher gave this package a folder of its own.
         if let Some(target) = env::var_os("CARGO_BUILD_BUILD_DIR") {
             bench.env("CARGO_TARGET_DIR", target).env_remove("CARGO_BUILD_BUILD_DIR");
         }

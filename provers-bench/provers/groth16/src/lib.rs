@@ -35,7 +35,7 @@ pub struct Poseidon {
 }
 
 impl Workload for Poseidon {
-    /// A proof, and the digest.
+    /// A proof, and the message's digest.
     type Proof = (Proof<Bn254>, Fr);
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
@@ -72,13 +72,13 @@ impl Workload for Poseidon {
 const RATE: usize = 2;
 const FULL_ROUNDS: usize = 8;
 const PARTIAL_ROUNDS: usize = 57;
-/// x -> x^5 takes three constraints.
+/// The exponent of the S-box: x -> x^5 takes three constraints.
 const ALPHA: u64 = 5;
 const PERMUTATION_CONSTRAINTS: usize = 3 * (FULL_ROUNDS * (RATE + 1) + PARTIAL_ROUNDS);
-/// Number of constraints for the digest, and for the constant in every constraint system.
+/// Number of constraints outside the permutations: for the digest, and for the constant that every constraint system contains.
 const OTHER_CONSTRAINTS: usize = 3;
 
-/// Poseidon over the scalars of BN254, with 128 bits of security.
+/// Returns the parameters of Poseidon over the scalar field of BN254, with 128 bits of security.
 fn parameters() -> PoseidonConfig<Fr> {
     let bits = u64::from(Fr::MODULUS_BIT_SIZE);
     let (constants, matrix) = find_poseidon_ark_and_mds(bits, RATE, FULL_ROUNDS as u64, PARTIAL_ROUNDS as u64, 0);

@@ -29,7 +29,8 @@ pub static PROVERS: &[Prover] = &[Prover::new(
     ],
 )];
 
-/// A multilinear polynomial of `2^log_rows` coefficients over BN254. It is committed to, and opened at a point drawn from the commitment.
+/// A multilinear polynomial of `2^log_rows` coefficients over BN254. Each proof commits to it and opens it at a point derived from the
+/// commitment.
 ///
 /// The coefficients are full-size field elements. Most of Jolt's own coefficients are small, so committing to them is faster.
 pub struct Dory {
@@ -39,8 +40,8 @@ pub struct Dory {
 }
 
 impl Dory {
-    /// Returns the base-2 logarithms of the rows and columns of the matrix of coefficients. It is square, or has twice as many columns as
-    /// rows.
+    /// Returns the base-2 logarithms of the numbers of rows and columns of the coefficient matrix. The matrix is square, or has twice as
+    /// many columns as rows.
     fn log_rows_and_columns(&self) -> (usize, usize) {
         (self.log_rows / 2, self.log_rows.div_ceil(2))
     }
@@ -103,7 +104,7 @@ impl Workload for Dory {
     }
 }
 
-/// Returns the orbit of x -> x^2 + 7 from `seed`. Its elements soon have full size, and each costs one multiplication.
+/// Iterates x -> x^2 + 7 from `seed` and returns the `2^log_rows` results. They soon have full size, and each costs one multiplication.
 fn coefficients(seed: u64, log_rows: usize) -> Vec<ArkFr> {
     let (mut x, seven) = (ArkFr::from_u64(seed), ArkFr::from_u64(7));
     let next = |_| {
@@ -140,7 +141,7 @@ impl Workload for Spartan {
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
-        // Excludes 0 and 1, whose squares stay small.
+        // At least 2, because 0 and 1 are their own squares.
         let input = Scalar::from(seed) + Scalar::from(2);
         zk_alloc_jolt::try_prove(|| {
             let proof = Direct::prove(&self.prover_key, Squarings::new(self.squarings), &[input])?;

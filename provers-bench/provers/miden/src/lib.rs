@@ -18,7 +18,7 @@ pub static PROVERS: &[Prover] = &[Prover::new(
         .checked_at(12)],
 )];
 
-/// The program, run for as many numbers as fit in `2^log_rows` cycles.
+/// The program, which computes as many Fibonacci numbers as fit in `2^log_rows` cycles.
 pub struct Fibonacci {
     program: Program,
     cycles: usize,

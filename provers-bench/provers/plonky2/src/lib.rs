@@ -4,7 +4,7 @@
 //! Each circuit is built once and reused for all of its proofs, as in a service. Witnesses are generated inside the
 //! phase.
 
-/// The circuits of the adapter's tests.
+/// The circuits, shared with the tests of the adapter.
 #[path = "../../../../integrations/plonky2/tests/common/mod.rs"]
 mod common;
 
@@ -35,8 +35,7 @@ const ROWS_OF_THE_BUILDER: usize = 16;
 pub struct Squaring(Squarings);
 
 impl Squaring {
-    /// Repeats the squaring of the first public input natively, and checks that the result is the second one, as the
-    /// proof claims.
+    /// Repeats the squaring of the first public input natively, and checks that the result is the second public input.
     fn check_square(&self, proof: &Proof) -> anyhow::Result<()> {
         let first = proof.public_inputs.first().context("a proof without public inputs")?;
         let (expected, found) = (self.0.public_inputs(first.to_canonical_u64()), &proof.public_inputs);

@@ -1,9 +1,8 @@
 //! Plonky3's own benchmark AIRs over KoalaBear with FRI: Poseidon2 with a Keccak Merkle tree, and Keccak-f with a
 //! Poseidon2 Merkle tree.
 //!
-//! These AIRs are the examples of p3-poseidon2-air and p3-keccak-air, with the examples' FRI parameters. Each workload
-//! reuses one configuration for all its proofs, as a service does, and builds the trace inside the phase. The trace is
-//! the only huge buffer of a proof.
+//! The AIRs and the FRI parameters are those of the examples in p3-poseidon2-air and p3-keccak-air. Each workload reuses one configuration
+//! for all its proofs, as a service does, and builds the trace inside the phase. The trace is the only huge buffer of a proof.
 
 mod whir;
 
@@ -150,7 +149,7 @@ impl Workload for Keccak {
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {
         let challenger = Poseidon2Challenger::new(default_koalabear_poseidon2_24());
-        // Uses as many permutations as fit. The generator pads the rows to the next power of two, which is 2^log_rows.
+        // Uses as many permutations as fit in `2^log_rows` rows. The generator pads the trace to that number of rows.
         Ok(Self { config: config(poseidon2_mmcs(), challenger), permutations: (1 << log_rows) / NUM_ROUNDS })
     }
 
@@ -178,7 +177,7 @@ fn config<ValMmcs: Clone, Challenger: Clone>(mmcs: ValMmcs, challenger: Challeng
     StarkConfig::new(TwoAdicFriPcs::new(Dft::default(), mmcs, fri), challenger)
 }
 
-/// Returns the Poseidon2 Merkle trees of Plonky3's examples: width 24 for leaves and width 16 for nodes.
+/// Returns the Merkle tree scheme of Plonky3's examples, which hashes with Poseidon2: width 24 for leaves and width 16 for nodes.
 pub(crate) fn poseidon2_mmcs() -> Poseidon2Mmcs {
     let hash = PaddingFreeSponge::new(default_koalabear_poseidon2_24());
     Poseidon2Mmcs::new(hash, TruncatedPermutation::new(default_koalabear_poseidon2_16()), 0)

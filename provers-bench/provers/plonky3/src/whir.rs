@@ -33,9 +33,9 @@ const LOG_BLOWUP: usize = 1;
 
 /// A multilinear polynomial of `log_rows` variables, committed to and opened at one point drawn from its commitment.
 ///
-/// Its `2^log_rows` evaluations are random. Each round has a proof of work of up to 16 bits, as in the example. The
-/// prover's threads search for it without allocating, and the search takes a random time. For up to `2^14` evaluations,
-/// it takes most of the time. With at most 16 bits of work, the extension field suffices for at most 21 variables.
+/// Its `2^log_rows` evaluations are random. Each round has a proof of work of up to 16 bits, as in the example. The search for the proof of
+/// work allocates nothing and takes a random time, which is most of the proof's time for up to `2^14` evaluations. With at most 16 bits of
+/// work, the extension field suffices for at most 21 variables.
 pub struct Whir {
     pcs: Pcs,
     /// The openings in the protocol: one polynomial at one point.
@@ -98,7 +98,7 @@ impl Workload for Whir {
 mod tests {
     use super::*;
 
-    /// A verifier that accepts everything would hide an allocator that breaks proofs.
+    /// If the verifier accepted everything, the bench would not detect an allocator that corrupts proofs.
     #[test]
     fn a_proof_verifies_only_with_its_own_commitment_and_value() {
         let whir = Whir::setup(12).unwrap();

@@ -1,5 +1,5 @@
 //! The guest that SP1 and OpenVM prove: a RISC-V program that mixes numbers into a table in memory and reveals the sum of the mixed words.
-//! Each machine adds the instructions that read the input and reveal the sum, and encodes the whole program.
+//! The package of each machine adds the instructions that read the input and reveal the sum, and encodes the whole program.
 
 use Op::{Add, And, BranchUnlessEqual, Load, Mul, Srl, Store, Xor};
 use Operand::{Register, Value};
@@ -11,7 +11,7 @@ pub(crate) const TABLE: i32 = 0x400;
 pub(crate) const WORDS: usize = 1 << 8;
 const MULTIPLIER: u32 = 0x9e37_79b1;
 
-/// Registers. Each machine reserves numbers 5, 10 and 11 for itself.
+/// Numbers of the guest's registers. Numbers 5, 10 and 11 are reserved for the instructions that each package adds.
 pub(crate) const ZERO: u8 = 0;
 pub(crate) const STATE: u8 = 6;
 pub(crate) const FACTOR: u8 = 7;

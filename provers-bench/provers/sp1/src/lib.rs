@@ -121,12 +121,12 @@ fn assemble() -> Program {
     }
     code.push(encode((Op::Add, SUM, ZERO, Operand::Value(0))));
     code.extend(ROUND.map(encode));
-    // The first word of the output.
+    // Commits to the sum as the first word of the output.
     code.extend(system_call(SyscallCode::COMMIT, [Operand::Value(0), Operand::Register(SUM)]));
     code.extend(system_call(SyscallCode::HALT, [Operand::Value(0); 2]));
 
     let mut program = Program::new(code, START, START);
-    // The prover may choose the initial value of any memory that the program does not initialise.
+    // Initialises the table to zero, because the prover may choose the initial value of any memory that the program does not initialise.
     program.memory_image.extend((TABLE as u32..).step_by(4).take(WORDS).map(|address| (address, 0)));
     program
 }

@@ -38,7 +38,7 @@ pub struct Sha256 {
 }
 
 impl Workload for Sha256 {
-    /// A proof, and the digest.
+    /// A proof, and the message's digest.
     type Proof = (Snark, [u8; 32]);
 
     fn setup(log_rows: u32) -> anyhow::Result<Self> {

@@ -12,7 +12,7 @@ pub static PROVERS: &[Prover] = &[Prover::new(
     &[WorkloadSpec::new::<Numbers>("fibonacci", "Fibonacci numbers, kept in memory", 15).sizes(10, 18).checked_at(10)],
 )];
 
-/// The program, run for as many numbers as fit in `2^log_rows` rows.
+/// The program, which computes as many Fibonacci numbers as fit in `2^log_rows` rows.
 pub struct Numbers {
     program: Program,
     rows: u64,
@@ -27,7 +27,8 @@ impl Workload for Numbers {
     }
 
     fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof> {
-        // Without this setting, Triton VM decides by the amount of free memory, so the arms might do different work.
+        // Without this setting, Triton VM decides by the amount of free memory whether to cache the trace, so the arms might do different
+        // work.
         config::overwrite_lde_trace_caching_to(CacheDecision::Cache);
         // The phase also covers the execution of the program.
         zk_alloc::phase(|| {
@@ -53,7 +54,7 @@ const CHUNK_ROWS: u64 = 26;
 /// Number of rows that the program adds to these tables outside its chunks.
 const OTHER_ROWS: u64 = 9;
 
-/// The two numbers before the sequence in memory, and the length of the sequence.
+/// A Fibonacci sequence: the two numbers before its first one, and its length.
 pub struct Fibonacci {
     first: [BFieldElement; 2],
     numbers: u64,

@@ -1,5 +1,5 @@
-//! Winterfell as a prover for prove-bench: the AIR from its crate documentation, with several columns, and the prover from that
-//! documentation with default components.
+//! Winterfell as a prover for prove-bench: the AIR and the prover of the example in its crate documentation, with several columns and
+//! default components.
 
 use provers_bench::{Prover, Workload, WorkloadSpec};
 use winterfell::crypto::{DefaultRandomCoin, MerkleTree, hashers::Blake3_256};
@@ -24,7 +24,7 @@ const COLUMNS: usize = 16;
 
 type Hash = Blake3_256<BaseElement>;
 
-/// A workload of `2^log_rows` steps of every chain.
+/// The workload: one chain per column, each with `2^log_rows` rows.
 pub struct Work {
     options: ProofOptions,
     rows: usize,
