@@ -1,9 +1,9 @@
 //! Compares measurements with stored ones: a run with an earlier run (`compare`), or this code with the committed baseline of its provers
 //! (`check`, the gate).
 //!
-//! The gate proves small workloads under glibc and zk-alloc in lockstep. Any measurement that other processes cannot
-//! change (faults, system calls, escaped bytes, memory) can fail the gate by itself. Time fails the gate only if it
-//! exceeds the baseline by more than the noise of both runs and a tolerance.
+//! The gate proves small workloads under glibc and zk-alloc in lockstep. Any measurement that other processes cannot change (faults, system
+//! calls, escaped bytes, memory) can fail the gate by itself. Time fails the gate only if it exceeds the baseline by more than the noise of
+//! both runs plus a tolerance.
 
 use crate::arms;
 use crate::machine::Machine;
@@ -32,10 +32,10 @@ const FILE: &str = "baseline.toml";
 const THREADS: usize = 2;
 /// The seed; fixed, so every check has the same inputs and the same order of arms.
 const SEED: u64 = 1;
-/// Allowed increase of the gate's time ratio, on top of both intervals. The intervals cover the noise within each run;
-/// even two undisturbed runs may differ by this much.
+/// Allowed increase of the gate's time ratio, on top of both intervals. The intervals cover only the noise within each run, and even two
+/// undisturbed runs may differ by this much.
 const TOLERANCE: f64 = 0.05;
-/// The same for a baseline from another machine or build profile, where page faults take a different share of the time.
+/// [`TOLERANCE`] for a baseline from another machine or build profile, where page faults take a different share of the time.
 const TOLERANCE_ELSEWHERE: f64 = 0.15;
 
 /// Options of `compare`.
@@ -102,7 +102,7 @@ pub(crate) fn check(provers: &'static [Prover], args: &CheckArgs, folder: &Path)
     }
     let interrupt = Interrupt::on_signals()?;
     let plans = items.iter().map(|item| args.plan(item)).collect::<Result<Vec<_>, _>>()?;
-    // The arms are the same for every workload.
+    // One build is enough, because the arms are the same for every workload.
     let arms = binaries::folder(&plans[0].contestants, &interrupt)?;
     let (mut compared, mut entries, mut machine) = (Vec::new(), Vec::new(), None);
     for (Item { key, .. }, plan) in items.into_iter().zip(&plans) {
@@ -175,7 +175,7 @@ impl CheckArgs {
     }
 
     fn rows(&self, before: Option<&Entry>, now: &Entry) -> Vec<Row> {
-        // Times from the same machine and build profile can be compared closely.
+        // Times from the same machine and build profile are compared with the smaller tolerance.
         let is_near = before.is_none_or(|one| (&one.machine, &one.profile) == (&now.machine, &now.profile));
         let tolerance = self.tolerance.unwrap_or(if is_near { TOLERANCE } else { TOLERANCE_ELSEWHERE });
         rows(before.map(|entry| &entry.figures), &now.figures, tolerance)
@@ -211,7 +211,7 @@ struct Comparison {
     rows: Result<Vec<Row>, String>,
 }
 
-/// Formats a row for each measurement. The first row of an arm names the arm.
+/// Formats the comparisons as a table with a row for each measurement. Only the first row of an arm names the arm.
 fn table(compared: &[Comparison]) -> String {
     let mut lines: Vec<Vec<String>> = Vec::new();
     for Comparison { workload, arm, rows } in compared {
@@ -302,7 +302,7 @@ fn named(run: &Run, workload: &WorkloadResult) -> String {
 /// a few hundred pages during the first proofs of a process. A buffer that is faulted in again for each proof adds
 /// thousands.
 const FAULTS: f64 = 400.0;
-/// The same for a large baseline, as a share of the baseline.
+/// [`FAULTS`] for a large baseline, as a share of the baseline.
 const FAULTS_SHARE: f64 = 0.25;
 /// Allowed system calls of the arena above the baseline. While the arena still adapts its size, the median proof makes one call more or
 /// less. One call per buffer would add hundreds.
@@ -336,7 +336,7 @@ struct Figures {
     warm_time_ratio: Option<TimeRatio>,
 }
 
-/// A value and its 95% interval: a ratio of times, or an exact value.
+/// A ratio of times and its 95% interval. Also holds an exact value, for which `low` and `high` equal `median`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 struct TimeRatio {
@@ -414,7 +414,7 @@ impl TimeRatio {
     }
 }
 
-/// Returns the median of a counter over our arm's warm proofs; `None` if there are none, or if one does not report it.
+/// Returns the median of a counter over our arm's warm proofs; `None` if there are no warm proofs, or if one does not report the counter.
 fn warm_median(arm: &ArmResult, counter: &str) -> Option<u64> {
     let values: Option<Vec<_>> = view::warm(arm).map(|proof| proof.sample.counters.get(counter).copied()).collect();
     whole_median(values?.into_iter())
@@ -647,7 +647,7 @@ mod tests {
             ((0.9, 0.88), (0.978, 0.958), 0.05, "holds"),
             ((0.9, 0.88), (0.979, 0.959), 0.05, "WORSE by 0.001"),
             ((0.9, 0.88), (1.3, 0.94), 0.05, "holds"),
-            // From a CI run on a busy machine with a lucky baseline; it must not fail.
+            // From a CI run on a busy machine, whose baseline was low by chance; it must not fail.
             ((0.754, 0.446), (1.009, 0.959), 0.05, "holds"),
             ((0.9, 0.89), (0.91, 0.9), 0.0, "holds"),
             ((0.9, 0.89), (0.95, 0.94), 0.0, "WORSE by 0.036"),

@@ -1,4 +1,4 @@
-//! The driver: from a command line to an exit code. Every mistake gets one line on stderr and exit code 2.
+//! The driver: runs a command line and returns an exit code. For an invalid command line, it prints one line on stderr and returns 2.
 
 use crate::arms::{ARMS, Arm, SETS};
 use crate::compare::{self, CheckArgs, CompareArgs};
@@ -25,8 +25,8 @@ const INTERRUPTED: u8 = 130;
 
 /// Defines the driver's whole binary, for these provers.
 ///
-/// `provers` names a `static` in the package's library: a constant would compile the provers again for every binary.
-/// The driver's baseline, `baseline.toml`, is next to the package's `Cargo.toml`.
+/// `provers` is the path of a `static` in the package's library. If it were a constant, the provers would be compiled again for every
+/// binary. The driver's baseline, `baseline.toml`, is next to the package's `Cargo.toml`.
 ///
 /// ```
 /// # mod my_prover { pub static PROVERS: &[provers_bench::Prover] = &[]; }
@@ -51,7 +51,7 @@ macro_rules! driver {
 /// - 1: another arm failed, and its row states why; nothing could be run or read; or a measurement is worse than its
 ///   baseline.
 /// - 2: wrong usage, or an unusable baseline.
-/// - 130: interrupted. What was measured until then is written.
+/// - 130: interrupted. The measurements so far are written.
 pub fn main(provers: &'static [Prover], package_folder: &str) -> ExitCode {
     let code = run(provers, Path::new(package_folder), env::args_os()).unwrap_or_else(|error| {
         if matches!(error.downcast_ref(), Some(Failure::Interrupted)) {
@@ -213,7 +213,7 @@ mod tests {
         run(PROVERS, Path::new("/no-such-package"), arguments).expect_err(line).to_string()
     }
 
-    /// A newcomer's mistake must get one line that names the mistake and the valid values.
+    /// The error for an invalid command line must be one line that names the mistake and the valid values.
     #[test]
     fn mistakes_get_one_line_that_names_the_valid_values() {
         for (line, given, valid) in [
@@ -253,7 +253,8 @@ mod tests {
         }
     }
 
-    /// `cargo prove-bench` rejects a mistyped option before it builds anything, so it has its own list of options.
+    /// `cargo prove-bench` rejects a mistyped option before it builds anything, so it has its own list of options, which must match the
+    /// driver's.
     #[test]
     fn the_launcher_knows_the_options_and_the_allocators() {
         // This arm exists only with the feature `profile`.

@@ -206,7 +206,8 @@ struct Touch {
     stalls: f64,
 }
 
-/// Measures the first touch of `bytes`, which must be a multiple of the huge page size: after idling for `idle`, and warm.
+/// Measures the cost of first touching `bytes`, once after idling for `idle` and then warm. `bytes` must be a multiple of the huge page
+/// size.
 fn first_touch(pages: Advice, bytes: usize, idle: Duration) -> anyhow::Result<Touch> {
     thread::sleep(idle);
     let stalled_before = host::compaction_stalls();
@@ -254,7 +255,7 @@ fn faults_a_second(threads: usize, bytes: usize) -> anyhow::Result<f64> {
     Ok(rates[WARM / 2])
 }
 
-/// Private, untouched memory, aligned to 2 MiB.
+/// A mapping of private, untouched memory, aligned to 2 MiB.
 struct Mapping {
     map: MmapMut,
     start: usize,
@@ -309,7 +310,8 @@ mod tests {
 
     #[test]
     fn settings_follow_from_the_costs_and_from_the_limits() {
-        // Each row has the host, the warm and the cold cost of a first touch, for small and for huge pages, and how often a fault waited.
+        // Each row has the host; the warm and the cold cost of a first touch, for small and for huge pages; how often a fault waited; and
+        // the expected lines.
         let usual = [[500, 1000], [120, 300]];
         let reporting = || Machine { kind: kind("madvise", Some(2 << 20)), ..host() };
         let forbidding = Machine { kind: kind("never", None), ..host() };
@@ -318,7 +320,7 @@ mod tests {
             Machine { overcommit_memory: Some("2".into()), numa_nodes: Some(2), max_map_count: Some(1000), ..host() };
         let cases: [(_, _, _, &[&str]); 9] = [
             (host(), usual, 0.01, &[]),
-            // On a reporting host, `auto` forbids huge pages. The measured costs show whether that is right.
+            // On a host that reports free memory, `auto` forbids huge pages. The measured costs show whether that is right.
             (reporting(), [[500, 1700], [150, 9000]], 0.0, &["export ZK_ALLOC_THP=always    # or leave it out"]),
             (reporting(), [[500, 1700], [150, 400]], 0.0, &["export ZK_ALLOC_THP=always"]),
             (reporting(), [[500, 1700], [500, 9000]], 0.0, &[]),

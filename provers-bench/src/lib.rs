@@ -1,18 +1,18 @@
-//! Real proofs, verified, under several allocators in lockstep.
+//! Makes and verifies real proofs under several allocators, in lockstep.
 //!
-//! An *arm* is an allocator with its settings: a binary that has one `#[global_allocator]` and calls [`child::main`]. A
-//! *workload* is a prover at a given size: a type that implements [`Workload`]. The driver, [`driver::main`], starts
-//! every arm. In each round every arm proves once, in random order. The driver compares times round by round, so other
-//! load on the machine cancels out of the ratio. Every few rounds it restarts all arms, so no result depends on the
-//! luck of one process. Every verdict comes from a 95% interval, and an arm fails if one of its proofs does not verify.
+//! An *arm* is an allocator with its settings: a binary that has one `#[global_allocator]` and calls [`child::main`]. A *workload* is a
+//! prover at a given size: a type that implements [`Workload`]. The driver, [`driver::main`], starts every arm. In each round every arm
+//! proves once, in random order. The driver compares times round by round, so other load on the machine cancels out of the ratio. Every few
+//! rounds it restarts all arms, so no result depends on the random layout of one process. Every verdict comes from a 95% interval, and an
+//! arm fails if one of its proofs does not verify.
 //!
-//! The harness knows no prover. Each prover is a separate package, in `provers` or anywhere else. The package
-//! implements [`Workload`], lists its [`Prover`]s in a `static`, and has one line for each binary: [`driver!`] or
-//! [`arm!`]. `docs/benchmarking.md` lists the steps, and `examples/your-prover` is a complete package.
+//! The harness itself contains no prover. Each prover is a separate package, in `provers` or anywhere else. The package implements
+//! [`Workload`], lists its [`Prover`]s in a `static`, and has one line for each binary: [`driver!`] or [`arm!`]. `docs/benchmarking.md`
+//! lists the steps, and `examples/your-prover` is a complete package.
 //!
 //! The modules, from the top down; a module uses only modules below it:
 //!
-//! - `driver`: from a command line to an exit code
+//! - `driver`: runs a command line, and returns an exit code
 //! - `compare`: compares a run with an earlier one; the gate, which compares measurements with a baseline
 //! - `profile`: a tool that shows where the memory of a proof goes
 //! - `trace`: a tool that records allocations and replays them
@@ -20,7 +20,7 @@
 //! - `host`: a tool that measures what memory costs on this machine
 //! - `measure`: a run of a plan: rounds, processes, time, memory, Ctrl-C
 //! - `report`: HTML, tables, curves, JSON, Markdown, comparison
-//! - `child`: the other end of the pipe: proves, records and replays, and injects faults on request
+//! - `child`: the process that the driver starts: proves, records and replays, and injects faults on request
 //! - `plan`: checks the options, and turns them into runs
 //! - `results`: what is computed from proofs: columns, samples.csv, result.json
 //! - `protocol`: the messages and files between driver and child

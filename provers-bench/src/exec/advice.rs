@@ -1,4 +1,4 @@
-//! The advice: the upper limit of the gain, a sentence for each allocator, the allocator to use, and how to set it up.
+//! The advice of `exec`: an upper limit for the gain, a sentence about each allocator, which allocator to use, and how to set it up.
 
 use super::preload::{self, Candidate};
 use crate::arms::{BASELINE, OURS};
@@ -68,7 +68,7 @@ pub(super) fn of(
     if let Some(candidate) = candidate {
         advice.environment = Some(preload::environment(candidate, command));
         advice.dockerfile = preload::dockerfile(candidate);
-        // A library from a package also runs on other machines.
+        // Warns only about a library that was built here, because a library from a package also runs on other machines.
         let is_built_here = candidate.arm == OURS && candidate.package.is_none();
         advice.verdict.extend(is_built_here.then(|| BUILT_HERE.into()));
     }
@@ -99,7 +99,7 @@ enum Change {
 }
 
 impl Change {
-    /// Returns the change of time that `ratio` shows.
+    /// Returns the change in time that `ratio` shows.
     fn of(ratio: &Ratio) -> Self {
         match ratio.verdict() {
             Verdict::Faster if ratio.median <= 1.0 - MIN_TIME_CHANGE => Self::Less,
@@ -118,8 +118,8 @@ struct Comparison<'a> {
     time: Change,
     peak_bytes: u64,
     peak_ratio: Option<f64>,
-    /// Change of peak RSS. A saving counts only if the ratios of the rounds show it. A cost counts if the highest peaks differ by more than
-    /// the threshold.
+    /// Change in peak RSS. A decrease counts only if the round-by-round ratios show it. An increase counts if the highest peaks differ by
+    /// more than the threshold.
     memory: Change,
     /// The resident memory after the last interval, as a share of the baseline's; `None` for whole runs.
     resting_ratio: Option<f64>,
@@ -171,12 +171,12 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Returns the ratio of an arm's wall time to another arm's, the ratio of their CPU times if that decides, and the change that the ratios
-/// show. CPU time decides only if it is exact.
+/// Compares the times of two arms. Returns the ratio of their wall times, the ratio of their CPU times if CPU time decides, and the
+/// resulting change. CPU time decides only if `exact_cpu`.
 fn time(arm: &ArmResult, other: &ArmResult, (seed, exact_cpu): (u64, bool)) -> Option<(Ratio, Option<Ratio>, Change)> {
     let wall = ratio(arm, other, seed, |sample| sample.wall_ns)?;
     let interval = wall.believed()?;
-    // CPU time decides only if the noise of wall time could hide a change of this size.
+    // In addition, the noise of wall time must be large enough to hide the change in CPU time.
     let hides = |change| match change {
         Change::Less => interval.low <= 1.0 - MIN_TIME_CHANGE,
         Change::More => interval.high >= 1.0 + MIN_TIME_CHANGE,
@@ -250,9 +250,9 @@ mod tests {
         assert!(advice.ceiling[0].contains("takes 10.0% of the CPU time, with 10,000 page faults a run."));
     }
 
-    /// An interval below 1 alone does not justify deploying another allocator, and readers weigh time and memory differently. A memory
-    /// saving is a gain in its own right if it costs no time. On a busy machine, wall time hides a gain that CPU time shows. On a quiet
-    /// machine wall time decides, and CPU time does not matter.
+    /// An interval below 1 does not by itself justify another allocator, and how to weigh time against memory is the reader's decision. A
+    /// memory saving that costs no time is a gain. On a busy machine, CPU time may show a gain that the noise of wall time hides. On a
+    /// quiet machine, only wall time decides.
     #[test]
     fn the_verdict_weighs_gains_that_are_shown_against_costs() {
         let noisy = |cpu| [("glibc", 1.0, 1.0, 100, BUSY), ("jemalloc", 1.0, cpu, 100, BUSY)];
@@ -288,7 +288,7 @@ mod tests {
                 &["Take mimalloc for its memory.", "of the time (no difference shown) and 0.95 of"],
             ),
             (&[GLIBC, quiet("mimalloc", 1.0, 96)], false, &["Stay with glibc"]),
-            // A copy of our library on an older processor would crash with an illegal instruction.
+            // A copy of our library would crash with an illegal instruction on an older processor, so the advice warns of this.
             (&[GLIBC, quiet(OURS, 0.8, 100)], true, &["Take zk-alloc.", BUILT_HERE]),
         ];
         for (arms, is_pasted, parts) in cases {
@@ -299,7 +299,8 @@ mod tests {
         }
     }
 
-    /// Between proofs, a service still occupies its resident memory. CPU time is counted in ticks of 10 ms, too coarse for short intervals.
+    /// Memory that stays resident between the proofs of a service is a cost. CPU time is counted in ticks of 10 ms, which is too coarse for
+    /// short intervals.
     #[test]
     fn memory_at_rest_is_a_cost_and_the_cpu_time_of_short_intervals_decides_nothing() {
         let verdict = |resting_mb: u64, wall: f64, cpu: f64| {

@@ -1,7 +1,7 @@
 //! `prove-bench exec -- COMMAND`: runs any command under the allocators that can be preloaded, in lockstep rounds, and
 //! measures its whole process tree. docs/exec.md has the method and its limits.
 //!
-//! - `mod`: the options, the steps from a job to its files, and which runs count
+//! - `mod`: the options, the steps of a job, and which runs count
 //! - `process`: one run: starts, polls and waits for the command's processes, and reads their output
 //! - `profile`: which functions cause page faults and hold memory
 //! - `preload`: the allocators' libraries on this machine, the lines that set one up, and checks of the program's file
@@ -74,7 +74,8 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Returns the job with one name for each arm. Fails if an allocator is unknown, or if this build lacks a feature that it needs.
+    /// Returns the job with its list of allocators expanded to one name for each arm. Fails if an allocator is unknown, or if this build
+    /// lacks a feature that it needs.
     pub(crate) fn checked(self) -> Result<Self, UsageError> {
         if self.profile && !cfg!(feature = "profile") {
             let text = "this bench was built without its feature profile: `cargo prove-bench exec --profile -- COMMAND` enables it";
@@ -84,7 +85,7 @@ impl Job {
     }
 }
 
-/// Parses a regular expression. The error is the last line of the crate's message, which states the reason.
+/// Parses a regular expression. The error is the last line of the regex crate's message, which states the reason.
 fn regex(given: &str) -> Result<Regex, String> {
     Regex::new(given).map_err(|error| {
         let text = error.to_string();
@@ -137,9 +138,9 @@ pub(crate) fn run(job: &Job, interrupt: &Interrupt) -> anyhow::Result<Run> {
     recording.end(interrupt, measured.json, &text)
 }
 
-/// Lowest time limit of a run.
+/// Lowest default of the time limit of a run.
 const MIN_LIMIT: Duration = Duration::from_secs(120);
-/// Minimum number of matching lines, which give a cold interval and a warm one.
+/// Minimum number of matching lines in a run: enough for a cold interval and a warm one.
 const MIN_LINES: usize = 3;
 /// Maximum number of memory readings that a run retains. A longer series is split into groups, and only the highest
 /// reading of each group is retained.
@@ -194,7 +195,8 @@ impl Runner {
         self.result.stderr.clone_from(&ran.stderr);
     }
 
-    /// Checks for complaints on stderr, the mapped library and enough intervals. The error states why the run does not count.
+    /// Checks that stderr contains no complaint, that the library was mapped, and that there are enough intervals. The error states why the
+    /// run does not count.
     fn check(&self, ran: &Ran, intervals: Option<usize>) -> Result<(), String> {
         let complaint = ran.stderr.iter().find(|line| COMPLAINTS.iter().any(|words| line.contains(words)));
         if let Some(line) = complaint.filter(|_| !self.arm.variables().is_empty()) {
@@ -234,7 +236,7 @@ fn sample(from: &Mark, to: &Mark) -> Sample {
         minflt: spent.minflt,
         rss_bytes: to.rss_bytes,
         peak_rss_bytes: to.peak_rss_bytes,
-        // A run that does not count has no sample.
+        // Always true, because a run that does not count has no sample.
         verified: true,
         counters: Counters::from([("major_faults".to_owned(), spent.majflt)]),
         ..Sample::default()
@@ -266,9 +268,8 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Runs the command once without a library, untimed. The command must succeed by itself. This run brings the
-    /// command's input into the page cache, and its output is the reference for all other runs. Returns the run's
-    /// duration.
+    /// Runs the command once without a library. Fails if the command fails. This run is not a measurement: it brings the command's input
+    /// into the page cache, and its output is the reference for all other runs. Returns the run's duration.
     fn rehearse(&mut self) -> anyhow::Result<Duration> {
         eprintln!("{}: once as it is, untimed", self.name);
         let ran = match self.once(&[], None, self.job.timeout) {

@@ -25,7 +25,7 @@ fn preload(name: &str) -> Option<Preload> {
 /// The environment variable that tells the loader which libraries to preload.
 pub(super) const PRELOAD: &str = "LD_PRELOAD";
 
-/// Selects all allocators on the command line.
+/// The name that selects all allocators on the command line.
 const ALL: &str = "all";
 
 /// File name of our library.
@@ -37,7 +37,7 @@ const OUR_PACKAGE: &str = "zk-alloc-preload";
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub(super) label: String,
-    /// The allocator's name. The label of a repeated arm has a number as well.
+    /// The allocator's name. For an arm that is listed twice, the label is this name with a number.
     pub(super) arm: String,
     /// The library's path, with symbolic links resolved; `None` for the C library's own allocator.
     pub(super) library: Option<PathBuf>,
@@ -229,7 +229,7 @@ fn quoted(word: &str) -> String {
 /// Maximum number of nested interpreters to follow from a script. The kernel has a similar limit.
 const MAX_INTERPRETERS: usize = 4;
 
-/// Names of allocation functions that are linked into programs. Rust's mimalloc calls only `mi_malloc_aligned`.
+/// Names of functions whose symbols show that a program links its own allocator. Rust's mimalloc calls only `mi_malloc_aligned`.
 const ALLOCATORS: &[&str] =
     &["malloc", "_rjem_malloc", "je_malloc", "mi_malloc", "mi_malloc_aligned", "tc_malloc", "rpmalloc"];
 /// Substring of function names in Rust programs that link our allocator.
@@ -240,8 +240,8 @@ const OURS_IN_RUST: &str = "zk_alloc";
 pub(super) struct Target {
     /// The program's file name.
     pub(super) name: String,
-    /// A warning if the program links its own allocator, because its requests never reach a preloaded library. The error states why no
-    /// library can be preloaded into the program.
+    /// A warning if the program links its own allocator, because requests to that allocator never reach a preloaded library. The error
+    /// states why no library can be preloaded into the program.
     pub(super) remark: Result<Option<String>, String>,
 }
 
@@ -291,7 +291,8 @@ fn interpreter(bytes: &[u8]) -> Option<PathBuf> {
     Some(interpreter.into())
 }
 
-/// Returns the privileges that make the loader ignore `LD_PRELOAD` (ld.so(8), secure-execution mode).
+/// Returns an error text if the program is setuid or setgid, because the loader then ignores `LD_PRELOAD` (ld.so(8), secure-execution
+/// mode).
 fn privileges(program: &Path) -> Option<String> {
     let file = fs::metadata(program).ok()?;
     let gains_user = file.mode() & 0o4000 != 0 && file.uid() != Uid::current().as_raw();
@@ -300,7 +301,7 @@ fn privileges(program: &Path) -> Option<String> {
     (gains_user || gains_group).then(|| format!("{} is {kind}: the loader ignores LD_PRELOAD", program.display()))
 }
 
-/// Returns whether a program has no loader; `None` if it is not a readable 64-bit ELF program.
+/// Returns whether a program is static, so that no loader can preload a library into it; `None` if it is not a readable 64-bit ELF program.
 pub(super) fn is_static(program: &Path) -> Option<bool> {
     // Reads only the headers.
     Some(loader(&ReadCache::new(fs::File::open(program).ok()?)).ok()?.is_none())
@@ -321,7 +322,7 @@ pub(super) fn is_allocator(library: &Path) -> bool {
     elf.dynamic_symbols().any(|symbol| symbol.is_definition() && symbol.name() == Ok("malloc"))
 }
 
-/// Returns a note on how a program was linked, as far as its file shows. The error states why no library can be preloaded.
+/// Returns a warning if a program links its own allocator, as far as its file shows. The error states why no library can be preloaded.
 fn linked(program: &Path, bytes: &[u8]) -> Result<Option<String>, String> {
     let name = program.display();
     if matches!(FileKind::parse(bytes), Ok(FileKind::Elf32)) {

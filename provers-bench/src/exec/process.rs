@@ -33,12 +33,12 @@ use std::time::{Duration, Instant};
 pub(super) const EVERY: Duration = Duration::from_millis(20);
 /// Time between two polls just after the command has started, until the mappings of its processes are known.
 const EARLY: Duration = Duration::from_micros(500);
-/// Maximum duration of such frequent polling.
+/// Maximum duration of polling at the interval [`EARLY`].
 const STARTING: Duration = Duration::from_millis(50);
 /// After a poll, the watcher pauses for at least this many times the poll's duration, except just after the start. This limits its CPU
 /// time.
 const PAUSE_FACTOR: u32 = 50;
-/// Time that processes have to end by themselves after the command has left them behind.
+/// Time for processes that the command leaves behind to end by themselves, before they are killed.
 const GRACE: Duration = Duration::from_secs(1);
 /// Longest wait for all processes to end, including those that were killed.
 const KILLED: Duration = Duration::from_secs(10);
@@ -97,7 +97,7 @@ enum Event {
 
 /// Runs the command once.
 pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure> {
-    // Processes that ended since the previous run do not belong to this one.
+    // Reaps processes that ended since the previous run, because they do not belong to this one.
     Exited::default().reap();
     let (sender, events) = mpsc::channel();
     let mut command = Command::new(&task.command[0]);
@@ -134,7 +134,8 @@ pub(super) fn run(task: &Task<'_>, interrupt: &Interrupt) -> Result<Ran, Failure
         Some(status) => return Err(Failure::Failed(process::how_it_died(status, "", stderr))),
         None => return Err(Failure::Failed("ended without a status".into())),
     }
-    // The kernel's maximum includes memory from before `execve`, when the process was a copy of this driver.
+    // The kernel's maximum includes memory from before `execve`, when the process was a copy of this driver, so it counts only above the
+    // driver's own peak.
     let alone = watch.exited.max_rss_bytes.filter(|bytes| *bytes > of_driver).unwrap_or(0);
     let peak_rss_bytes = watch.seen.iter().map(|(_, bytes)| *bytes).fold(alone, u64::max);
     let spent = watch.exited.spent;
@@ -258,7 +259,7 @@ impl<'a> Watch<'a> {
                     }
                     return Ok(at - self.started);
                 }
-                // Time for the next poll. The channel stays connected until `Ended` has been sent.
+                // A timeout: the next poll is due. The channel stays connected until `Ended` has been sent.
                 Err(_) => {}
             }
         }
@@ -289,7 +290,7 @@ impl<'a> Watch<'a> {
                 let files = maps.lines().filter_map(|line| line.rsplit_once('/')).map(|(_, file)| file);
                 let allocators = files.filter(|file| ALLOCATORS.iter().any(|name| file.starts_with(name)));
                 self.allocators.extend(allocators.map(str::to_owned));
-                // During `execve` a dynamic program has no loader mapped either, so its file decides.
+                // A static program never maps the C library. Neither does a dynamic program during `execve`, so the file decides.
                 let is_static = || preload::is_static(format!("/proc/{pid}/exe").as_ref()) == Some(true);
                 seen.has_library = told_by(&maps, self.library).or_else(|| is_static().then_some(false));
             }
@@ -336,7 +337,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Returns whether at least one program was seen, and whether each one maps the library is known.
+    /// Returns whether at least one program was seen, and it is known for each one whether it maps the library.
     fn is_settled(&self) -> bool {
         !self.programs.is_empty() && self.programs.values().all(|seen| seen.has_library.is_some())
     }

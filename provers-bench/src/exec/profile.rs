@@ -116,8 +116,8 @@ fn facts(name: &str, own: &Ran, ours: Option<&Ran>, share: f64, lost: u64) -> Ve
     facts
 }
 
-/// Returns the program's functions with the most faulted or live bytes: their page faults, and their live bytes at the peak under our
-/// library.
+/// Returns a table of the program's functions with the most faulted or live bytes. For each function, it has the page faults and the live
+/// bytes at the peak under our library.
 fn functions(before: &Profile, peak: Option<&Profile>, page_bytes: u64) -> FunctionTable<'static> {
     // The faulted and the live bytes, by the program's innermost function.
     let mut functions = BTreeMap::<String, [u64; 2]>::new();
@@ -185,7 +185,7 @@ fn sample_faults() -> anyhow::Result<Sampler<Sampled>> {
     }))
 }
 
-/// Samples the page faults that the programs started by the calling thread take on one processor.
+/// Samples page faults on one processor, in programs that the calling thread starts.
 fn ring(cpu: usize) -> io::Result<perf_event::Sampler> {
     let mut event = Builder::new(Software::PAGE_FAULTS_MIN);
     event.one_cpu(cpu).inherit(true).enable_on_exec(true).exclude_callchain_kernel(true).mmap(true).mmap2(true);
@@ -229,8 +229,8 @@ impl Sampled {
         *self.processes.entry(process).or_default().chains.entry(chain).or_default() += 1;
     }
 
-    /// Returns the profile of the process with the most page faults, and its share of all faults, from 0 to 1. It is a raw profile for
-    /// `zk-alloc-profile`, with the bytes of the faulted pages by call chain, as fresh bytes. `None` if there are no samples.
+    /// Returns the profile of the process with the most page faults, and its share of all faults, from 0 to 1; `None` if there are no
+    /// samples. The profile is in the raw format of `zk-alloc-profile`, and records the faulted pages of each call chain as fresh bytes.
     fn largest(&self, page_bytes: u64) -> Option<(String, f64)> {
         let all: u64 = self.processes.values().map(Process::samples).sum();
         let (id, largest) = self.processes.iter().max_by_key(|(id, process)| (process.samples(), **id))?;

@@ -9,7 +9,8 @@ use std::{fs, thread};
 
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// The kind of host, which decides what memory costs and what an allocator can gain. Settings are `None` if the kernel does not report them.
+/// The kind of host, which determines what memory costs and what an allocator can gain. Settings are `None` if the kernel does not report
+/// them.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Kind {
     pub(crate) is_virtual: bool,
@@ -101,8 +102,8 @@ pub(super) fn cpu_limit() -> Option<f64> {
     limits.min_by(f64::total_cmp)
 }
 
-/// Returns how often a request on this machine waited while the kernel moved pages to make a larger one; 0 if the kernel does not report
-/// it.
+/// Returns how often an allocation of a large page on this machine waited while the kernel moved other pages away; 0 if the kernel does not
+/// report it.
 pub(crate) fn compaction_stalls() -> u64 {
     let counters = fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let stalls = counters.lines().find_map(|line| line.strip_prefix("compact_stall ")?.parse().ok());
@@ -144,8 +145,8 @@ fn groups() -> Vec<PathBuf> {
     folders("/sys/fs/cgroup", |line| line.strip_prefix("0::/"))
 }
 
-/// Returns the folders below `root` of this process's control group and of the groups above it. `path_of` returns the group's path if a
-/// line of `/proc/self/cgroup` contains it.
+/// Returns the folders below `root` of this process's control group and of the groups above it. Given a line of `/proc/self/cgroup`,
+/// `path_of` returns the group's path if the line contains it.
 fn folders(root: &str, path_of: impl Fn(&str) -> Option<&str>) -> Vec<PathBuf> {
     let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let Some(path) = membership.lines().find_map(path_of) else { return Vec::new() };

@@ -97,7 +97,7 @@ pub(crate) struct BuildInfo {
     /// `release` or `debug`; cargo assigns custom profiles to one of them.
     pub(crate) profile: String,
     pub(crate) opt_level: String,
-    /// Hash of the sources of harness and allocator.
+    /// Hash of the sources of the harness and the allocator.
     pub(crate) sources: String,
 }
 

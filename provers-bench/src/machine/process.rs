@@ -1,4 +1,4 @@
-//! What Linux reports about a process: its memory, its time, its children. This module does all reading of `/proc/PID`.
+//! Reads what Linux reports about a process: its memory, CPU time and children. All reads of `/proc/PID` are in this module.
 
 use anyhow::{Context, anyhow};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -54,7 +54,7 @@ pub(crate) struct Resident {
 }
 
 impl Resident {
-    /// Reads the memory of the process `pid`; `None` if it has ended. This is cheaper than reading its `status`.
+    /// Reads the memory of the process `pid`; `None` if it has ended. Reads `statm`, which is cheaper than `status`.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/statm")).ok()?)
     }
@@ -119,7 +119,7 @@ impl Spent {
         Self::of_family(&stat_of(pid)?, tick_ns())
     }
 
-    /// Reads `fields`, the fields of `/proc/PID/stat` from the third on (proc_pid_stat(5)).
+    /// Returns the time and faults from `fields`, the fields of `/proc/PID/stat` from the third on (proc_pid_stat(5)).
     fn of_family(fields: &[u64], tick_ns: u64) -> Option<Self> {
         let &[minflt, of_children, majflt, of_children_too, user, sys, user_too, sys_too] =
             fields.get(7..15)?.first_chunk()?;
@@ -224,8 +224,8 @@ pub(crate) struct Sampler<T> {
 }
 
 impl<T: Send + 'static> Sampler<T> {
-    /// Starts the thread. It calls `read` with the readings so far, and with whether this is the last call, which follows
-    /// [`end`](Self::end). `read` returns the pause before the next call, or `None` to stop.
+    /// Starts the thread. It calls `read` with the readings so far, and with whether this is the last call, made after [`end`](Self::end).
+    /// `read` returns the pause before the next call, or `None` to stop.
     pub(crate) fn begin(
         mut readings: T,
         mut read: impl FnMut(&mut T, bool) -> Option<Duration> + Send + 'static,
@@ -306,7 +306,7 @@ pub(crate) mod tests {
         assert_eq!(Spent::of_family(&fields_of("12 (a) S 1"), 10), None);
     }
 
-    /// A proof of two seconds uses 1 kB, then rises to 3 kB. Memory seen during its verification does not count.
+    /// The memory of a two-second proof is 1 kB, and rises to 3 kB at the end. Later samples, during verification, do not count.
     #[test]
     fn memory_is_summed_over_the_time_of_the_proof() {
         let seen = [(0, 1_000), (1_000, 1_000), (2_000, 3_000), (9_000, 9_000)];

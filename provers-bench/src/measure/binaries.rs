@@ -16,7 +16,7 @@ use std::process::Command;
 /// Returns the folder with the binaries of `contestants`. If cargo started this process, builds them first. Fails if a
 /// binary is missing or older than its sources. The error is [`Failure::Interrupted`] if the user stopped the build.
 pub(crate) fn folder(contestants: &[Contestant], interrupt: &Interrupt) -> anyhow::Result<PathBuf> {
-    // Ctrl-C also ends cargo.
+    // Ctrl-C also ends cargo, whose failure must then not be reported as an error of the build.
     up_to_date(contestants).map_err(|error| if interrupt.is_raised() { Failure::Interrupted.into() } else { error })
 }
 
@@ -202,8 +202,8 @@ fn described<'a>(metadata: &'a Value, package: &str) -> impl Iterator<Item = &'a
     metadata["packages"].as_array().into_iter().flatten().filter(move |found| found["name"] == package)
 }
 
-/// Returns a source of `binary` that changed after the build; `None` if no source changed, or if cargo's list of
-/// sources is not next to the binary. In the second case someone moved the binary on purpose.
+/// Returns a source of `binary` that changed after the build; `None` if no source changed, or if cargo's list of sources is not next to the
+/// binary. A binary without this list was moved on purpose, and is not checked.
 ///
 /// The hash in [`BuildInfo`] covers the harness and the allocator, but not a user's own prover. This check covers the
 /// prover too, so arms built from different states of its sources are never compared.

@@ -26,7 +26,7 @@ const FOLDER: &str = env!("CARGO_MANIFEST_DIR");
 const SIZES: [u32; 3] = [14, 17, 19];
 /// The sizes for which [`Inputs`] can compute a number of rounds.
 const VALID_SIZES: RangeInclusive<u32> = 13..=20;
-/// Memory that a run must have available. The peak under glibc is 1.4 KB per gate, and an allocator that retains memory may use twice as
+/// Available memory that a run requires, per gate. The peak under glibc is 1.4 KB, and an allocator that retains memory may use twice as
 /// much.
 const MEMORY_BYTES_PER_GATE: u64 = 4096;
 /// Options of `--smoke`, unless the command line sets them.

@@ -62,7 +62,7 @@ const CHUNK: usize = 8;
 /// Number of cycles that the program takes to write and hash a chunk.
 const CHUNK_CYCLES: usize = 97;
 
-/// Number of cycles that the program takes outside its chunks.
+/// Number of cycles that the rest of the program takes.
 const OTHER_CYCLES: usize = 60;
 
 /// The program's input and its required output.

@@ -51,10 +51,10 @@ const CHUNK: u64 = 5;
 /// Number of rows that a chunk adds to the longest tables: the processor table and the op-stack table.
 const CHUNK_ROWS: u64 = 26;
 
-/// Number of rows that the program adds to these tables outside its chunks.
+/// Number of rows that the rest of the program adds to these tables.
 const OTHER_ROWS: u64 = 9;
 
-/// A Fibonacci sequence: the two numbers before its first one, and its length.
+/// A Fibonacci sequence: the two numbers that precede it, and its length.
 pub struct Fibonacci {
     first: [BFieldElement; 2],
     numbers: u64,
