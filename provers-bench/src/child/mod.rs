@@ -157,7 +157,7 @@ impl Session {
 /// The environment variable that injects a fault, as `arm:round:kind`; the round `*` means every round. Tests use it to check how the real
 /// driver and the real gate handle a failing arm.
 const FAULT: &str = "PROVE_BENCH_TEST_FAULT";
-/// Number of bytes that [`Fault::PageFaults`] touches: more pages than the gate allows page faults.
+/// Number of bytes that [`Fault::PageFaults`] touches: enough for more page faults than the gate allows.
 const STORM_BYTES: usize = 48 << 20;
 
 /// The faults that can be injected: failures of the child, and regressions.

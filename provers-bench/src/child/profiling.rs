@@ -172,8 +172,8 @@ fn parts_at(at: Duration) -> Parts {
     }
 }
 
-/// Maximum number of snapshots of the call sites. Each start and each end of a span takes one, which would slow down a prover with more
-/// spans.
+/// Maximum number of snapshots of the call sites. Each start and each end of a span takes one, so without a maximum, a prover with many
+/// spans would become slow.
 const MAX_SNAPSHOTS: usize = 4000;
 
 /// A `tracing` layer that records the stages of a proof. Clones share the record.

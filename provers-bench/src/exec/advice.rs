@@ -172,7 +172,7 @@ impl<'a> Comparison<'a> {
 }
 
 /// Compares the times of two arms. Returns the ratio of their wall times, the ratio of their CPU times if CPU time decides, and the
-/// resulting change. CPU time decides only if `exact_cpu`.
+/// resulting change. CPU time decides only if it was measured exactly (`exact_cpu`).
 fn time(arm: &ArmResult, other: &ArmResult, (seed, exact_cpu): (u64, bool)) -> Option<(Ratio, Option<Ratio>, Change)> {
     let wall = ratio(arm, other, seed, |sample| sample.wall_ns)?;
     let interval = wall.believed()?;

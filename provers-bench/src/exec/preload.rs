@@ -37,7 +37,7 @@ const OUR_PACKAGE: &str = "zk-alloc-preload";
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub(super) label: String,
-    /// The allocator's name. For an arm that is listed twice, the label is this name with a number.
+    /// The allocator's name. If the command line repeats it, the second arm's label is this name with a number.
     pub(super) arm: String,
     /// The library's path, with symbolic links resolved; `None` for the C library's own allocator.
     pub(super) library: Option<PathBuf>,

@@ -48,7 +48,7 @@ const KILLED: Duration = Duration::from_secs(10);
 pub(super) struct Task<'a> {
     pub(super) command: &'a [OsString],
     pub(super) environment: &'a Variables,
-    /// Libraries that every run preloads. If `environment` names libraries too, it takes precedence.
+    /// Libraries that every run preloads. Overridden by `LD_PRELOAD` in `environment`.
     pub(super) preloaded: &'a str,
     /// The library that must be mapped: a path without symbolic links.
     pub(super) library: Option<&'a Path>,

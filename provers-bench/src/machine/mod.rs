@@ -23,7 +23,7 @@ pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) kernel: Option<String>,
-    /// Setting for transparent huge pages, for results without a [kind](Self::kind).
+    /// Setting for transparent huge pages; used for results without a [kind](Self::kind).
     pub(crate) transparent_huge_pages: Option<String>,
     /// `None` in results that are older than this field.
     pub(crate) kind: Option<Kind>,

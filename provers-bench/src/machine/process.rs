@@ -1,4 +1,4 @@
-//! Reads what Linux reports about a process: its memory, CPU time and children. All reads of `/proc/PID` are in this module.
+//! Reads what Linux reports about a process: its memory, its CPU time and page faults, and its children.
 
 use anyhow::{Context, anyhow};
 use nix::sys::resource::{UsageWho, getrusage};

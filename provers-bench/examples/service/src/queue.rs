@@ -90,8 +90,8 @@ impl Queue {
         Ok(true)
     }
 
-    /// Removes a waiting or running proof. Returns whether it ran and no other proof overlapped it. Only then records its peak, because
-    /// `PhaseReport::peak_live_bytes` counts the whole process.
+    /// Removes a waiting or running proof. Returns whether it ran and no other proof overlapped it. The peak is recorded only in this case,
+    /// because `PhaseReport::peak_live_bytes` counts the whole process.
     pub fn leave(&mut self, id: u64, peak_bytes: Option<usize>) -> bool {
         self.waiting.retain(|proof| proof.id != id);
         let Some(index) = self.running.iter().position(|proof| proof.id == id) else { return false };

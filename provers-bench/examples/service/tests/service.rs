@@ -296,8 +296,8 @@ fn act(server: &Server, digests: &Digests, rng: &mut SmallRng) -> bool {
     true
 }
 
-/// Sends a random mix of proof requests, cancellations, panics and invalid requests for `SOAK_MINUTES` minutes each to a service without
-/// workers and to one whose workers have budgets.
+/// Sends a random mix of proof requests, cancellations, panics and invalid requests to a service without workers, then to one whose workers
+/// have budgets, for `SOAK_MINUTES` each.
 #[test]
 #[ignore = "takes minutes"]
 fn the_service_survives_random_load() {

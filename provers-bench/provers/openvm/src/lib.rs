@@ -50,7 +50,7 @@ pub struct Run {
     memory: MemoryDimensions,
 }
 
-/// Base-2 logarithm of the length of the stacks in which columns are committed. A stack must be at least as long as the
+/// Base-2 logarithm of the length of a stack. Columns are stacked before they are committed, and a stack must be at least as long as the
 /// longest table.
 const STACK: usize = 20;
 

@@ -92,7 +92,7 @@ type Poseidon2Air = VectorizedPoseidon2Air<
 
 /// Poseidon2 permutations of random states, eight to a row; commitments are Keccak-256 Merkle trees.
 ///
-/// The trace is one uninitialised allocation with room for its extension.
+/// The trace is one uninitialised allocation with room for its low-degree extension.
 pub struct Poseidon2 {
     config: KeccakConfig,
     air: Poseidon2Air,
@@ -138,7 +138,7 @@ impl Workload for Poseidon2 {
 
 /// Keccak-f permutations of random states, 24 rows to each; commitments are Poseidon2 Merkle trees.
 ///
-/// The trace is one zeroed allocation with room for its extension.
+/// The trace is one zeroed allocation with room for its low-degree extension.
 pub struct Keccak {
     config: Poseidon2Config,
     permutations: usize,

@@ -76,7 +76,7 @@ impl Workload for Run {
                 &SP1Stdin::from(&input.map(u32::to_le_bytes).concat()),
                 options(),
                 SP1Context::default(),
-                // No shapes: the traces are padded to powers of two, not to the sizes that SP1's recursion expects.
+                // Without shapes, the traces are padded to powers of two, not to the sizes that SP1's recursion expects.
                 None,
                 None,
             )?;
