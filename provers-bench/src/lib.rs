@@ -13,18 +13,18 @@
 //! The modules, from the top down; a module uses only modules below it:
 //!
 //! - `driver`: runs a command line, and returns an exit code
-//! - `compare`: compares a run with an earlier one; the gate, which compares measurements with a baseline
+//! - `compare`: compares a run with an earlier one, or (the gate) with a committed baseline
 //! - `profile`: a tool that shows where the memory of a proof goes
 //! - `trace`: a tool that records allocations and replays them
 //! - `exec`: a tool that runs any command under preloaded libraries
 //! - `host`: a tool that measures what memory costs on this machine
-//! - `measure`: a run of a plan: rounds, processes, time, memory, Ctrl-C
-//! - `report`: HTML, tables, curves, JSON, Markdown, comparison
+//! - `measure`: runs a plan: rounds, processes, time, memory, Ctrl-C
+//! - `report`: writes HTML, tables, curves, JSON, Markdown and comparisons
 //! - `child`: the process that the driver starts: proves, records and replays, and injects faults on request
 //! - `plan`: checks the options, and turns them into runs
-//! - `results`: what is computed from proofs: columns, samples.csv, result.json
+//! - `results`: computes columns, samples.csv and result.json from proofs
 //! - `protocol`: the messages and files between driver and child
-//! - `workloads`: provers and their workloads, and several proofs at once
+//! - `workloads`: provers and their workloads, and concurrent proofs
 //! - `arms`: the allocators
 //! - `sample`, `stack`: the measurement of one proof, and the position of its threads' stacks
 //! - `machine`: the machine and the build

@@ -38,7 +38,7 @@ const STARTING: Duration = Duration::from_millis(50);
 /// After a poll, the watcher pauses for at least this many times the poll's duration, except just after the start. This limits its CPU
 /// time.
 const PAUSE_FACTOR: u32 = 50;
-/// Time for processes that the command leaves behind to end by themselves, before they are killed.
+/// Time limit for processes that the command leaves behind. They are killed if they have not ended by then.
 const GRACE: Duration = Duration::from_secs(1);
 /// Longest wait for all processes to end, including those that were killed.
 const KILLED: Duration = Duration::from_secs(10);
@@ -290,7 +290,8 @@ impl<'a> Watch<'a> {
                 let files = maps.lines().filter_map(|line| line.rsplit_once('/')).map(|(_, file)| file);
                 let allocators = files.filter(|file| ALLOCATORS.iter().any(|name| file.starts_with(name)));
                 self.allocators.extend(allocators.map(str::to_owned));
-                // A static program never maps the C library. Neither does a dynamic program during `execve`, so the file decides.
+                // A static program never maps the C library. Neither does a dynamic program during `execve`, so the program's file decides
+                // which of the two this is.
                 let is_static = || preload::is_static(format!("/proc/{pid}/exe").as_ref()) == Some(true);
                 seen.has_library = told_by(&maps, self.library).or_else(|| is_static().then_some(false));
             }

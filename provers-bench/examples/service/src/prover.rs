@@ -1,4 +1,4 @@
-//! Plonky3 proofs: Keccak-f permutations over KoalaBear, with FRI. Replace them with proofs of your own prover.
+//! Plonky3 proofs: Keccak-f permutations over KoalaBear, with FRI. Replace this module with your own prover.
 
 use std::time::Instant;
 
@@ -29,7 +29,7 @@ type Pcs = TwoAdicFriPcs<KoalaBear, Radix2DitParallel<KoalaBear>, Mmcs, Challeng
 type Config = StarkConfig<Pcs, Challenge, DuplexChallenger<KoalaBear, Perm, 16, 8>>;
 
 const LOG_BLOWUP: usize = 1;
-/// An environment variable for tests: a request for the seed that it names panics while its trace is live.
+/// An environment variable for tests. It contains a seed, and a request with this seed panics while its trace is live.
 const PANIC_SEED: &str = "PROVING_SERVICE_PANIC_SEED";
 
 /// A request for a proof.

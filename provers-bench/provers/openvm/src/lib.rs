@@ -109,7 +109,7 @@ const POINTER: u8 = 5;
 
 fn executable() -> VmExe<F> {
     let hint_input = PhantomDiscriminant(Rv32Phantom::HintInput as u16);
-    // Stores the next word of the input at the address in [`POINTER`].
+    // Stores the next word of the input at the address in `POINTER`.
     let store_hint = Instruction::from_isize(
         Rv32HintStoreOpcode::HINT_STOREW.global_opcode(),
         0,
