@@ -3,8 +3,8 @@
 //! An *arm* is an allocator with its settings: a binary that has one `#[global_allocator]` and calls [`child::main`]. A *workload* is a
 //! prover at a given size: a type that implements [`Workload`]. The driver, [`driver::main`], starts every arm. In each round every arm
 //! proves once, in random order. The driver compares times round by round, so other load on the machine cancels out of the ratio. Every few
-//! rounds it restarts all arms, so no result depends on the random layout of one process. Every verdict comes from a 95% interval, and an
-//! arm fails if one of its proofs does not verify.
+//! rounds it restarts all arms, so no result depends on the memory layout of a single process. Every verdict comes from a 95% interval, and
+//! an arm fails if one of its proofs does not verify.
 //!
 //! The harness itself contains no prover. Each prover is a separate package, in `provers` or anywhere else. The package implements
 //! [`Workload`], lists its [`Prover`]s in a `static`, and has one line for each binary: [`driver!`] or [`arm!`]. `docs/benchmarking.md`

@@ -48,7 +48,7 @@ impl Inputs {
     }
 
     fn make(&self, bb: &Path) -> anyhow::Result<()> {
-        // A round takes 113 gates, here rounded up to 114, and the lookup tables of XOR take up to 4,096.
+        // A round takes 113 gates, and the lookup tables of XOR take up to 4,096. Dividing by 114 leaves a margin.
         let rounds = ((1 << self.size) - 4096) / 114;
         let script = Path::new(FOLDER).join("inputs.mjs");
         succeed(Command::new("node").arg(script).arg(&self.folder).arg(rounds.to_string()))?;
