@@ -24,9 +24,10 @@ pub(crate) struct Plan {
     /// The quantity that varies from point to point, if any.
     pub(crate) sweep: Option<Sweep>,
     pub(crate) contestants: Vec<Contestant>,
-    /// The fixed times of proofs, if they replace rounds in lockstep.
+    /// The schedule of `--every`; `None` for rounds in lockstep.
     pub(crate) slots: Option<Slots>,
-    /// The options, in which the rounds, the processes and the time limit are filled in from the others.
+    /// The options. `--smoke`, `--every` and `--until-precise` have already set the numbers of rounds and processes and the time limit that
+    /// follow from them.
     pub(crate) args: RunArgs,
 }
 
@@ -40,13 +41,13 @@ impl Plan {
     }
 }
 
-/// Bounds on the number of processes without `--processes`, at about three warm proofs each. More processes help more than more rounds per
-/// process. But an allocator that retains memory may still grow in the first warm proof, and the median should come from later proofs. Four
-/// processes give a verdict; more than ten gain little.
+/// Bounds on the default number of processes, which is one for three warm rounds. More processes narrow the intervals more than more rounds
+/// per process do. But memory that an allocator retains may still grow during the first warm proof, so a process needs later proofs as
+/// well. A verdict needs four processes; more than ten gain little.
 const MIN_PROCESSES: u32 = 4;
 const MAX_PROCESSES: u32 = 10;
 
-/// Proofs at fixed times, while one arm has the machine to itself.
+/// The schedule of `--every`: one arm at a time has the machine to itself and proves at fixed times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slots {
     /// The time from the start of one proof to the start of the next.
@@ -82,8 +83,7 @@ pub(crate) struct SizedWorkload {
     pub(crate) log_rows: u32,
 }
 
-/// An arm that takes part. An allocator that is listed twice takes part twice (an A/A run), which shows the noise of
-/// the method.
+/// An arm that takes part. An allocator that is listed twice takes part twice; the difference between its two rows is noise (an A/A run).
 #[derive(Clone, Debug)]
 pub(crate) struct Contestant {
     pub(crate) label: String,
@@ -102,7 +102,7 @@ impl UsageError {
     }
 }
 
-/// Returns the options of a command from clap's matches.
+/// Parses the options of a command from clap's matches.
 pub(crate) fn parsed<T: FromArgMatches>(matches: &ArgMatches) -> Result<T, UsageError> {
     T::from_arg_matches(matches).map_err(|error| UsageError(first_line(&error)))
 }
@@ -111,14 +111,14 @@ pub(crate) fn first_line(error: &clap::Error) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-/// Returns the plan for `prover` from a command line: a word that is ignored, and then options.
+/// Parses `line` as the plan of a run of `prover`. The first word is ignored, and the others are options.
 pub(crate) fn of_line(prover: &'static Prover, line: &str) -> Result<Plan, UsageError> {
     let command = RunArgs::augment_args(Command::new("run"));
     let matches = command.try_get_matches_from(line.split_whitespace());
     parsed::<RunArgs>(&matches.map_err(|error| UsageError(first_line(&error)))?)?.plan(prover)
 }
 
-/// Looks one name up in `known`.
+/// Returns the item of `known` whose name is `given`.
 pub(crate) fn find<T>(
     kind: &str,
     given: &str,
@@ -129,7 +129,7 @@ pub(crate) fn find<T>(
     found.ok_or_else(|| UsageError::unknown(kind, given, known.iter().map(name)))
 }
 
-/// Returns the workloads of `prover` in `names` at this size; all workloads if `names` is empty.
+/// Returns the workloads of `prover` that `names` lists, or all of them if `names` is empty, each at `size`.
 pub(crate) fn sized(prover: &'static Prover, names: &[String], size: Size) -> Result<Vec<SizedWorkload>, UsageError> {
     let specs: Vec<_> = match names {
         [] => prover.workloads.iter().collect(),
@@ -155,8 +155,8 @@ pub(crate) fn sized(prover: &'static Prover, names: &[String], size: Size) -> Re
     specs.into_iter().map(at_size).collect()
 }
 
-/// Returns the largest size to measure for a prediction at the size `predicted`: the default size, or `predicted - 1` if that is smaller.
-/// It leaves room for the smaller measured sizes.
+/// Returns the largest size to measure for a prediction at the size `predicted`: the default size, but less than `predicted`, and large
+/// enough that the smaller measured sizes are valid too.
 fn measured_for(spec: &WorkloadSpec, predicted: u32) -> Result<u32, UsageError> {
     let (name, min, max) = (spec.name, spec.min_log_rows, spec.max_log_rows);
     let least = min + MEASURED_SIZES - 1;
@@ -284,12 +284,13 @@ pub(crate) struct MeasuredArgs {
 }
 
 impl RunArgs {
-    /// Returns the number of threads in the prover's pool, unless it varies between points.
+    /// Returns the number of threads in the prover's pool, unless a sweep varies it.
     pub(crate) fn threads(&self) -> usize {
         self.threads.map_or_else(cores, |threads| threads as usize)
     }
 
-    /// Returns the plan for `prover` with these options. Fails if the options contain an unknown name.
+    /// Returns the plan for `prover` with these options. Fails if the options contradict each other, or contain an unknown name or a size
+    /// that a workload does not accept.
     pub(crate) fn plan(mut self, prover: &'static Prover) -> Result<Plan, UsageError> {
         let other = |text: &str| Err(UsageError(text.into()));
         if self.every.is_none() && self.processes.is_some_and(|processes| processes > self.rounds) {
@@ -345,7 +346,7 @@ const SMOKE: (u32, Option<u32>) = (MIN_ROUNDS_FOR_VERDICT as u32, Some(MIN_PROCE
 /// The quantity that `--sweep` varies, and its values.
 type SweepOver = (Sweep, Vec<u32>);
 
-/// Valid sizes and numbers of threads on the command line; a workload may accept fewer.
+/// Sizes and numbers of threads that the command line accepts. The sizes that a workload accepts may be fewer.
 const LOG_ROWS: RangeInclusive<u32> = 0..=63;
 const THREADS: RangeInclusive<u32> = 1..=1024;
 
@@ -400,7 +401,7 @@ pub(crate) fn bytes(given: &str) -> Result<u64, String> {
     let with_suffix = |(suffix, shift): (char, u32)| Some((lower.strip_suffix(suffix)?, shift));
     let (digits, shift) = [('k', 10), ('m', 20), ('g', 30)].into_iter().find_map(with_suffix).unwrap_or((&*lower, 0));
     let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
-    // Zero is not a valid size for a slab, zone or threshold. Sums of sizes above 2^60 overflow.
+    // Zero is not a valid size for a slab, zone or threshold. Sizes above 2^60 could overflow when they are added.
     let number = number.filter(|number| (1..=1 << 60).contains(number));
     number.ok_or_else(|| "valid are sizes like 512, 64k, 2m and 1g".into())
 }
@@ -425,8 +426,8 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    /// A set must not add an arm that is also named, or that another given set has added. In an A/A run the two rows need different names,
-    /// or one would overwrite the other.
+    /// A set must not add an arm that is also listed by name, or that an earlier set has added. In an A/A run the two rows need different
+    /// names; otherwise one would overwrite the other.
     #[test]
     fn sets_add_each_arm_once_and_repeated_names_get_a_suffix() {
         let labels = |given: &[&str]| {
@@ -449,7 +450,7 @@ mod tests {
         of_line(&PROVERS[0], line).expect(line)
     }
 
-    /// The README promises that a smoke run gives a table with verdicts within a minute.
+    /// The README promises a table with verdicts after about a minute of `--smoke`.
     #[test]
     fn the_commands_of_the_readme_run_every_workload_under_every_default_arm() {
         for (line, sizes, rounds, processes) in
@@ -477,7 +478,7 @@ mod tests {
         assert_eq!(plan_of("plonky3 --rounds 2").processes(&spec(None)), 2);
     }
 
-    /// A predicted size may be far above or below the default size, and is never measured itself.
+    /// A predicted size may be far above the default size, or equal to it, and is never measured itself.
     #[test]
     fn sweeps_and_predictions_have_every_workload_at_every_point() {
         for (options, points) in [

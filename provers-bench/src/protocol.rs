@@ -1,5 +1,5 @@
-//! The messages between driver and child: one JSON value per line. Requests go to the child's stdin, and replies to its
-//! original stdout. Also defines the formats of the files that one side writes and the other reads.
+//! The messages between driver and child: one JSON value per line. Requests go to the child's stdin, and replies to its original stdout.
+//! This module also defines the formats of traces, and [`profiles`] that of profiles: files that one side writes and the other reads.
 
 pub(crate) mod profiles;
 
@@ -26,7 +26,7 @@ pub(crate) enum Request {
         log_rows: u32,
         #[serde(default)]
         concurrent: Concurrent,
-        /// Settings that must be in force (name and value, in the allocator's own terms).
+        /// Names and values of the allocator's settings that must be in effect; otherwise the child refuses.
         requires: Vec<(String, String)>,
         /// The offset within a page, in bytes, where the stacks of the prover's threads begin. It is the same for all
         /// arms of a round.
@@ -36,13 +36,14 @@ pub(crate) enum Request {
     Prove { round: u32, seed: u64 },
 }
 
-/// Requests a replay, in place of a prover's name: the workload is then the path of a [script](Header::shape), and a proof is one replay of
-/// it. Resident memory in the sample excludes what was resident before the first operation. `rss_bytes` is measured after all blocks are
-/// freed.
+/// Value of `prover` in [`Request::Setup`] that requests a replay. The workload is then the path of a [script](Header::shape), and each
+/// proof is one replay of it. In the sample, resident memory excludes what was resident before the first operation, and `rss_bytes` is
+/// measured after all blocks are freed.
 pub(crate) const REPLAY: &str = "replay";
-/// Gauge of a replay: resident memory at the peak of live bytes.
+/// Name of a replay's gauge: resident memory when the most bytes are live.
 pub(crate) const RSS_AT_LIVE_PEAK: &str = "rss_at_live_peak_bytes";
-/// Gauge of a replay: resident memory after the allocator has released its free memory. Missing if the allocator has no call for this.
+/// Name of a replay's gauge: resident memory after the allocator has released its free memory. Missing if the allocator cannot be asked to
+/// do so.
 pub(crate) const RSS_RELEASED: &str = "rss_released_bytes";
 
 /// A message from a child. The child exits when its stdin ends.
@@ -83,7 +84,7 @@ pub(crate) fn line<T: Serialize>(message: &T) -> serde_json::Result<String> {
 
 /// Version of the trace format. It increases when this code can no longer read older traces.
 pub(crate) const VERSION: u32 = 1;
-/// Number of 64-bit words in a record. The last word is unused; in older traces it is a time.
+/// Number of 64-bit words in a record. The last word is unused; in older traces it contains a time.
 pub(crate) const RECORD_WORDS: usize = 4;
 
 /// The kind of event that a record describes.
@@ -98,7 +99,7 @@ pub(crate) enum Op {
     ReallocTo = 5,
 }
 
-/// One event. Its index in the trace is its sequence number: a block's free comes before the next use of its address.
+/// One event. Records are in the order of the events: a block's free precedes the next allocation at its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) op: Op,
@@ -106,7 +107,7 @@ pub(crate) struct Record {
     pub(crate) thread: u16,
     /// Number of the latest proof that began, from 1; 0 before the first.
     pub(crate) proof: u32,
-    /// Whether that proof is still being made, and so has been neither verified nor dropped.
+    /// Whether that proof is still being made. While it is verified and dropped, this is `false`.
     pub(crate) in_phase: bool,
     pub(crate) size_bytes: u64,
     pub(crate) align_bytes: u64,
@@ -114,7 +115,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Encodes the record. The words are never all zero, so a record that was begun but never written is detectable.
+    /// Encodes the record. The words are never all zero, so zeros show that a record was reserved but never written.
     pub(crate) fn to_words(self) -> [u64; RECORD_WORDS] {
         let align_log2 = u64::from(self.align_bytes.trailing_zeros());
         let phase = u64::from(self.proof) << 1 | u64::from(self.in_phase);
@@ -147,8 +148,8 @@ pub(crate) struct Header {
     pub(crate) title: String,
     /// Size in bytes below which requests were not recorded.
     pub(crate) min_bytes: u64,
-    /// Number of records that did not fit, or that their thread never finished. If it is above 0, results from the
-    /// trace are wrong.
+    /// Number of records that are missing because the trace was full, or because a thread never finished writing them. If it is above 0,
+    /// results from the trace are wrong.
     pub(crate) lost: u64,
     /// Present only in a script, which is a trace prepared for a replay. Addresses in a script's records are block numbers, and it has no
     /// `ReallocFrom`.
@@ -156,7 +157,7 @@ pub(crate) struct Header {
     pub(crate) shape: Option<Shape>,
 }
 
-/// Facts about a script that are needed before its records are read.
+/// Properties of a script that a replay needs before it reads the records.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Shape {
     pub(crate) records: usize,
@@ -169,7 +170,7 @@ pub(crate) struct Shape {
     pub(crate) live_peak_bytes: u64,
 }
 
-/// Writes a trace without collecting its records in memory.
+/// Writes a trace, record by record, so the whole trace need not fit in memory.
 pub(crate) fn write(path: &Path, header: &Header, records: impl Iterator<Item = Record>) -> anyhow::Result<()> {
     let file = File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
     let mut out = BufWriter::new(file);
@@ -184,7 +185,7 @@ pub(crate) fn write(path: &Path, header: &Header, records: impl Iterator<Item = 
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Opens a trace, and reads it record by record.
+/// Opens a trace. Returns its header and an iterator that reads the records from the file.
 pub(crate) fn open(path: &Path) -> anyhow::Result<(Header, impl Iterator<Item = anyhow::Result<Record>> + use<>)> {
     let name = path.display().to_string();
     let mut file = BufReader::new(File::open(path).with_context(|| format!("cannot open {name}"))?);

@@ -1,4 +1,4 @@
-//! The measurement of one proof: the clock, the kernel's counters for this process, and the allocator's counters.
+//! Measures one proof: its time, the kernel's counters for this process, and the allocator's counters.
 //!
 //! Everything expensive (files under `/proc`, the list of counters) is read before the clock starts or after it stops.
 
@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Numbers that an allocator reports about itself, by name. Counters are totals since the process started or, in a
-/// sample, since the proof began.
+/// Numbers that an allocator reports about itself, by name: counters, or gauges. Counters are totals since the process started; in a
+/// sample, they are increases since the proof began.
 pub type Counters = BTreeMap<String, u64>;
 
 /// The measurements of one proof of one arm.
@@ -24,7 +24,7 @@ pub(crate) struct Sample {
     /// Number of minor page faults.
     pub(crate) minflt: u64,
     /// Number of TLB shootdowns: interrupts by which one processor makes others drop unmapped addresses from their TLBs. The kernel counts
-    /// them for the whole machine. `None` if it does not count them.
+    /// them for the whole machine, not for this process. `None` on kernels that do not count them.
     pub(crate) tlb_shootdowns: Option<u64>,
     /// Resident memory after the proof was verified and dropped.
     pub(crate) rss_bytes: u64,
@@ -105,13 +105,13 @@ impl Meter {
     }
 }
 
-/// Returns the number of TLB shootdowns on all processors since the machine started; `None` if the kernel does not
-/// count them (arm64 needs none).
+/// Returns the number of TLB shootdowns on all processors since the machine started; `None` if the kernel does not count them, as on arm64,
+/// which needs no such interrupts.
 fn tlb_shootdowns() -> Option<u64> {
     sum_of_row(&fs::read_to_string("/proc/interrupts").ok()?, "TLB:")
 }
 
-/// Sums the counts of a row, which has one count for each processor, followed by words.
+/// Sums the counts of the row `name`, which has one count for each processor, followed by a description.
 fn sum_of_row(table: &str, name: &str) -> Option<u64> {
     let counts = table.lines().find_map(|line| line.trim_start().strip_prefix(name))?;
     Some(counts.split_whitespace().map_while(|count| count.parse::<u64>().ok()).sum())

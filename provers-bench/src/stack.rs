@@ -1,10 +1,9 @@
 //! Makes the stacks of a proof begin at the same offset within a page in every arm.
 //!
-//! Where the stack starts changes the time of a prover with vectors on the stack by up to 4%. The start decides which
-//! vectors straddle cache lines, and which data has the same offset within a page. By default a stack begins at the end
-//! of the program's thread-local memory, whose size depends on the allocator. An allocator would then win or lose for
-//! reasons that have nothing to do with allocation (Mytkowicz et al., "Producing Wrong Data Without Doing Anything
-//! Obviously Wrong!", ASPLOS 2009).
+//! The address at which the stack starts can change a prover's time by up to 4% if it keeps vectors on the stack. It determines which
+//! vectors straddle cache lines, and which data share an offset within a page. By default a stack begins at the end of the program's
+//! thread-local memory, whose size depends on the allocator. Without this module, an allocator could win or lose for reasons that have
+//! nothing to do with allocation (Mytkowicz et al., "Producing Wrong Data Without Doing Anything Obviously Wrong!", ASPLOS 2009).
 #![allow(unsafe_code, reason = "moves the stack pointer")]
 
 use anyhow::Context;
@@ -12,7 +11,7 @@ use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
 use std::io;
 use std::thread;
 
-/// An offset within a page, in bytes.
+/// The offset within a page, in bytes, at which stacks begin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place(u16);
 
@@ -22,8 +21,8 @@ impl Place {
         Self(bytes & (PAGE_BYTES - 1) & !(ALIGN_BYTES - 1))
     }
 
-    /// Runs `run` on this thread's stack, from this offset within a page. On processors other than x86-64 and AArch64
-    /// the start of the stack does not change.
+    /// Calls `run` with the stack pointer moved down to this offset within a page. On processors other than x86-64 and AArch64, just calls
+    /// `run`.
     pub(crate) fn begin<T>(self, run: impl FnOnce() -> T) -> T {
         let mut run = Some(run);
         let mut result = None;
@@ -59,7 +58,7 @@ impl Place {
         builder().spawn_handler(self.spawn()).build().context("cannot start a pool for a proof")
     }
 
-    /// Starts the threads of a pool, whose stacks begin at this offset.
+    /// Returns a function that starts a pool's threads with their stacks at this offset.
     fn spawn(self) -> impl Fn(ThreadBuilder) -> io::Result<()> {
         move |worker| thread::Builder::new().spawn(move || self.begin(|| worker.run())).map(drop)
     }
@@ -70,13 +69,14 @@ fn builder() -> ThreadPoolBuilder {
     ThreadPoolBuilder::new().start_handler(|_| zk_alloc::pool::register_worker())
 }
 
-/// The smallest page size, in bytes. Addresses also collide modulo this size on machines with larger pages.
+/// The smallest page size, in bytes. Larger pages need no larger offsets, because cache conflicts repeat at multiples of this size there
+/// too.
 const PAGE_BYTES: u16 = 4096;
 /// The stack alignment of x86-64 and AArch64, in bytes.
 const ALIGN_BYTES: u16 = 16;
 
-/// Calls `run` with `argument`, on a stack that starts `bytes` below the beginning of a page. Unwinders find the
-/// caller's frame through the frame pointer.
+/// Calls `run` with `argument`, after moving the stack pointer to `bytes` below a page boundary. Unwinders find the caller's frame through
+/// the frame pointer.
 ///
 /// # Safety
 /// `run` must accept `argument`. `bytes` must be a multiple of 16 and less than a page, and the stack must have room for two more pages.

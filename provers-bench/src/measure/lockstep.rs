@@ -1,8 +1,8 @@
-//! Runs one workload under all arms in lockstep: rounds in random order, one proof at a time. Every few rounds all arms
-//! restart, so no arm's results depend on the luck of one process.
+//! Runs one workload under all arms in lockstep: in each round every arm proves once, in random order, one proof at a time. All arms start
+//! new processes every few rounds, so that no result depends on the luck of a single process.
 //!
-//! An arm makes its proofs of two warm rounds one after the other, like a program that proves back to back. With one proof per turn, every
-//! arm would spend more time idle than proving.
+//! An arm makes its proofs of two warm rounds back to back, like a prover under load. With one proof per turn, each arm would be idle most
+//! of the time, while the others prove.
 
 use crate::machine::host;
 use crate::machine::process::{Resident, byte_seconds, highest, watch_rss};
@@ -17,16 +17,16 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longest wait for an answer before the first proof, at a workload's default size or below.
+/// Time limit for a child's answers until a first proof shows how long proofs take. Applies to a workload's default size and below.
 const FIRST_WAIT: Duration = Duration::from_secs(120);
-/// Number of warm rounds whose proofs an arm makes back to back.
+/// Number of warm proofs that an arm makes back to back in one turn, one for each round.
 const BACK_TO_BACK: u32 = 2;
-/// Pause before a proof that runs alone. In that time, a host that reclaims free memory does so. The proof then runs under the conditions
-/// of a command that is started occasionally.
+/// Pause before a proof that runs alone. It gives the host time to reclaim free memory, so the proof is measured as if a user ran the
+/// prover once in a while.
 const ALONE_PAUSE: Duration = Duration::from_secs(12);
-/// A proof that starts this long after its tick counts as late, because the previous proof took longer than its slot.
+/// A proof that starts this long after its tick counts as late. The cause is a previous proof that took longer than its slot.
 const LATE: Duration = Duration::from_millis(100);
-/// Maximum number of points in the curve of a turn with proofs at fixed times.
+/// Maximum number of points in the curve of memory over a turn with proofs at fixed times.
 const CURVE_POINTS: usize = 600;
 
 /// An arm of the bench, and its child process while one runs.
@@ -88,14 +88,14 @@ pub(super) fn run(
     })
 }
 
-/// How the arms of one point prove.
+/// State of the measurement of one point.
 struct Lockstep<'a> {
     plan: &'a Plan,
     /// Folder of the arms' binaries.
     folder: &'a Path,
     point: Point,
-    /// Offset within a page, in bytes, at which the stacks of the arms' processes begin. It is drawn once for each set
-    /// of processes, so it favours no arm.
+    /// Offset within a page, in bytes, at which the stacks of the arms' processes begin. Each time the arms restart, one random offset is
+    /// chosen for all of them, so it favours no arm.
     stack_bytes: u16,
     /// Highest peak of a cold proof so far.
     peak_rss_bytes: u64,
@@ -104,8 +104,8 @@ struct Lockstep<'a> {
 }
 
 impl<'a> Lockstep<'a> {
-    /// Runs all rounds of the arms' processes with this number: starts the processes, runs cold and warm rounds, and
-    /// ends the processes. If the run ends with these rounds, returns the reason.
+    /// Runs the rounds of each arm's process number `process`: starts these processes, runs the cold round and their warm rounds, and ends
+    /// them. If no further rounds may follow, returns the reason.
     fn all_rounds_of(&mut self, arms: &mut Arms<'_, 'a>, process: u32) -> anyhow::Result<Option<Ended>> {
         let mut ended = None;
         let warm_rounds = arms.schedule.warm_rounds(process);
@@ -135,7 +135,7 @@ impl<'a> Lockstep<'a> {
         Ok(ended)
     }
 
-    /// Makes one proof under every arm for each of these rounds. Round 0 starts the arms' processes.
+    /// Makes one proof under every arm for each of `rounds`. Round 0 also starts the arms' processes.
     fn rounds(&mut self, arms: &mut Arms<'_, 'a>, process: u32, rounds: Range<u32>) -> anyhow::Result<()> {
         let (size, schedule) = (self.size(), arms.schedule);
         let name = |round| name_of(&size, schedule, process, round);
@@ -145,7 +145,7 @@ impl<'a> Lockstep<'a> {
     /// Runs one trial of an arm. The error states why the arm drops out.
     fn trial(&mut self, arms: &mut Arms<'_, 'a>, index: usize, trial: Trial) -> Result<Duration, Outcome> {
         let baseline_waits = index != arms.baseline && arms.runners[arms.baseline].result.samples.is_empty();
-        // Only the first process is checked; later processes run the same arms again.
+        // Memory is checked only before an arm's first process; its later processes need no more than the first.
         let is_first = (trial.process, trial.round) == (0, 0);
         if is_first && let Some(reason) = shortage(host::available_bytes(), self.peak_rss_bytes, baseline_waits) {
             return Err(Outcome::LeftOut { reason });
@@ -168,9 +168,9 @@ impl<'a> Lockstep<'a> {
     }
 
     /// Runs one turn of every arm, with proofs at fixed times, as in a node or a service. Each arm is alone on the machine, makes one proof
-    /// at each tick, and idles in between. If the run ends with these turns, returns the reason.
+    /// at each tick, and idles in between. If no further turns may follow, returns the reason.
     fn all_slots_of(&mut self, arms: &mut Arms<'_, 'a>, process: u32, slots: Slots) -> anyhow::Result<Option<Ended>> {
-        // All arms prove the same inputs.
+        // Chosen once, so that all arms prove the same inputs.
         let inputs: Vec<u64> = (0..slots.proofs).map(|_| arms.randomness.random()).collect();
         let mut ended = None;
         arms.turns(slots.proofs, |arms, index, order| {
@@ -186,7 +186,7 @@ impl<'a> Lockstep<'a> {
         Ok(ended)
     }
 
-    /// Runs the turn of one arm, after a pause and in its own process. The error states why the arm drops out.
+    /// Runs the turn of one arm in a new process, after a pause. The error states why the arm drops out.
     fn slots_of(
         &self,
         arms: &mut Arms<'_, 'a>,
@@ -214,7 +214,7 @@ impl<'a> Lockstep<'a> {
             starts.push(start);
             let round = if number == 0 { 0 } else { self.warm_rounds + number };
             let trial = Trial { round, input, ..first };
-            // `turn_ended` adds the memory over time when the turn is over.
+            // `turn_ended` adds `byte_seconds` when the turn is over.
             let proved = runner.ask(trial, limit)?;
             runner.add(trial, proved, None)?;
             arms.slowest = arms.slowest.max(begun.elapsed() - start);
@@ -233,7 +233,7 @@ impl<'a> Lockstep<'a> {
         runner.end_child(first)
     }
 
-    /// Runs one pass over all arms. Each arm makes the first proof of a new process, after a pause and alone on the machine.
+    /// Runs one pass over all arms: after a pause, each arm makes one proof in a new process, alone on the machine.
     fn alone(&mut self, arms: &mut Arms<'_, 'a>, pass: u32) -> anyhow::Result<()> {
         self.stack_bytes = arms.randomness.random();
         let what = format!("{}, alone (pass {} of {})", self.size(), pass + 1, self.plan.args.alone);
@@ -245,7 +245,7 @@ impl<'a> Lockstep<'a> {
             let runner = &mut arms.runners[index];
             let proved = started.and_then(|()| runner.prove_alone(trial, limit, arms.interrupt));
             match proved.inspect_err(|_| runner.arm.child = None) {
-                // The samples of the arm's rounds are complete, so it keeps its outcome.
+                // The arm has already completed its rounds, so an interrupt here does not change its outcome.
                 Err(Outcome::Interrupted) => Ok(Duration::ZERO),
                 proved => proved,
             }
@@ -297,7 +297,8 @@ fn name_of(size: &str, schedule: Schedule, process: u32, round: u32) -> String {
     format!("{size}, {round} (process {process})")
 }
 
-/// Returns the longest wait for an answer before the first proof. It grows with the number of rows, as the work does.
+/// Returns the time limit for a child's answers until a first proof shows how long proofs take. The limit is proportional to the number of
+/// rows.
 fn first_wait(workload: SizedWorkload) -> Duration {
     let doublings = workload.log_rows.saturating_sub(workload.spec.default_log_rows).min(12);
     FIRST_WAIT * (1 << doublings)
@@ -309,7 +310,7 @@ impl Runner<'_> {
         self.arm.child.as_ref().map_or(0, ChildProcess::id)
     }
 
-    /// Makes one proof, samples the memory meanwhile, and adds the proof.
+    /// Makes one proof while sampling the process's memory, and adds the proof to the samples.
     fn prove(&mut self, trial: Trial, limit: Duration) -> Result<(), Outcome> {
         let watch = watch_rss(self.pid());
         let proved = self.ask(trial, limit);
@@ -339,8 +340,8 @@ impl Runner<'_> {
         reason.map_or(Ok(()), |reason| Err(trial.failed(reason)))
     }
 
-    /// Adds the resident memory over time to the samples of a turn, which are the last `starts.len()` samples. A sample's slot lasts from
-    /// its start to the start of the next one. The last slot ends at `end`.
+    /// Computes the `byte_seconds` of a turn's samples, which are the last `starts.len()` samples, from the resident memory `seen` by the
+    /// driver. Each sample covers the time from its start to the start of the next sample, or to `end` for the last one.
     fn turn_ended(&mut self, seen: &[(u32, u64)], starts: &[Duration], end: Duration, is_first: bool) {
         let until = |at: Duration| byte_seconds(seen, at).unwrap_or(0);
         let first = self.result.samples.len().saturating_sub(starts.len());
@@ -353,8 +354,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Makes one proof in a process started for this proof, reads the process's resident memory after 1 and 10 idle
-    /// seconds, and ends the process.
+    /// Makes one proof in the new child, reads the child's resident memory after 1 and 10 idle seconds, and ends the child.
     fn prove_alone(&mut self, trial: Trial, limit: Duration, interrupt: &Interrupt) -> Result<Duration, Outcome> {
         let (sample, reason) = self.ask(trial, limit)?;
         if let Some(reason) = reason {
@@ -392,7 +392,7 @@ impl Runner<'_> {
 }
 
 /// Returns why one more arm does not fit in the `available` memory; `None` if it fits, or if the available memory is unknown. The children
-/// of all arms are alive at the same time. The arm is assumed to need as much as the largest arm so far, `peak_rss_bytes`. If the baseline
+/// of all arms are alive at the same time. The arm is assumed to need `peak_rss_bytes`, the highest peak of any arm so far. If the baseline
 /// has not started yet, the arm must leave room for it, because ratios need the baseline.
 fn shortage(available: Option<u64>, peak_rss_bytes: u64, baseline_waits: bool) -> Option<String> {
     let (available, needed) = (available?, peak_rss_bytes * (1 + u64::from(baseline_waits)));

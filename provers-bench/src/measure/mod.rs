@@ -68,8 +68,8 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Creates the folder of a run of `prover`, which may be a command. `rounds` is the number of rounds of a workload, `all_rounds` that
-    /// of the whole run.
+    /// Creates the folder and the record of a run of `prover`, which may be a command. `rounds` is the number of warm rounds per workload,
+    /// and `all_rounds` the total number of rounds, for the progress display.
     pub(crate) fn begin(prover: &str, measured: &MeasuredArgs, rounds: u32, all_rounds: u64) -> anyhow::Result<Self> {
         let (folder, name) = new_folder(measured.out.as_deref(), prover)?;
         let samples = SampleLog::create(&folder, name.clone())?;
@@ -82,7 +82,7 @@ impl Recording {
         report::write(&self.folder, &self.run)
     }
 
-    /// Writes the files, and prints the result as JSON, or `text`.
+    /// Writes the files. Prints the result as JSON if `json` is set, and `text` otherwise.
     pub(crate) fn end(mut self, interrupt: &Interrupt, json: bool, text: &str) -> anyhow::Result<Run> {
         self.write(interrupt)?;
         self.progress.finish();
@@ -117,7 +117,7 @@ pub(crate) fn new_folder(out: Option<&Path>, prover: &str) -> anyhow::Result<(Pa
     unreachable!("the numbers do not run out");
 }
 
-/// Returns the folder of all runs: `out`, or a folder in cargo's target directory.
+/// Returns the folder in which runs create their folders: `out`, or a folder in cargo's target directory.
 pub(crate) fn runs_folder(out: Option<&Path>) -> anyhow::Result<PathBuf> {
     out.map_or_else(binaries::measured_folder, |out| Ok(out.to_owned()))
 }

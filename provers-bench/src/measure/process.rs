@@ -1,5 +1,5 @@
-//! The driver's side of one child: starts it, sends requests, enforces time limits, ends it. While it waits, the driver checks for Ctrl-C,
-//! SIGTERM and SIGHUP. After any of them it ends the children and writes the samples measured so far.
+//! The driver's side of one child: starts it, sends requests, enforces time limits, ends it. While the driver waits for a child, it checks
+//! whether it has received Ctrl-C, SIGTERM or SIGHUP. If so, it ends the children and writes the samples measured so far.
 
 use crate::arms::{Arm, Variables};
 use crate::machine::BuildInfo;
@@ -23,9 +23,9 @@ use std::time::{Duration, Instant};
 const EXIT_PATIENCE: Duration = Duration::from_secs(20);
 /// Number of lines retained from the end of a child's output.
 const LAST_LINES: usize = 20;
-/// A longer line is read in parts, so output without line feeds takes little memory.
+/// Maximum length of a line. Longer lines are split, so output without line feeds does not fill the memory.
 const MAX_LINE_BYTES: u64 = 1 << 20;
-/// Maximum number of characters that a failure's reason quotes.
+/// Maximum number of characters of a process's output that a failure's reason quotes.
 const QUOTED_CHARS: usize = 200;
 
 /// Why a process gave no usable answer.
@@ -60,7 +60,8 @@ impl ChildProcess {
     pub(crate) fn start(binary: &Path, environment: &Variables, interrupt: &Interrupt) -> Result<Self, Failure> {
         let mut child = spawn(Command::new(binary).stdin(Stdio::piped()), environment)?;
         let (sender, answers) = mpsc::channel();
-        // A line that is not valid UTF-8 counts as garbage, so it must be forwarded too. The send fails only if the receiver is gone.
+        // Lines that are not valid UTF-8 are forwarded too, so that `ask` reports them as garbage. The send fails only if the receiver is
+        // gone.
         read_lines(child.stdout.take(), sender, |sender, line| _ = sender.send(text_of(line)));
         let stderr = read_lines(child.stderr.take(), (), |(), _| ());
         Ok(Self { child, answers, stderr: Some(stderr), interrupt: interrupt.clone() })
@@ -72,7 +73,7 @@ impl ChildProcess {
     }
 
     /// Sets the workload up in the child and returns the arm's identity. Fails if the child was built from other sources or with other
-    /// flags than the driver, because the report would attribute its measurements to the wrong build.
+    /// flags than the driver, because the report states only the driver's build.
     pub(crate) fn set_up(&mut self, request: &Request, limit: Duration) -> Result<Identity, Failure> {
         match self.ask(request, limit)? {
             Reply::Ready(identity) if identity.build == BuildInfo::current() => Ok(identity),
@@ -135,8 +136,8 @@ impl ChildProcess {
         self.exited("").err().unwrap_or_else(|| Failure::Failed("exited without an answer".into()))
     }
 
-    /// Waits until the child exits by itself, and returns the last lines of its stderr. A failing exit is an error, whose message uses
-    /// `when` to state what the child was doing.
+    /// Waits until the child exits by itself, and returns the last lines of its stderr. Fails if the exit status is a failure; `when` says
+    /// in the message what the child was doing.
     fn exited(&mut self, when: &str) -> Result<Vec<String>, Failure> {
         let since = Instant::now();
         while since.elapsed() < EXIT_PATIENCE {
@@ -167,11 +168,11 @@ impl Drop for ChildProcess {
     }
 }
 
-/// Longest wait for a proof or a replay outside a run, where there are no earlier times to derive a limit from.
+/// Time limit for a proof or a replay outside a run. A run derives its limits from earlier proofs; here there are none.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Makes `proofs` proofs outside a run, in a new child process of `arm`, whose binary is in `folder`. The child gets the arm's environment
-/// variables and those in `more`. Prints a line for each proof. The workload is given by its prover, name and size.
+/// variables and those in `more`. Prints a line for each proof.
 pub(crate) fn prove(
     (folder, arm): (&Path, &Arm),
     more: &Variables,
@@ -219,7 +220,7 @@ pub(crate) fn how_it_died(status: ExitStatus, when: &str, stderr: Vec<String>) -
     if last_lines.is_empty() { format!("{how}{when}") } else { format!("{how}{when}: {last_lines}") }
 }
 
-/// Starts a command whose output is read, with `environment` added to the driver's own.
+/// Starts a command with `environment` added to the driver's own, and with pipes for its stdout and stderr.
 pub(crate) fn spawn(command: &mut Command, environment: &Variables) -> Result<Child, Failure> {
     command.envs(environment.iter().map(|(name, value)| (name, value))).stdout(Stdio::piped()).stderr(Stdio::piped());
     // A terminal sends Ctrl-C to the driver's whole process group. A command in its own group does not receive Ctrl-C, so the driver does
@@ -228,10 +229,10 @@ pub(crate) fn spawn(command: &mut Command, environment: &Variables) -> Result<Ch
     child.map_err(|error| Failure::Failed(format!("cannot start {}: {error}", command.get_program().display())))
 }
 
-/// A thread that reads a process's output to the end. It returns the last lines, and the reader's state.
+/// A thread that reads a process's output to the end. It returns the last lines, and the state that `see` updated.
 pub(crate) type Reader<T> = JoinHandle<(Vec<String>, T)>;
 
-/// Starts to read `pipe`. Passes each line to `see`, with the line feed if the line is complete.
+/// Starts a thread that reads `pipe` and passes each line to `see`. Complete lines include their line feed.
 pub(crate) fn read_lines<T: Send + 'static>(
     pipe: Option<impl Read + Send + 'static>,
     mut state: T,

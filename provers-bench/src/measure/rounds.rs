@@ -1,5 +1,5 @@
-//! Runs rounds of proofs, or of runs of a command, with the arms in random order. Decides which arm is next, when the run ends and when a
-//! trial counts as hung, and shows progress.
+//! Runs rounds in random order of the arms. Each round has one trial per arm: a proof, or a run of a command. Decides which arm is next,
+//! when the rounds end, and when a trial counts as hung, and shows progress.
 
 use crate::arms::BASELINE;
 use crate::measure::{Failure, Interrupt, Recording};
@@ -13,7 +13,7 @@ use std::io::{IsTerminal, stderr};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// A trial that takes this many times as long as the slowest so far counts as hung.
+/// A trial counts as hung once it has taken this many times as long as the slowest trial so far.
 const HANG_FACTOR: u32 = 20;
 
 /// One proof, or one run of a command: its position in the whole run, and its input.
@@ -32,7 +32,7 @@ impl Trial {
         Proof { process: self.process, round: self.round, order: self.order, byte_seconds, sample }
     }
 
-    /// Returns the outcome of an arm whose trial failed for this reason.
+    /// Returns the outcome of an arm whose trial failed for `reason`.
     pub(crate) fn failed(self, reason: String) -> Outcome {
         Outcome::Failed { round: self.round, reason }
     }
@@ -52,7 +52,7 @@ impl Trial {
 
 /// An arm and its results.
 pub(crate) struct ArmRunner<A> {
-    /// The caller's data about the arm, which its trials need.
+    /// The caller's data for the arm's trials.
     pub(crate) arm: A,
     pub(crate) result: ArmResult,
 }
@@ -79,7 +79,7 @@ pub(crate) struct Rounds<'a, A> {
     seed: u64,
     /// Time limit of a trial. `None` derives it from the trials so far.
     timeout: Option<Duration>,
-    /// Position of the progress bar when the rounds end.
+    /// Position of the progress bar after all these rounds.
     end: u64,
 }
 
@@ -112,8 +112,8 @@ impl<'a, A> Rounds<'a, A> {
         }
     }
 
-    /// Runs one process of every arm, then the next process of every arm, until the rounds end. `trials` runs the processes with the given
-    /// number, and returns a reason if the rounds must end after them. Fails only if samples cannot be written.
+    /// Runs one process of every arm, then the next process of every arm, until the rounds end. `trials` runs every arm's process with the
+    /// given number, and returns a reason if the rounds must end there. Fails only if samples cannot be written.
     pub(crate) fn run(
         &mut self,
         mut trials: impl FnMut(&mut Self, u32) -> anyhow::Result<Option<Ended>>,
@@ -166,8 +166,8 @@ impl<'a, A> Rounds<'a, A> {
         self.timeout.unwrap_or_else(|| limit_after(self.slowest, least))
     }
 
-    /// Lets every arm take a turn of this many rounds, in random order. `turn` gets the arm's index and its position in the order, and adds
-    /// samples. It returns an outcome if the arm drops out. An interrupt ends the turns.
+    /// Lets every arm take a turn of `rounds` rounds, in random order. `turn` gets the arm's index and its position in the order, and adds
+    /// the samples to the arm's result. Its error is the outcome of an arm that drops out. After an interrupt, no further turn starts.
     pub(crate) fn turns(
         &mut self,
         rounds: u32,
@@ -194,8 +194,8 @@ impl<'a, A> Rounds<'a, A> {
     }
 
     /// Runs one trial of every arm for each of `rounds`. An arm runs all its trials in one [turn](Self::turns), and all arms get the same
-    /// inputs. `make` runs one trial of one arm, and returns its duration, or the outcome if the arm drops out. `name` returns a round's
-    /// name for the progress display.
+    /// inputs. `make` runs one trial of one arm and returns its duration. Its error is the outcome of an arm that drops out. `name` returns
+    /// a round's name for the progress display.
     pub(crate) fn trials(
         &mut self,
         process: u32,
@@ -258,7 +258,7 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// Returns the number of warm rounds of the process with this number. The processes share the rounds as evenly as possible.
+    /// Returns the number of warm rounds of process number `process`. The processes share the rounds as evenly as possible.
     pub(crate) fn warm_rounds(&self, process: u32) -> u32 {
         let (rounds, processes) = (self.rounds, self.processes);
         if process < processes {
@@ -272,7 +272,7 @@ impl Schedule {
         u64::from(self.is_cold_first) + u64::from(self.warm_rounds(process))
     }
 
-    /// Returns the number of trials of an arm that does not fail.
+    /// Returns the number of trials, cold and warm, of an arm that does not fail.
     pub(crate) fn trials(&self) -> u64 {
         u64::from(self.rounds) + u64::from(self.is_cold_first) * u64::from(self.processes)
     }
@@ -297,7 +297,7 @@ impl Progress {
         Self(ProgressBar::with_draw_target(Some(rounds), target).with_style(style))
     }
 
-    /// Shows the name of the trial that begins.
+    /// Shows which trial is running.
     pub(crate) fn begins(&self, what: &str, arm: &str) {
         self.0.set_message(format!("{what}: {arm}{}", self.left()));
     }

@@ -1,7 +1,7 @@
 //! The command `profile`: shows where a prover's memory goes, by stage and by call site, on one page.
 //!
-//! The arm `zk-alloc-profile` makes two proofs. The process writes its files ([`child`](crate::child)), and the driver
-//! draws the page from them.
+//! The arm `zk-alloc-profile` makes two proofs. The child writes the profile's files ([`child`](crate::child)), from which the driver draws
+//! the page.
 
 use crate::arms;
 use crate::measure::{Interrupt, binaries, new_folder, process};
@@ -46,15 +46,15 @@ fn mean_bytes(given: &str) -> Result<u64, String> {
     valid.ok_or_else(|| "valid are sizes like 512, 64k and 2m, from 1 to 32m".into())
 }
 
-/// The arm that samples the call sites of its allocations.
+/// The arm whose allocator samples the call sites of allocations.
 const ARM: &str = "zk-alloc-profile";
 /// The page and its timeline, in the profile's folder.
 const PAGE: &str = "profile.html";
 const PICTURE: &str = "timeline.svg";
-/// A cold proof and a warm one. The warm proof finds the prover's caches filled, like every later proof of a service.
+/// A cold proof and a warm one. The warm proof finds the prover's caches filled, as all proofs of a service but the first do.
 const PROOFS: u32 = 2;
 
-/// Profiles two proofs, and returns the text for stdout.
+/// Profiles two proofs, writes the page, and returns the text for stdout.
 pub(crate) fn run(provers: &'static [Prover], args: &ProfileArgs) -> anyhow::Result<String> {
     let prover = plan::find("prover", &args.prover, provers, |prover| prover.name)?;
     let first = prover.workloads.first().map(|spec| spec.name.to_owned());

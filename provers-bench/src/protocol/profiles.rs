@@ -8,9 +8,9 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// The environment variable with a profile's folder. The driver sets it for the process that it profiles.
+/// The environment variable that tells a profiled process where to write its files. The driver sets it.
 pub(crate) const FOLDER: &str = "PROVE_BENCH_PROFILE_FOLDER";
-/// The folders inside the profile's folder, one for each of the two proofs.
+/// The folders for the files of the first proof and of the warm one, inside the profile's folder.
 pub(crate) const FIRST: &str = "first-proof";
 pub(crate) const WARM: &str = "warm-proof";
 /// Files of the warm proof: the profile, and the tree of its stages.
@@ -23,9 +23,9 @@ pub(crate) struct Profile {
     /// The prover, the workload and its size, which the driver adds.
     #[serde(default)]
     pub(crate) of: String,
-    /// Live bytes at their peak, over all call sites.
+    /// Peak of the live bytes, summed over all call sites.
     pub(crate) peak_bytes: u64,
-    /// The part of `peak_bytes` that the backing allocator served.
+    /// The part of `peak_bytes` that came from the backing allocator.
     pub(crate) backing_bytes: u64,
     /// The mean distance between samples, in bytes.
     pub(crate) mean_bytes: u64,
@@ -33,9 +33,9 @@ pub(crate) struct Profile {
     pub(crate) missed: u64,
     /// The stages, in the order in which they began.
     pub(crate) stages: Vec<Stage>,
-    /// Live and resident memory over time, in order.
+    /// Live and resident memory over time, in chronological order.
     pub(crate) levels: Vec<Level>,
-    /// The parts of resident memory over time, in order.
+    /// The parts of resident memory over time, in chronological order.
     #[serde(default)]
     pub(crate) parts: Vec<Parts>,
     /// The call sites with live bytes at the peak, the largest first.
@@ -69,7 +69,7 @@ pub(crate) struct Parts {
     pub(crate) at_ns: u64,
     /// Bytes of each part, in the order of [`PARTS`].
     pub(crate) bytes: [u64; PARTS.len()],
-    /// Resident memory as the kernel reports it, if it does.
+    /// Resident memory as reported by the kernel; `None` if the kernel does not report it.
     pub(crate) kernel_bytes: Option<u64>,
 }
 
@@ -96,12 +96,13 @@ pub(crate) struct CallSite {
     /// Its live bytes at the peak.
     pub(crate) peak_bytes: u64,
     pub(crate) allocations: u64,
-    /// The names of the spans in which it allocated most, from the outermost to the innermost; empty if there are none.
+    /// The stage in which it allocated most, as the names of nested spans from the outermost to the innermost; empty if it allocated
+    /// outside all spans.
     pub(crate) stage: Vec<String>,
     pub(crate) lifetime: Lifetime,
 }
 
-/// When a call site's memory is freed. The memory counts as live while at least half of the bytes that were live at the peak are live.
+/// When a call site's memory is freed. It counts as freed when less than half of its live bytes at the peak are still live.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Lifetime {
@@ -142,12 +143,12 @@ pub(crate) struct Group<'a> {
 }
 
 impl Profile {
-    /// Returns a note if the earlier profile is of another prover, workload or size.
+    /// Returns a note if `earlier` is the profile of another prover, workload or size.
     pub(crate) fn other_than(&self, earlier: &Self) -> Option<String> {
         (earlier.of != self.of).then(|| format!("The earlier profile is of {}.", earlier.of))
     }
 
-    /// Groups the call sites of the peak, the largest group first.
+    /// Groups the call sites by function, stage and lifetime; the largest group comes first.
     pub(crate) fn groups(&self) -> Vec<Group<'_>> {
         let mut groups = HashMap::new();
         for site in &self.sites {
@@ -194,12 +195,12 @@ pub(crate) fn folded_line(line: &str) -> (Vec<String>, u64) {
     (functions.split(';').map(str::to_owned).collect(), figure.parse().unwrap_or(0))
 }
 
-/// Crates of libraries and of the bench, and prefixes of C runtime functions. They do not identify a call site.
+/// Crates of libraries and of the bench, and prefixes of C runtime functions. Functions of these do not identify a call site.
 const LIBRARIES: [&str; 9] =
     ["alloc", "core", "std", "rayon", "rayon_core", "hashbrown", "tracing", "tracing_core", "provers_bench"];
 const RUNTIME: [&str; 5] = ["0x", "_start", "__libc_start", "clone3", "start_thread"];
 
-/// Returns the innermost of the program's own functions in this chain, or the innermost function if none is the program's own.
+/// Returns the innermost function in this chain that is neither a library's nor the C runtime's, or else the innermost function.
 pub(crate) fn function_of(calls: &[String]) -> &str {
     let is_own = |call: &&String| {
         let path = call.trim_start_matches('<').split_once("::");
@@ -210,9 +211,9 @@ pub(crate) fn function_of(calls: &[String]) -> &str {
     found.map_or("[no call site]", String::as_str)
 }
 
-/// Returns a function's name without generic arguments. `<T as Trait>` becomes `T`, and an `impl` block becomes its type.
+/// Returns a function's name without generic arguments. `<T as Trait>` becomes `T`, and `<impl Trait for T>` becomes `T` too.
 pub(crate) fn short(name: &str) -> String {
-    // Matches the innermost angle brackets, and the text before them. The `>` of an arrow does not close a bracket.
+    // Matches an innermost pair of angle brackets and the character or `::` before it. The `>` of an arrow does not close a bracket.
     static BRACKETS: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"(\w|::)?<((?:->|[^<>])*)>").expect("a valid expression"));
     let replaced = |found: &Captures<'_>| {

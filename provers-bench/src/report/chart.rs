@@ -1,5 +1,5 @@
-//! The charts of a run: time against memory, the ratios of each round, and memory over time. They show the arms that ran. [`Chart`] draws
-//! every picture of a report: arms as lines, dots or areas over two axes.
+//! The charts of a run: time against memory, the ratios of each round, and memory over time. Arms without measurements are left out. All
+//! charts are drawn by [`Chart`], as lines, dots or areas over two axes.
 
 use crate::arms::{self, ARMS, Arm, Colour};
 use crate::results::{ArmResult, Interval, Ratio, RssPoint, Timed, WorkloadResult, format, view, warm_wall_ratios};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const SIZE: (f64, f64) = (360.0, 220.0);
 /// Height of an arm's row.
 const ROW: f64 = 26.0;
-/// Smallest range of an axis of memory ratios.
+/// Smallest range of the memory axis, as ratios to the baseline's memory.
 const MIN_MEMORY: [f64; 2] = [0.8, 1.25];
 
 /// Draws time and memory as ratios to the baseline's, with a dot for each arm of each named workload. `None` if no arm
@@ -19,7 +19,7 @@ pub(super) fn time_and_memory(workloads: &[(String, &WorkloadResult)]) -> Option
     let palette = Palette::of(workloads.iter().map(|(_, workload)| *workload));
     let (_, first) = workloads.first()?;
     let (baseline, is_of_slots) = (&first.baseline, first.timed == Timed::Slots);
-    // For proofs at fixed times, the cost of memory is its sum over time.
+    // With proofs at fixed times, memory also counts while the process is idle, so the chart shows its integral over time.
     let figure = if is_of_slots { "memory over time" } else { "peak RSS" };
     let dots = workloads.iter().flat_map(|(name, workload)| {
         let dot = |arm: &ArmResult| {
@@ -59,7 +59,8 @@ pub(super) fn time_and_memory(workloads: &[(String, &WorkloadResult)]) -> Option
     })
 }
 
-/// Draws a row for each arm: the ratio of each round, with earlier rounds higher, and the median with its interval.
+/// Draws a row for each arm, with a small dot for the ratio of each round, earlier rounds higher up, and a large dot for the median, with
+/// its interval.
 pub(super) fn rounds(workload: &WorkloadResult, palette: &Palette) -> Option<Chart> {
     let (base, _) = view::baseline(workload)?;
     let arms: Vec<(&ArmResult, Ratio)> =
@@ -105,7 +106,7 @@ pub(super) fn rounds(workload: &WorkloadResult, palette: &Palette) -> Option<Cha
     })
 }
 
-/// Draws memory over time during the cold proof and the first warm one, if the driver sampled it.
+/// Draws a chart of memory over time for each round that the driver sampled, such as the cold proof and the first warm one.
 pub(super) fn memory(workload: &WorkloadResult, palette: &Palette) -> Vec<Chart> {
     // All charts have the same vertical scale, so they can be compared.
     let points = || workload.arms.iter().flat_map(|arm| &arm.rss_over_time);
@@ -149,15 +150,15 @@ fn ours_last(series: impl Iterator<Item = Series>) -> Vec<Series> {
     series
 }
 
-/// The space above and to the right of the curves, and below them for the tick labels.
+/// Space above the curves, to their right, and below them, where the tick labels are.
 const TOP: f64 = 24.0;
 const RIGHT: f64 = 12.0;
 const FOOT: f64 = 22.0;
-/// Height of a line of text or of a span, width of a name in the legend, and width of a letter.
+/// Height of a line of text or of a span, width of a legend entry, and average width of a letter.
 const LINE: f64 = 18.0;
 const NAME: f64 = 136.0;
 const LETTER: f64 = 6.2;
-/// Smallest extent of an axis of ratios on each side of 1, so noise does not fill a chart.
+/// Smallest extent of an axis of ratios on each side of 1, so that tiny differences do not fill the chart.
 const MIN_SPAN: f64 = 0.05;
 /// Padding at the ends of a range, as a share of the range.
 const PADDING: f64 = 0.04;
@@ -169,16 +170,16 @@ const PICTURE: &str = ":root{--ink:#1f2328;--soft:#57606a;--rule:#d0d7de;--card:
 /// The style of charts, on a page or standalone.
 pub(super) const STYLE: &str = include_str!("chart.css");
 
-/// A chart, which computes the positions of all its elements.
+/// A chart. It computes the positions of its elements itself.
 #[derive(Default)]
 pub(super) struct Chart {
     pub(super) title: String,
     pub(super) about: String,
-    /// Width and height of the curves and their labels; spans and legend come below.
+    /// Width and height of the curves with their labels. The spans and the legend are below and add to the height.
     pub(super) size: (f64, f64),
     pub(super) x: Axis,
     pub(super) y: Axis,
-    /// Whether a legend below the curves names the arms.
+    /// Whether a legend below the curves names the series.
     pub(super) legend: bool,
     pub(super) series: Vec<Series>,
     /// Bars below the curves.
@@ -194,7 +195,7 @@ pub(super) struct Axis {
     pub(super) title: String,
 }
 
-/// The points of one arm, and how they are drawn.
+/// The points of one line or area, usually those of one arm, and how they are drawn.
 pub(super) struct Series {
     pub(super) label: String,
     pub(super) look: Look,
@@ -216,14 +217,14 @@ pub(super) struct Point {
     pub(super) x: f64,
     pub(super) y: f64,
     pub(super) radius: f64,
-    /// The interval of the horizontal value.
+    /// Interval of the `x` value, drawn as a horizontal bar.
     pub(super) interval: Option<Interval>,
-    /// The point's name, if it is shown, and its tooltip.
+    /// A name to show next to the point, and the text of its tooltip.
     pub(super) name: Option<String>,
     pub(super) meaning: String,
 }
 
-/// A bar from one horizontal value to another.
+/// A bar below the curves that covers a range of `x` values.
 pub(super) struct Span {
     pub(super) row: u32,
     pub(super) from: f64,
@@ -233,13 +234,13 @@ pub(super) struct Span {
 }
 
 impl Axis {
-    /// Creates an axis with ticks at round values, labelled by `name`.
+    /// Creates an axis with ticks at round values. `name` formats their labels.
     pub(super) fn round(scale: Scale, name: fn(f64) -> String) -> Self {
         let ticks = scale.ticks().into_iter().map(|tick| (tick, name(tick))).collect();
         Self { ticks, scale, ..Self::default() }
     }
 
-    /// Adds a dashed line at a value to the axis.
+    /// Adds a marker: the value of a dashed line, and its name.
     pub(super) fn marked(mut self, marker: Option<(f64, String)>) -> Self {
         self.markers.extend(marker);
         self
@@ -314,14 +315,15 @@ impl Chart {
         }
     }
 
-    /// Returns the arms that are drawn, once each.
+    /// Returns the labels of the series that have points, once each, and their appearance.
     fn names(&self) -> Vec<(&str, &Look)> {
         let mut seen = BTreeSet::new();
         let drawn = self.series.iter().filter(|series| !series.points.is_empty() && seen.insert(&series.label));
         drawn.map(|series| (series.label.as_str(), &series.look)).collect()
     }
 
-    /// Returns the positions of the points' names: to the right of the dot in the nearest free row, or else to its left.
+    /// Returns the positions, anchors and texts of the points' names. A name is placed in the free row nearest to its dot, on the right if
+    /// possible.
     fn placed_names(&self, x: &Scale, y: &Scale, right: f64) -> Vec<((f64, f64), &'static str, &str)> {
         const ROWS: [f64; 7] = [0.0, -13.0, 13.0, -26.0, 26.0, -39.0, 39.0];
         let points = || self.series.iter().flat_map(|series| &series.points);
@@ -343,7 +345,7 @@ impl Chart {
                     || self.y.markers.iter().any(|(at, _)| (y.at(*at) - middle).abs() < 8.0)
             };
             let free: Vec<_> = places.filter(is_free).collect();
-            // Accept a place on a dashed line if no other is free.
+            // A name may cross a dashed line only if there is no other free place.
             let Some(&((anchor, at, start), middle)) = free.iter().find(|place| !crosses(place)).or(free.first())
             else {
                 continue;
@@ -432,8 +434,8 @@ impl Look {
     }
 }
 
-/// The appearance of each arm, by label: one colour per allocator, the same in every chart. Variants of an allocator differ by the dash
-/// patterns of their lines.
+/// The appearance of each arm, by label: one colour per allocator, the same in every chart. Variants of an allocator share its colour and
+/// have lines with different dash patterns.
 pub(super) struct Palette(BTreeMap<String, Look>);
 
 impl Palette {
@@ -462,13 +464,13 @@ const OTHER: &str = "c-other";
 /// Number of dash patterns in the style, including the solid line.
 const DASHES: usize = 4;
 
-/// Returns the class of an arm's colour, named after the first arm with that colour.
+/// Returns the CSS class for an arm's colour. The class is named after the first arm with that colour.
 fn class(arm: &Arm) -> String {
     let first = ARMS.iter().find(|other| other.colour == arm.colour).unwrap_or(arm);
     format!("c-{}", first.name)
 }
 
-/// Returns the colours of all classes, as CSS.
+/// Returns the CSS that gives each colour class its colours, for light and dark pages.
 pub(super) fn css() -> String {
     let known = ARMS.iter().map(|arm| (class(arm), arm.colour)).chain([(OTHER.into(), Colour::OTHER)]);
     let colours: BTreeMap<_, _> = known.collect();
@@ -479,7 +481,7 @@ pub(super) fn css() -> String {
     format!("{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n")
 }
 
-/// A mapping from a range of values to a range of positions.
+/// A linear or logarithmic mapping from a range of values to a range of positions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scale {
     low: f64,
@@ -491,12 +493,12 @@ pub(super) struct Scale {
 
 impl Scale {
     pub(super) fn linear(low: f64, high: f64) -> Self {
-        // A range of equal values is widened, to avoid a division by zero.
+        // An empty range is widened, because `at` divides by its length.
         let high = if high > low { high } else { low + 1.0 };
         Self { low, high, logarithmic: false, from: 0.0, to: 1.0 }
     }
 
-    /// Returns a scale around 1 that covers `values`.
+    /// Returns a linear scale that covers `values` and a minimum range around 1.
     pub(super) fn ratios(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = range(values.chain([1.0 - MIN_SPAN, 1.0 + MIN_SPAN])).unwrap_or((0.0, 2.0));
         let padding = (high - low) * PADDING;

@@ -1,4 +1,4 @@
-//! `report.html`: a run on one self-contained page, generated only from the recorded run.
+//! Generates `report.html`, a self-contained page about a run. All of its content comes from the recorded run.
 
 use super::chart::{self, Look, Palette};
 use super::text::{self, LEGEND, Style, command, notes};
@@ -6,11 +6,11 @@ use crate::results::columns::{self, Medium};
 use crate::results::{ArmResult, Run, WorkloadResult, view};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-/// Content security policy: the page loads and executes nothing, no matter what text a run contains.
+/// Content security policy. The page loads and executes nothing, whatever text the run contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 const STYLE: &str = include_str!("style.css");
 
-/// Returns the page. Equal runs give equal bytes.
+/// Returns the page of a run. The result depends only on the run.
 pub(super) fn page(run: &Run) -> String {
     let palette = Palette::of(&run.workloads);
     let title = format!("{}: allocators, in lockstep", run.prover);
@@ -52,7 +52,8 @@ pub(super) fn page(run: &Run) -> String {
     document(&title, POLICY, &[chart::STYLE, &chart::css()].concat(), &content)
 }
 
-/// Returns a page with this content, which may contain any characters that a process printed. `style` follows the common style.
+/// Returns an HTML document with this content, without control characters, which the output of a process may contain. `style` is appended
+/// to the common style.
 pub(super) fn document(title: &str, policy: &str, style: &str, content: &Markup) -> String {
     html! {
         (DOCTYPE)
@@ -116,7 +117,7 @@ fn figures(workload: &WorkloadResult, palette: &Palette) -> Markup {
     })
 }
 
-/// Returns a cell with the ratio and interval below the value, so the last column fits on a screen.
+/// Returns a cell that shows the ratio or interval below the value, which keeps the table narrow enough for a screen.
 fn cell(text: &str) -> Markup {
     match text.find(" (").or_else(|| text.find(" [")) {
         Some(at) => html! { (&text[..at]) " " small { (&text[at + 1..]) } },
@@ -124,12 +125,12 @@ fn cell(text: &str) -> Markup {
     }
 }
 
-/// Draws a dash in an arm's colour.
+/// Draws a short line in the arm's colour and dash pattern.
 fn swatch(look: &Look) -> Markup {
     html! { svg class={ "swatch " (look.class) } viewBox="0 0 22 10" aria-hidden="true" { line.sample x1="1" y1="5" x2="21" y2="5" {} } }
 }
 
-/// Returns a table of every proof, with the column names of samples.csv.
+/// Returns a table with a row for each proof. Its columns have the same names as those of samples.csv.
 fn samples(run: &Run) -> Markup {
     let header = columns::sample_names().chain(["counters"]);
     scrolling(&html! {

@@ -58,12 +58,12 @@ pub(crate) fn json(run: &Run) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(run).context("cannot express the result as JSON")? + "\n")
 }
 
-/// Reads the run called `name`, which may be in `runs_folder`.
+/// Reads the run that [`find`] finds for `name`.
 pub(crate) fn read(name: &str, runs_folder: &Path) -> anyhow::Result<Run> {
     read_file(&find(name, runs_folder)?.join(RESULT))
 }
 
-/// Runs `job` on the runs in `runs_folder` and returns the text for stdout.
+/// Runs the command `report` and returns the text for stdout.
 pub(crate) fn run(job: &Job, runs_folder: &Path) -> anyhow::Result<String> {
     let misused = |text: String| Err(UsageError(text).into());
     match (&job.run, &job.splice) {
@@ -131,7 +131,7 @@ pub(super) fn read_file(path: &Path) -> anyhow::Result<Run> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let not_a_run = || format!("{} is not a run's result", path.display());
     let run: Value = serde_json::from_str(&text).with_context(not_a_run)?;
-    // A file with another schema may parse, but with another meaning.
+    // A file with another schema might parse and be misread.
     let schema = run["schema"].as_u64().with_context(not_a_run)?;
     if schema != u64::from(SCHEMA) {
         bail!(
@@ -153,7 +153,7 @@ pub(crate) mod tests {
         WorkloadResult { workload, about, log_rows: 15, threads: 2, ..WorkloadResult::of(arms, 0, 1) }
     }
 
-    /// Reads a run from which the documentation is generated.
+    /// Reads one of the saved runs from which the documentation is generated.
     pub(crate) fn saved(name: &str) -> Run {
         let path = format!("{}/../docs/data/runs/{name}.json", env!("CARGO_MANIFEST_DIR"));
         read_file(Path::new(&path)).unwrap()

@@ -7,18 +7,18 @@ use crate::protocol::profiles::{Group, Level, Lifetime, Move, PARTS, Parts, Prof
 use crate::results::format;
 use maud::{Markup, html};
 
-/// The flame graphs are separate documents, with scripts that zoom. The page itself loads nothing.
+/// Content security policy. The page loads nothing; the flame graphs are documents in `data:` URLs, with scripts for zooming.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-src data:";
 
-/// Maximum number of call sites in a table.
+/// Maximum number of rows in a table of call sites.
 const MAX_SITES: usize = 10;
-/// Maximum number of rows of stages in the timeline.
+/// Maximum depth of nested stages that the timeline shows, one row per level.
 const MAX_ROWS: u32 = 8;
 const SIZE: (f64, f64) = (1000.0, 254.0);
 
-/// Returns the page. Equal profiles give equal bytes. `earlier` is an earlier profile to compare with, and `tree` is the tree of stages as
-/// text. `peak` and `fresh` are flame graphs as SVG, of bytes live at the peak of the warm proof, and of bytes in fresh pages of the first
-/// proof.
+/// Returns the page of a profile. The result depends only on the arguments. `earlier` is an earlier profile to compare with, and `tree` is
+/// the tree of stages as text. `peak` and `fresh` are flame graphs as SVG: `peak` shows the bytes live at the peak of the warm proof, and
+/// `fresh` the bytes in fresh pages of the first proof.
 pub(crate) fn profile_page(
     title: &str,
     profile: &Profile,
@@ -63,13 +63,13 @@ pub(crate) fn profile_page(
     document(title, POLICY, chart::STYLE, &content)
 }
 
-/// Returns the timeline as a standalone picture. Equal profiles give equal bytes.
+/// Returns the timeline as a standalone picture. The result depends only on the profile.
 pub(crate) fn profile_picture(profile: &Profile) -> String {
     timeline(profile).picture()
 }
 
-/// Returns the page of a command's page faults: the summary, the table of functions, and flame graphs as SVG. The graphs show faulted
-/// bytes, and bytes live at the peak under zk-alloc.
+/// Returns the page of a command's page faults: the summary, the table of functions, and flame graphs as SVG. `faults` shows the faulted
+/// bytes, and `peak` the bytes live at the peak under zk-alloc.
 #[cfg(feature = "profile")]
 pub(crate) fn faults_page(
     title: &str,
@@ -107,7 +107,7 @@ pub(crate) struct FunctionRow<'a> {
     pub(crate) cells: Vec<String>,
 }
 
-/// The columns with text. The others have numbers.
+/// Headings of the columns that contain text and not numbers.
 const WORDS: [&str; 2] = ["stage", "lifetime"];
 
 impl FunctionTable<'_> {
@@ -116,11 +116,11 @@ impl FunctionTable<'_> {
         drawn(self.header, self.rows.iter().map(cells), Style::Terminal)
     }
 
-    /// Draws the table for a page, on which each function can be expanded into its call chain.
+    /// Returns the table for a page. A click on a function shows its call chain.
     fn markup(&self) -> Markup {
         let names: Vec<_> = self.header.split('|').collect();
         let chain = |row: &FunctionRow<'_>| row.calls.iter().rev().map(String::as_str).collect::<Vec<_>>().join("\n");
-        // Memory that outlives the proof may be a leak.
+        // Memory that outlives the proof may be a leak, so its cell is marked.
         let leaks = |cell: &String| cell == Lifetime::Survives.text();
         scrolling(&html! {
             thead { tr { @for name in &names { th.words[WORDS.contains(name)] { (name) } } } }
@@ -136,7 +136,7 @@ impl FunctionTable<'_> {
     }
 }
 
-/// Returns the functions with the most memory at the peak.
+/// Returns a table of the functions with the most live bytes at the peak.
 fn sites_of(profile: &Profile) -> FunctionTable<'_> {
     let rows = profile.groups().into_iter().take(MAX_SITES).map(|Group { site, sites, peak_bytes, allocations }| {
         let share = format!("{:.1}%", peak_bytes as f64 / profile.peak_bytes.max(1) as f64 * 100.0);
@@ -149,7 +149,7 @@ fn sites_of(profile: &Profile) -> FunctionTable<'_> {
     FunctionTable { header: "call site|at the peak|share|allocations|stage|lifetime", rows: rows.collect() }
 }
 
-/// Returns the call sites whose memory at the peak changed most.
+/// Returns a table of the call sites whose live bytes at the peak changed most.
 fn moved<'a>(before: &'a Profile, after: &'a Profile) -> FunctionTable<'a> {
     let rows = moves(before, after).into_iter().take(MAX_SITES).map(|Move { site, before_bytes, after_bytes }| {
         let [old, new] = [before_bytes, after_bytes].map(format::mebibytes);
@@ -181,7 +181,8 @@ pub(crate) fn profile_text(profile: &Profile, earlier: Option<&Profile>, tree: &
     text
 }
 
-/// Draws live and resident memory over time, above the spans. The difference is retained or cached memory.
+/// Draws live and resident memory over time, with the stages as spans below. The difference between the two is memory that the allocator
+/// retains or caches.
 fn timeline(profile: &Profile) -> Chart {
     let area = |label: &str, bytes: fn(&Level) -> u64| {
         area(label, label, profile.levels.iter().map(|level| (level.at_ns, bytes(level))))
@@ -201,7 +202,7 @@ fn timeline(profile: &Profile) -> Chart {
     chart
 }
 
-/// Draws the parts as stacked areas over time, and lists them in a table for two moments: the live peak, and the end.
+/// Draws the parts of resident memory as stacked areas over time. A table lists them at the live peak and at the end.
 fn parts(readings: &[Parts]) -> Markup {
     let (Some(highest), Some(last)) = (readings.iter().max_by_key(|parts| parts.live()), readings.last()) else {
         return html! {};
@@ -209,7 +210,7 @@ fn parts(readings: &[Parts]) -> Markup {
     let both = |of: &dyn Fn(&Parts) -> Option<u64>| {
         [highest, last].map(|parts| of(parts).map_or("-".into(), format::mebibytes))
     };
-    // The upper parts are drawn first, down to the axis, and the lower parts over them.
+    // Each area extends down to the axis, so the topmost part is drawn first and the lower parts cover it.
     let series = (0..PARTS.len()).rev().map(|part| {
         let heights = readings.iter().map(|parts| (parts.at_ns, parts.bytes[..=part].iter().sum()));
         area(PARTS[part], &format!("part{part}"), heights)
@@ -258,7 +259,7 @@ fn area(label: &str, class: &str, levels: impl Iterator<Item = (u64, u64)>) -> S
 fn flame_graph(title: &str, svg: Option<&str>) -> Markup {
     // The SVG document as a URL (RFC 2397).
     let encoded = svg.map(|svg| svg.replace('%', "%25").replace('#', "%23").replace('\n', "%0A"));
-    // The first height in the text is the document's. The border adds 2 pixels.
+    // The first `height` attribute is that of the whole document. The border adds 2 pixels.
     let height = svg.and_then(|svg| svg.split_once(" height=\"")?.1.split('"').next()?.parse::<u32>().ok());
     let style = height.map(|height| format!("height:{}px", height + 2));
     html! {
@@ -281,12 +282,12 @@ mod tests {
 
     const HOSTILE: &str = "</td><img src=x onerror='alert(1)'>&\"";
 
-    /// Names of functions and spans come from the program, and must not become markup. Nothing may be drawn at NaN.
+    /// Names of functions and spans come from the program and must not become markup. No coordinate may be NaN.
     #[test]
     fn a_profile_draws_with_and_without_its_parts_and_names_stay_text() {
         let stage = |name: &str, depth| Stage { name: name.into(), depth, begin_ns: 1_000_000, end_ns: 9_000_000 };
         let level = |at: u64| Level { at_ns: at * 1_000_000, live_bytes: at << 20, resident_bytes: 10 << 20 };
-        // Three rows of one function would hide the next function.
+        // Call sites in one function must share a row; otherwise they would crowd other functions out of the table.
         let later = CallSite { stage: vec!["open".into()], ..site(&["c", "a<T>"], 3 << 20) };
         let sites = vec![later, site(&["a<T>"], 2 << 20), site(&["main", HOSTILE], 1 << 20), site(&["a<U>"], 2 << 20)];
         let full = Profile {
@@ -304,7 +305,7 @@ mod tests {
         let rows =
             ["a (2 call sites) 4.0 MiB 50.0% 2 commit dies in the proof", "a 3.0 MiB 37.5% 1 open dies in the proof"];
         assert_eq!(cells(sites_of(&full))[..2], rows);
-        // A call site that has disappeared is the saving that a user looks for.
+        // Call sites that have disappeared must be listed, because users look for savings.
         let before = Profile { sites: vec![site(&["a<T>"], 7 << 20), site(&["b"], 4 << 20)], ..Profile::default() };
         let changes = ["a 7.0 MiB 2.0 MiB \u{2212}5.0 MiB", "b 4.0 MiB 0.0 MiB \u{2212}4.0 MiB"];
         assert_eq!(cells(moved(&before, &full))[..2], changes);

@@ -1,18 +1,18 @@
-//! Fills the documentation's tables from saved runs.
+//! Fills in the documentation's tables from saved runs.
 //!
-//! A block between two markers in a Markdown file is generated from a run. The first marker is one of these:
+//! In a Markdown file, the text between two markers is a block that is generated from saved runs. The first marker is one of these:
 //!
 //! - `<!-- prove-bench: tables plonky3 -->`: all tables of the run docs/data/runs/plonky3.json
-//! - `<!-- prove-bench: rows plonky3/poseidon2 jolt/dory -->`: a row for each workload
-//! - `<!-- prove-bench: kinds a/poseidon2 b/poseidon2 a/whir b/whir -->`: a row for each workload, from the runs on two kinds of host
+//! - `<!-- prove-bench: rows plonky3/poseidon2 jolt/dory -->`: a table with a row for each workload
+//! - `<!-- prove-bench: kinds a/poseidon2 b/poseidon2 a/whir b/whir -->`: a table with a row for each workload, which compares runs on two
+//! kinds of host
 //! - `<!-- prove-bench: picture plonky3/poseidon2 jolt/dory -->`: the picture docs/results.svg of these workloads
-//! - `<!-- prove-bench: ablation a b -->`: what each mechanism or constant changes, over all workloads of these runs
+//! - `<!-- prove-bench: ablation a b -->`: tables of the effect of each mechanism or constant on every workload of these runs
 //! - `<!-- prove-bench: constants -->`: the constants of the allocator
 //!
 //! `<!-- /prove-bench -->` ends each block.
 //!
-//! `report RUN --splice NAME` saves a run under `docs/data/runs` and refills the blocks. A test fails if a block does
-//! not match its run.
+//! `report RUN --splice NAME` saves a run under `docs/data/runs` and refills the blocks. A test fails if a block is out of date.
 
 use super::{chart, text};
 use crate::arms::{OURS, tuned};
@@ -25,11 +25,11 @@ use zk_alloc::tuning::CONSTANTS;
 
 const BEGIN: &str = "<!-- prove-bench: ";
 const END: &str = "<!-- /prove-bench -->";
-/// The path of the saved runs' folder in the repository, and of the picture.
+/// Paths, within the repository, of the folder of saved runs and of the picture.
 const RUNS: &str = "docs/data/runs";
 const PICTURE: &str = "docs/results.svg";
 
-/// Saved runs, by name: copies in the repository from which the documentation is generated.
+/// The saved runs, by name. They are kept in the repository, and the documentation is generated from them.
 type Saved = BTreeMap<String, Run>;
 
 /// Saves `run` in `repository`, under the name by which the documentation refers to it.
@@ -57,7 +57,7 @@ fn saved(repository: &Path) -> anyhow::Result<Saved> {
     named.collect()
 }
 
-/// Returns every file of the documentation in `repository` whose text differs from what the saved runs yield, with its new text.
+/// Returns every file of the documentation in `repository` that is out of date, with the text that the saved runs yield.
 pub(super) fn differing(repository: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
     let saved = saved(repository)?;
     let mut pages = files_in(&repository.join("docs"), "md")?;
@@ -98,7 +98,7 @@ fn files_in(folder: &Path, extension: &str) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Returns the text with its blocks filled, and the picture if a block has one.
+/// Returns `text` with newly generated blocks, and the picture if a block requests one.
 fn filled(text: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)> {
     let (mut filled, mut picture) = (String::new(), None);
     let mut lines = text.split_inclusive('\n');
@@ -117,7 +117,7 @@ fn filled(text: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)>
     Ok((filled, picture))
 }
 
-/// Returns the block that `what` requests, and its picture if it has one. If the block's run is not saved yet, the
+/// Returns the content of the block that `what` requests, and the picture if it requests one. If the block's run is not saved yet, the
 /// block shows the command that would fill it.
 fn block(what: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)> {
     if what == "constants" {
@@ -158,14 +158,14 @@ fn block(what: &str, saved: &Saved) -> anyhow::Result<(String, Option<String>)> 
     Ok((text, None))
 }
 
-/// A workload, with the summaries of the baseline and of our arm.
+/// A table row: a workload, with the summaries of the baseline, of our arm and of the fastest peer.
 struct Row<'a> {
-    /// The prover's name if it has only this workload, otherwise the workload's.
+    /// The prover's name if the workload is its only one, otherwise the workload's name.
     name: &'a str,
     workload: &'a WorkloadResult,
     before: &'a Summary,
     ours: &'a Summary,
-    /// The peer with the fastest warm proofs, and its summary; `None` if the baseline is the only peer.
+    /// Label and summary of the peer with the fastest warm proofs; `None` if the baseline is the only other arm.
     peer: Option<(&'a str, &'a Summary)>,
 }
 
@@ -187,7 +187,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Formats the ratio of an arm's time, and the verdict on it.
+/// Formats the ratio of an arm's time to the baseline's, followed by the verdict.
 fn verdict(of: &Summary) -> String {
     let ratio = of.wall_ratio.as_ref().map_or("-".into(), format::ratio);
     format!("{ratio} {}", of.verdict.map_or("", format::verdict))
@@ -215,8 +215,8 @@ fn summary(rows: &[Row<'_>]) -> String {
     text
 }
 
-/// Returns a table with a row for each workload, on two kinds of host: the results of zk-alloc and of the fastest peer, as ratios to
-/// glibc's. In `rows`, each workload's row for the first kind is followed by its row for the second.
+/// Returns a table with a row for each workload. It shows the results of zk-alloc and of the fastest peer on two kinds of host, as ratios
+/// to glibc's. `rows` has two rows in succession for each workload: first kind of host, then second.
 fn kinds(runs: &[&Run], rows: &[Row<'_>]) -> anyhow::Result<String> {
     let (&[first, second, ..], []) = (runs, rows.as_chunks::<2>().1) else { bail!("each workload needs two runs") };
     let kind = |run: &Run| run.machine.kind_of_host().split(" (").next().unwrap_or_default().to_owned();
@@ -244,7 +244,7 @@ fn kinds(runs: &[&Run], rows: &[Row<'_>]) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Lists the commands of many runs, with one sentence for those that have the same allocators, machine, commit and day.
+/// Lists the commands of `runs`. Runs with the same allocators, machine, commit and day share one line.
 fn provenance_in_brief(runs: &[&Run]) -> String {
     let mut groups = BTreeMap::<(String, String), BTreeSet<String>>::new();
     for run in runs {
@@ -278,8 +278,8 @@ fn constants() -> String {
     text
 }
 
-/// A table of the ablation: its heading, and a function that returns an arm's cell. The function also gets the baseline's summary, or
-/// `None` if the arm is the baseline.
+/// A table of the ablation: its heading, and the function that formats an arm's cell. The function's arguments are the summary of the arm
+/// and that of the baseline, which is `None` if the arm is the baseline.
 type Figure = (&'static str, fn(&Summary, Option<&Summary>) -> Option<String>);
 
 const FIGURES: [Figure; 5] = [
@@ -299,7 +299,7 @@ const FIGURES: [Figure; 5] = [
     }),
 ];
 
-/// Shows the cost of switching off a mechanism, or of another value of a constant: one table per measurement, with a
+/// Returns the tables of an ablation, which switches off single mechanisms or changes single constants: one table per measurement, with a
 /// row for each arm and a column for each workload.
 fn ablation(runs: &[&Run]) -> String {
     let workloads = || runs.iter().flat_map(|run| run.workloads.iter().map(|workload| (*run, workload)));
@@ -316,7 +316,7 @@ fn ablation(runs: &[&Run]) -> String {
                 figure(view::figures(arm)?, baseline.map(|(_, figures)| figures))
             };
             let cells = workloads().map(|(_, workload)| format!(" {} |", cell(workload).unwrap_or("-".into())));
-            // An arm with other constants is named by those constants alone, formatted as code.
+            // The label of an arm with changed constants lists these constants; it is shown without the prefix, as code.
             let constants =
                 label.strip_prefix(tuned::PREFIX).map(|constants| format!("`{}`", constants.replace('+', " ")));
             let name = constants.unwrap_or_else(|| (*label).to_owned());
@@ -355,7 +355,7 @@ mod tests {
         assert!(error.to_string().contains("has no"), "{error}");
     }
 
-    /// A page must not show hand-typed numbers, or numbers of an older run, under the name of a run.
+    /// The blocks in the documentation must match the saved runs, without numbers typed by hand or left over from older runs.
     #[test]
     fn the_documentation_says_what_its_runs_say() {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();

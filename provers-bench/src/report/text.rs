@@ -1,5 +1,5 @@
-//! A run as text: on the terminal during the run, and as Markdown for a README or a comment. Also the facts about a run
-//! other than its measurements: machine, build, code and command.
+//! Formats a run as text: for the terminal, and as Markdown for a README or a comment. Besides the measurements, this covers the facts
+//! about a run: its machine, build, code and command.
 
 use crate::machine::Machine;
 use crate::results::columns::{self, Medium, Seen};
@@ -12,14 +12,14 @@ use comfy_table::presets::{ASCII_MARKDOWN, UTF8_FULL_CONDENSED};
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use std::iter;
 
-/// The legend of a table.
+/// The legend below the tables.
 pub(super) const LEGEND: &str = "A ratio divides an arm's figure by the baseline's of the same round. Tables have the median of the rounds, with its 95% confidence interval (CI). \
     Faster or slower: the whole interval lies on one side of 1. On a busy machine, trust the ratios: times of different rounds are not comparable. \
     The figures are from one machine on one day. docs/benchmarking.md explains the columns, the method and its limits.";
 
 /// Placeholder for a missing value.
 const NONE: &str = "-";
-/// Maximum number of characters of an outcome in a cell. The notes below the table state the outcome in full.
+/// Maximum number of characters of an outcome in a cell. The notes below the table contain the full text.
 const OUTCOME_CHARS: usize = 48;
 
 /// The medium of a text.
@@ -62,7 +62,7 @@ pub(crate) fn section(run: &Run, workload: &WorkloadResult, style: Style) -> Str
     }
 }
 
-/// Returns the verdict on our arm, and facts that do not fit into the rows of a table.
+/// Returns the notes below a table: the verdict on our arm, the outcomes of failed arms, and other facts about the workload.
 pub(super) fn notes(run: &Run, workload: &WorkloadResult) -> Vec<String> {
     let mut notes: Vec<_> = verdict(run, workload).into_iter().collect();
     let is_interrupted = |arm: &ArmResult| matches!(arm.outcome, Outcome::Interrupted);
@@ -91,7 +91,7 @@ fn verdict(run: &Run, workload: &WorkloadResult) -> Option<String> {
     let against = |arm: &ArmResult| {
         let (ratio, interval) = match view::is_baseline(workload, arm) {
             true => (summary.wall_ratio?, " (95% CI)"),
-            // Dividing two ratios to the baseline would give no interval.
+            // Dividing the two arms' ratios to the baseline would yield no interval, so this compares their samples.
             false => (Ratio::of_processes(&warm_wall_ratios(&ours.samples, &arm.samples), run.seed)?, ""),
         };
         let verdict = match ratio.verdict() {
@@ -143,7 +143,7 @@ pub(super) fn arms(run: &Run) -> Vec<(&str, String)> {
     arms
 }
 
-/// Describes the number of threads, of proofs per sample if there are several, and of completed rounds.
+/// Formats the conditions of a run: the thread count, the number of concurrent proofs if more than one, and the completed rounds.
 pub(super) fn conditions(run: &Run, workload: &WorkloadResult) -> String {
     let rounds = rounds(workload);
     if workload.timed.is_of_command() {
@@ -157,7 +157,7 @@ pub(super) fn conditions(run: &Run, workload: &WorkloadResult) -> String {
     format!("threads {}, {at_once}{rounds}", workload.threads)
 }
 
-/// Describes the number of completed rounds, taken from the arm that got furthest.
+/// Formats the number of completed rounds. If arms differ, the one with the most rounds counts.
 fn rounds(workload: &WorkloadResult) -> String {
     let proofs = || workload.arms.iter().flat_map(|arm| &arm.samples);
     let warm = proofs().map(|proof| proof.round).max().unwrap_or(0);
@@ -173,13 +173,12 @@ fn rounds(workload: &WorkloadResult) -> String {
     }
 }
 
-/// Puts arbitrary text on one line and disables HTML tags in it.
+/// Makes arbitrary text safe for Markdown: puts it on one line and escapes HTML tags.
 pub(crate) fn inert(text: &str) -> String {
     text.replace(['\n', '\r', '\t'], " ").replace('<', "&lt;")
 }
 
-/// Puts the advice for a command around its table. The ceiling precedes the table; the verdict and the lines to paste
-/// follow it.
+/// Adds the advice for a command to its table: the upper limit of the gain before the table, the verdict and the lines to paste after it.
 pub(crate) fn with_advice(run: &Run, table: &str, style: Style) -> String {
     let Some(advice) = &run.advice else { return table.into() };
     let paragraph = |text: &String| match style {
@@ -199,8 +198,8 @@ pub(crate) fn with_advice(run: &Run, table: &str, style: Style) -> String {
     format!("{ceiling}{end}{table}\n{verdict}{environment}{dockerfile}{end}")
 }
 
-/// Formats the curves of a sweep, one table per workload, with a row per point and a column per arm, and then the predictions. Empty if the
-/// run is not a sweep.
+/// Formats the results of a sweep: a table per workload, with a row per point and a column per arm, followed by the predictions. Returns an
+/// empty string if the run is not a sweep.
 pub(crate) fn curves(run: &Run, style: Style) -> String {
     let Some(sweep) = run.sweep else { return String::new() };
     let axis = if sweep == Sweep::LogRows { "log-rows" } else { "threads" };
@@ -220,7 +219,7 @@ pub(crate) fn curves(run: &Run, style: Style) -> String {
     curves.chain(predictions.map(|arms| prediction(arms, style))).collect()
 }
 
-/// Formats the predictions for one workload at a larger size, with a row for each quantity of each arm.
+/// Formats the predictions for one workload, with a row for each predicted quantity of each arm.
 fn prediction(arms: &[Prediction], style: Style) -> String {
     let Prediction { workload, log_rows, measured_log_rows: measured, .. } = &arms[0];
     let sizes: Vec<_> = measured.iter().map(|size| format!("2^{size}")).collect();
@@ -256,7 +255,7 @@ fn titled(title: &str, table: &str, style: Style) -> String {
     }
 }
 
-/// Formats an arm's ratio, or the baseline's time.
+/// Formats the ratio of an arm's time to the baseline's, or the time itself if the arm is the baseline.
 fn ratio_or_time(arm: &ArmResult, baseline: &str) -> String {
     let Some(summary) = &arm.summary else { return "failed".into() };
     match (&summary.wall_ratio, summary.warm_wall_ns) {
@@ -277,7 +276,7 @@ fn table(workload: &WorkloadResult, style: Style) -> String {
     }
 }
 
-/// Returns the header, and a row for each arm.
+/// Returns the cells of a table: the header, and a row for each arm.
 pub(super) fn rows(workload: &WorkloadResult, medium: Medium) -> Vec<Vec<String>> {
     let columns: Vec<_> = columns::filled(workload, medium).collect();
     let header = columns.iter().map(|column| columns::heading(column, workload));
@@ -315,12 +314,12 @@ fn fitted(rows: &[Vec<String>], width: u16) -> String {
     turned.trim_fmt()
 }
 
-/// Draws a table, without a final line break. `|` separates the headings. On a terminal, long cells wrap.
+/// Formats a table, without a final line break. `header` contains the headings, separated by `|`. On a terminal, long cells wrap.
 pub(crate) fn drawn<R: Into<Vec<String>>>(header: &str, rows: impl IntoIterator<Item = R>, style: Style) -> String {
     table_of(header, rows, style).trim_fmt()
 }
 
-/// Draws a table of words for the terminal, with all columns left-aligned.
+/// Formats a table for the terminal with all columns left-aligned, for cells that contain words.
 pub(crate) fn words<R: Into<Vec<String>>>(header: &str, rows: impl IntoIterator<Item = R>) -> String {
     let mut table = table_of(header, rows, Style::Terminal);
     table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Left));
@@ -343,7 +342,7 @@ fn layout(rows: &[Vec<String>], style: Style) -> Table {
         Style::Terminal => UTF8_FULL_CONDENSED,
         Style::Markdown => ASCII_MARKDOWN,
     });
-    // A reason may quote any text, which must not end a cell or a row.
+    // Cells may quote arbitrary text, whose line breaks and `|` must not end the row or the cell.
     let escaped = |cell: &String| match style {
         Style::Terminal => cell.replace(['\n', '\r', '\t'], " "),
         Style::Markdown => inert(cell).replace('|', "\\|"),
@@ -421,7 +420,7 @@ pub(crate) fn command(run: &Run) -> String {
     words.join(" ")
 }
 
-/// Returns the facts that a table needs, in one sentence.
+/// Returns a sentence with the facts needed to interpret a table: host, compiler and commit.
 pub(super) fn sentence(run: &Run) -> String {
     let (machine, build) = (&run.machine, &run.machine.build);
     let compiler =
@@ -465,7 +464,7 @@ mod tests {
     use super::*;
     use crate::report::tests::saved;
 
-    /// A newcomer's terminal has 80 columns. At that width the table must not split words or numbers.
+    /// At 80 columns, the usual default width of a terminal, the table must not split words or numbers.
     #[test]
     fn three_arms_fit_80_columns_with_their_numbers_whole() {
         let text = fitted(&rows(&saved("together").workloads[0], Medium::Text)[..4], 80);

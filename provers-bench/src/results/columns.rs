@@ -1,4 +1,4 @@
-//! The columns of every table: their headings, their cells, and which tables show them. Also `samples.csv`.
+//! Defines the columns of all tables: their headings, their cells, and which tables show them. Also `samples.csv`.
 //!
 //! To add a measured column, add a field to [`Sample`](crate::sample::Sample) and a row to [`COLUMNS`] or to [`SAMPLES`].
 
@@ -10,11 +10,12 @@ use std::path::Path;
 
 /// A column of a table.
 pub(crate) struct Column {
-    /// `{baseline}` stands for the baseline arm, `{warm}` for the time of the samples that decide the verdict.
+    /// Heading, in which [`heading`] replaces `{baseline}` by the name of the baseline, and `{warm}` by `time` for runs of a command and by
+    /// `warm` otherwise.
     heading: &'static str,
     /// Returns the arm's value; `None` if the arm has no such value.
     figure: fn(&Seen<'_>) -> Option<String>,
-    /// Returns a ratio to show in brackets after the value.
+    /// Returns a ratio to show in brackets after the value, if there is one.
     beside: fn(&Seen<'_>, Medium) -> Option<String>,
     /// Whether only the report's page shows the column.
     only_page: bool,
@@ -36,7 +37,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) summary: &'a Summary,
 }
 
-/// All columns, in the order of every table. The arm's name precedes them.
+/// All columns except the first, which contains the arm's name. Every table has them in this order.
 const COLUMNS: &[Column] = &[
     Column::new("cold (ratio)", |seen| seen.summary.cold_wall_ns.map(format::time))
         .beside(|seen, medium| medium.ratio(seen.summary.cold_ratio)),
@@ -79,7 +80,7 @@ const COLUMNS: &[Column] = &[
         }),
 ];
 
-/// The column that also states why an arm has no results.
+/// Heading of the column that shows the verdict, or why an arm has no results.
 const VERDICT: &str = "verdict";
 
 /// Returns the columns in which at least one arm of `workload` has a value, and always the verdict. Failed arms have no values.
@@ -122,15 +123,15 @@ impl Column {
 }
 
 impl Medium {
-    /// Formats a ratio next to a value. Only the page shows the ratio's interval.
+    /// Formats a ratio that follows a value. Only the page includes the ratio's interval.
     fn ratio(self, ratio: Option<Ratio>) -> Option<String> {
         let ratio = ratio?;
         Some(if self == Self::Page { format::ratio(&ratio) } else { format!("{:.2}", ratio.median) })
     }
 }
 
-/// The columns of a proof in `samples.csv`: its point, its position in the run, and its measurements. The last two groups are fields of
-/// `result.json`.
+/// The columns of a proof in `samples.csv`: its point, its position in the run, and its measurements. The names of the last two groups are
+/// also field names in `result.json`.
 const POINT: [&str; 4] = ["workload", "log_rows", "threads", "arm"];
 const PLACE: [&str; 3] = ["process", "round", "order"];
 const SAMPLES: [&str; 8] =
@@ -141,7 +142,7 @@ pub(crate) fn sample_names() -> impl Iterator<Item = &'static str> {
     POINT.into_iter().chain(PLACE).chain(SAMPLES)
 }
 
-/// Returns the cells of a proof as text. The point is its workload, size and number of threads.
+/// Returns the cells of a proof as text. The first argument is its point: workload, size and number of threads.
 pub(crate) fn sample_cells(
     (workload, log_rows, threads): (&str, u32, usize),
     arm: &str,
@@ -183,7 +184,7 @@ impl SampleLog {
 mod tests {
     use super::*;
 
-    /// Users must find the meaning of every column heading in docs/benchmarking.md.
+    /// docs/benchmarking.md must explain every column heading.
     #[test]
     fn benchmarking_md_explains_every_column() {
         let page = include_str!("../../../docs/benchmarking.md");

@@ -13,7 +13,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     scaled(bytes as f64 / 1e6, ["MB", "GB"])
 }
 
-/// Formats a value in the small unit, or in the large unit, which is a thousand times as large.
+/// Formats a value given in the small unit. Uses the large unit, a thousand times as large, from 1000 on.
 fn scaled(value: f64, [small, large]: [&str; 2]) -> String {
     if value >= 999.5 {
         format!("{} {large}", three_digits(value / 1e3))
@@ -34,7 +34,7 @@ pub(crate) fn change(before: u64, after: u64) -> String {
     format!("{sign}{}", mebibytes(after.abs_diff(before)))
 }
 
-/// Formats bytes as a whole number of MiB or KiB, or else in bytes.
+/// Formats bytes in MiB or KiB if they are a whole number of these, and otherwise in bytes.
 pub(crate) fn binary_bytes(bytes: usize) -> String {
     match bytes {
         _ if bytes > 0 && bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
@@ -76,7 +76,7 @@ pub(crate) fn outcome(outcome: &Outcome) -> Option<String> {
     }
 }
 
-/// Formats byte-seconds as gigabyte-seconds, without the unit.
+/// Formats byte-seconds as a number of gigabyte-seconds, without the unit.
 pub(crate) fn gigabyte_seconds(byte_seconds: u64) -> String {
     let value = byte_seconds as f64 / 1e9;
     if value >= 0.1 { three_digits(value) } else { format!("{value:.3}") }

@@ -1,7 +1,7 @@
-//! The records of a run, and results computed from them.
+//! The record of a run, and the results computed from it.
 //!
 //! - `columns`: table columns of arms and proofs, and samples.csv
-//! - `view`: the roles of arms, and values that reports derive from a run
+//! - `view`: which arms are ours or the baseline, and values that reports derive from a run
 //! - `format`: quantities and outcomes in words
 //! - `record`: result.json: runs, proofs, and their summaries
 //! - `predict`: memory and time at a larger size, predicted from smaller sizes

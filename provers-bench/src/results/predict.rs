@@ -1,31 +1,32 @@
 //! Predicts memory and time at a larger size from proofs at four smaller sizes (`--predict N`), in pure functions.
 //!
-//! A prover's memory consists of tables of a fixed size and of columns of n rows. Its time also includes FFTs, which
-//! take n log n. A model has one or two of these terms, because three terms would fit any three points, including their
-//! noise. The largest measured size is held out of the fit, to show how good the model is at a size that it has not
-//! seen.
+//! A prover's memory consists of tables of a fixed size and of columns of n rows. Its time also includes FFTs, which take time proportional
+//! to n log n. A model has one or two of the terms 1, n and n log n. With all three, it would fit any three points exactly, including their
+//! noise. The largest measured size is not used for the fit; the model's error at that size shows how well it extrapolates.
 
 use crate::results::{ArmResult, Interval, WorkloadResult, format, live_peak_bytes, view};
 use serde::{Deserialize, Serialize};
 
-/// Number of sizes that a prediction measures, each with twice the rows of the previous size. The last is held out of the fit.
+/// Number of sizes that are measured for a prediction, each with twice the rows of the previous one. The largest is held out of the fit.
 pub(crate) const MEASURED_SIZES: u32 = 4;
-/// A model is good if it misses no point by more than this share of the point. Thread scheduling alone changes a live peak by 0.1%. A model
-/// with n in place of n log n misses by 1% if it also has a constant, and by 7% otherwise.
+/// A model is good if its relative error at every fitted point is at most this. Thread scheduling alone changes a live peak by 0.1%. If the
+/// true curve is n log n, a model with n instead has an error of 1% if it also has a constant, and of 7% otherwise.
 const GOOD_MISS: f64 = 0.002;
-/// A model is also good if its miss is at most this many times the best model's. If points scatter (RSS, time), chance decides which model
-/// is best.
+/// A model is also good if its largest error is at most this many times that of the best model. RSS and time scatter so much that chance
+/// decides which model fits best.
 const GOOD_RATIO: f64 = 3.0;
-/// Smallest half-width of an interval per doubling, as a share of the prediction. Predicted live peaks were off by up to 0.5% per doubling.
+/// Smallest half-width of an interval for each doubling of the rows, as a share of the prediction. Predicted live peaks were off by up to
+/// 0.5% per doubling.
 const MIN_MISS: f64 = 0.005;
-/// Margin of the container's memory above the upper end of the peak RSS's interval, as a share of that end: for page tables, the kernel's
+/// Extra memory for a container, as a share of the predicted peak RSS (the upper end of its interval). It covers page tables, the kernel's
 /// buffers, and the files that the prover reads.
 const MARGIN: f64 = 0.1;
 
 /// The terms of a model, as functions of the binary logarithm of the rows.
 const TERMS: [fn(f64) -> f64; 3] = [|_| 1.0, f64::exp2, |log_rows| log_rows * log_rows.exp2()];
-/// The models as pairs of terms; a model with one term lists it twice. Small models come first, then those that are common for memory. A
-/// constant alone comes last, because values that hardly grow may still grow.
+/// The models as pairs of indices into [`TERMS`], in groups; a model with one term lists it twice. Models with one growing term come first,
+/// then those that are common for memory. A constant alone comes last, because a value that hardly grows at small sizes may still grow at
+/// larger ones.
 const MODELS: [&[[usize; 2]]; 4] = [&[[1, 1], [2, 2]], &[[0, 1]], &[[0, 2], [1, 2]], &[[0, 0]]];
 
 /// A quantity as a function of the rows n: `constant + per_row * n + per_row_log * n * log2(n)`.
@@ -40,9 +41,10 @@ pub(crate) struct Model {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Forecast {
     pub(crate) predicted: f64,
-    /// The prediction's interval, which widens with each doubling beyond the fitted sizes by the model's largest miss at any measured size.
+    /// The prediction's interval. Its half-width is the model's largest error at any measured size, times the number of doublings beyond
+    /// the fitted sizes.
     pub(crate) interval: Interval,
-    /// The model's error at the held-out size, as a share of the measured value; above 0 if the model is too high.
+    /// The model's error at the held-out size, as a share of the measured value; positive if the model is too high.
     pub(crate) held_out_error: f64,
     pub(crate) model: Model,
 }
@@ -53,19 +55,19 @@ pub(crate) struct Prediction {
     pub(crate) workload: String,
     pub(crate) arm: String,
     pub(crate) log_rows: u32,
-    /// The measured sizes, of which the last was held out of the fit.
+    /// The measured sizes. The last one was held out of the fit.
     pub(crate) measured_log_rows: Vec<u32>,
-    /// Present only for arms with our arena.
+    /// `None` for arms without our arena.
     pub(crate) live_peak_bytes: Option<Forecast>,
     pub(crate) peak_rss_bytes: Option<Forecast>,
     pub(crate) warm_wall_ns: Option<Forecast>,
     /// Memory to request for a container: the upper end of the peak RSS's interval plus a margin, rounded up.
     pub(crate) container_bytes: Option<u64>,
-    /// Why there is no prediction.
+    /// Why there is no prediction, if there is none.
     pub(crate) reason: Option<String>,
 }
 
-/// Returns the predictions for `2^log_rows` rows from `results`, in which the sizes of a workload are adjacent and ascending.
+/// Returns the predictions for `2^log_rows` rows from `results`, which must list the sizes of each workload together, in ascending order.
 pub(crate) fn predictions(results: &[WorkloadResult], log_rows: u32) -> Vec<Prediction> {
     let sizes = results.chunk_by(|one, next| one.workload == next.workload);
     sizes.flat_map(|sizes| (0..sizes[0].arms.len()).map(|arm| Prediction::of(sizes, arm, log_rows))).collect()
@@ -109,7 +111,8 @@ fn container_bytes(peak_bytes: f64) -> u64 {
 }
 
 impl Forecast {
-    /// Predicts the value at `log_rows` from the values at ascending sizes, of which the last is held out.
+    /// Predicts the value at `log_rows` from `points`, pairs of a size and a value in ascending order of size. The last point is held out
+    /// of the fit.
     fn of(points: &[(f64, f64)], log_rows: f64) -> Option<Self> {
         let (last, fitted) = points.split_last()?;
         let model = Model::fitted(fitted)?;
@@ -122,7 +125,7 @@ impl Forecast {
 }
 
 impl Model {
-    /// Returns the first good model in the order of [`MODELS`].
+    /// Fits all models and returns a good one: the best of its group, from the first group of [`MODELS`] that has a good one.
     fn fitted(points: &[(f64, f64)]) -> Option<Self> {
         let of_terms = |terms: &[usize; 2]| {
             let model = Self::least_squares(points, *terms)?;
@@ -136,7 +139,7 @@ impl Model {
         models.into_iter().find(|(miss, _)| *miss <= GOOD_MISS.max(GOOD_RATIO * best)).map(|(_, model)| model)
     }
 
-    /// Fits a model of these two terms, or of one term given twice, by least squares on the relative misses. `None` if a coefficient would
+    /// Fits a model of these two terms, or of one term given twice, by least squares on the relative errors. `None` if a coefficient would
     /// be negative.
     fn least_squares(points: &[(f64, f64)], terms: [usize; 2]) -> Option<Self> {
         let mut sums = [0.0; 5];
@@ -164,7 +167,7 @@ impl Model {
         of_terms.map(|(factor, term)| factor * term(log_rows)).sum()
     }
 
-    /// Returns how far the model is above a point, as a share of the point's value.
+    /// Returns the model's error at a point, as a share of the point's value; positive if the model is too high.
     fn miss(&self, &(log_rows, figure): &(f64, f64)) -> f64 {
         self.at(log_rows) / figure - 1.0
     }
@@ -180,7 +183,7 @@ mod tests {
     use crate::report::tests::saved;
     use crate::results::{Outcome, record::PEAK_LIVE_BYTES};
 
-    /// Returns the forecast for 2^17 rows from 2^11 to 2^14 rows, and the true value.
+    /// Returns the forecast for 2^17 rows from the curve's values at 2^11 to 2^14 rows, and the true value.
     fn forecast(curve: fn(f64) -> f64) -> (Forecast, f64) {
         let points: Vec<_> = [11.0, 12.0, 13.0, 14.0].map(|log_rows| (log_rows, curve(log_rows))).to_vec();
         (Forecast::of(&points, 17.0).unwrap(), curve(17.0))
@@ -193,11 +196,11 @@ mod tests {
             |x| 3e4 * x.exp2(),
             |x| 2e3 * x * x.exp2(),
             |x| 1e9 + 3e4 * x.exp2(),
-            // Large tables dominate: the rows make up a thousandth of the smallest value.
+            // Large tables dominate: the columns make up a thousandth of the smallest value.
             |x| 5e9 + 2.5e3 * x.exp2(),
             |x| 1e8 + 2e3 * x * x.exp2(),
             |x| 3e4 * x.exp2() + 2e3 * x * x.exp2(),
-            // Steps: a buffer of n + 100 rows takes the next power of two.
+            // A step function: a buffer for n + 100 rows is rounded up to a power of two.
             |x| 1e6 + 32.0 * (x.exp2() as u64 + 100).next_power_of_two() as f64,
         ];
         for (number, curve) in curves.into_iter().enumerate() {
@@ -210,8 +213,8 @@ mod tests {
         assert!((constant, per_row_log) == (0.0, 0.0) && (per_row - 3e4).abs() < 1.0, "more terms than it needs");
     }
 
-    /// A value that falls must not be fitted by a term that grows. If no model fits a step, the error at the held-out size must show this,
-    /// and the interval must extend above the true value.
+    /// A value that falls must not be fitted by a term that grows. If the curve jumps so that no model fits, the error at the held-out size
+    /// must show it, and the interval must extend above the true value.
     #[test]
     fn a_curve_that_no_model_fits_has_an_error_at_the_held_out_size() {
         assert_eq!(forecast(|x| 1e9 - 1e3 * x).0.model.per_row, 0.0);
@@ -220,7 +223,7 @@ mod tests {
         assert!(found.interval.high > truth, "{found:?}");
     }
 
-    /// The prediction for an arm without a value at one size must say why there is none, and must not use the other sizes.
+    /// If an arm has no value at one size, nothing may be predicted from the other sizes, and the reason must be stated.
     #[test]
     fn an_arm_that_fails_at_one_size_has_no_prediction() {
         let of_size = |log_rows| {

@@ -1,5 +1,5 @@
-//! The record of a run, `result.json`: its proofs, and the summaries computed from them. Tables and reports are
-//! generated from this record.
+//! Defines `result.json`, the record of a run: its proofs, and the summaries computed from them. Tables and reports are generated from this
+//! record.
 
 use crate::machine::Machine;
 use crate::protocol::Identity;
@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::env;
 
-/// Version of the file format. It increases whenever this code would misread an older `result.json`.
+/// Version of the file format. It increases when a change makes older `result.json` files unreadable.
 pub(crate) const SCHEMA: u32 = 2;
 
-/// Environment variable with the command line of a program that runs `exec` for its user, one word per line. Reports show this command
-/// line.
+/// Environment variable for programs that run `exec` on behalf of a user. It contains the command line that the user typed, one word per
+/// line, and reports show it instead of the bench's own.
 const STARTED_AS: &str = "PROVE_BENCH_STARTED_AS";
 
-/// Gauge of the peak live bytes, for allocators that report it.
+/// Name of the gauge with the peak of live bytes, which only some allocators report.
 pub(super) const PEAK_LIVE_BYTES: &str = "peak_live_bytes";
 
 /// A whole run.
@@ -33,12 +33,12 @@ pub(crate) struct Run {
     pub(crate) seed: u64,
     /// Number of requested warm rounds.
     pub(crate) rounds: u32,
-    /// Number of threads in the prover's pool, unless a workload overrides it.
+    /// Number of threads in the prover's pool. A sweep over threads overrides it in each workload's result.
     pub(crate) threads: usize,
-    /// The proofs that each process makes concurrently. One sample covers all of them.
+    /// How many proofs each process makes concurrently. A sample covers all of them together.
     #[serde(default)]
     pub(crate) concurrent: Concurrent,
-    /// The quantity that the run varies, if any. The workloads are then the points of a curve.
+    /// The quantity that the run varies, if any. `workloads` then has an entry for each value.
     pub(crate) sweep: Option<Sweep>,
     /// The predictions for a larger size, if requested: an entry for each workload and arm.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -47,17 +47,17 @@ pub(crate) struct Run {
     pub(crate) workloads: Vec<WorkloadResult>,
     /// Whether the user stopped the run, so rounds are missing.
     pub(crate) interrupted: bool,
-    /// The advice, only in runs of a command.
+    /// The advice of a run of a command; `None` for a prover.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) advice: Option<Advice>,
 }
 
-/// The conclusions from a run of a command, and the shell and Dockerfile lines that set the allocator up.
+/// The conclusions from a run of a command, and the lines for a shell and a Dockerfile that select the recommended allocator.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Advice {
-    /// The upper limit of the gain.
+    /// Sentences on how much a better allocator could gain at most.
     pub(crate) ceiling: Vec<String>,
-    /// The recommended allocator, and its cost.
+    /// Sentences on the recommended allocator and its cost.
     pub(crate) verdict: Vec<String>,
     /// The shell command line that uses the recommended allocator; `None` if the verdict is to change nothing.
     pub(crate) environment: Option<String>,
@@ -78,7 +78,7 @@ pub(crate) enum Sweep {
 pub(crate) struct WorkloadResult {
     pub(crate) workload: String,
     pub(crate) about: String,
-    /// The kind of the samples.
+    /// What each sample measures.
     #[serde(default)]
     pub(crate) timed: Timed,
     /// Binary logarithm of the rows; 0 for a command, which has no rows.
@@ -115,22 +115,23 @@ pub(crate) enum Ended {
 /// The results of one arm for one workload.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct ArmResult {
-    /// The arm's name in this run.
+    /// The arm's name in this run, with a suffix if the arm is listed twice.
     pub(crate) label: String,
-    /// The arm's name in the harness.
+    /// The arm's name on the command line.
     pub(crate) arm: String,
     pub(crate) outcome: Outcome,
-    /// Why the arm may fail without failing the run.
+    /// Why the arm is known to fail; its failure does not fail the run. `None` for other arms.
     pub(crate) known_to_fail: Option<String>,
-    /// How the arm's process described itself; `None` if it failed before that.
+    /// The process's description of itself; `None` if it failed before sending one.
     pub(crate) identity: Option<Identity>,
     /// Summary of the samples; `None` for an arm that failed or was left out.
     pub(crate) summary: Option<Summary>,
     pub(crate) samples: Vec<Proof>,
-    /// The arm's proofs alone on the machine, if requested.
+    /// The proofs that the arm made alone on the machine (`--alone`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) alone: Vec<AloneProof>,
-    /// Resident memory of the first process, sampled by the driver during its cold proof and its first warm proof.
+    /// Resident memory of the arm's first process, sampled by the driver during its cold proof and its first warm proof, or during its
+    /// first turn.
     pub(crate) rss_over_time: Vec<RssPoint>,
     /// Last lines of the process's stderr after a clean exit. After a failure, the reason quotes them instead.
     pub(crate) stderr: Vec<String>,
@@ -146,7 +147,7 @@ pub(crate) struct RssPoint {
 }
 
 impl RssPoint {
-    /// Converts samples, in milliseconds and bytes, into points of this round.
+    /// Converts pairs of milliseconds and bytes into points of this round.
     pub(crate) fn of(round: u32, seen: impl Iterator<Item = (u32, u64)>) -> impl Iterator<Item = Self> {
         seen.map(move |(at_ms, rss_bytes)| Self { round, at_ms, rss_bytes })
     }
@@ -156,7 +157,7 @@ impl RssPoint {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub(crate) enum Outcome {
-    /// The arm proved in every round, and every proof was accepted.
+    /// The arm did not fail: every proof or run that it made was accepted.
     #[default]
     Finished,
     /// The arm failed in this round, for this reason.
@@ -168,7 +169,7 @@ pub(crate) enum Outcome {
 }
 
 impl Run {
-    /// Creates the record of a run that begins now, on this machine, with this command line.
+    /// Creates the record of a run that begins now, with this machine and the command line of this process.
     pub(crate) fn begin(run: String, prover: &str, seed: u64, rounds: u32) -> Self {
         Self {
             schema: SCHEMA,
@@ -188,7 +189,7 @@ impl Run {
         self.workloads.iter().any(|workload| workload.timed.is_of_command())
     }
 
-    /// Returns whether any arm failed, other than those that are known to fail.
+    /// Returns whether any arm failed that is not known to fail.
     pub(crate) fn any_failed(&self) -> bool {
         let mut arms = self.workloads.iter().flat_map(|workload| &workload.arms);
         arms.any(|arm| matches!(arm.outcome, Outcome::Failed { .. }) && arm.known_to_fail.is_none())
@@ -220,14 +221,14 @@ fn summarise(arms: &mut [ArmResult], baseline: usize, seed: u64) {
     }
 }
 
-/// Returns the highest peak of live bytes in any process of `arms`, among allocators that report it.
+/// Returns the highest peak of live bytes that any process of `arms` reported; `None` if none did.
 pub(crate) fn live_peak_bytes(arms: &[ArmResult]) -> Option<u64> {
     let samples = arms.iter().filter(|arm| trusted(arm)).flat_map(|arm| &arm.samples);
     samples.filter_map(|proof| proof.sample.gauges.get(PEAK_LIVE_BYTES)).max().copied()
 }
 
-/// Returns the width of the widest interval, as a share of the baseline's time. The width is infinite while an interval
-/// is missing, and 0 if there is nothing to compare.
+/// Returns the width of the widest interval, as a share of the baseline's time: infinity while any interval is missing, and 0 if there is
+/// nothing to compare.
 pub(crate) fn widest_interval(arms: &[ArmResult], baseline: usize, seed: u64) -> f64 {
     let reference = &arms[baseline];
     let others =
@@ -269,7 +270,7 @@ impl Timed {
         }
     }
 
-    /// Returns the noun with its article, as in "page faults a proof".
+    /// Returns the noun with its article, for phrases such as "page faults a proof".
     pub(crate) fn each(self) -> String {
         format!("{} {}", if self == Self::Intervals { "an" } else { "a" }, self.noun())
     }
@@ -279,7 +280,7 @@ impl Timed {
         matches!(self, Self::Runs | Self::Intervals)
     }
 
-    /// Returns whether the process continues after a sample, so resting memory can be measured.
+    /// Returns whether the process continues after a sample, so that its memory at rest can be measured.
     pub(crate) fn rests(self) -> bool {
         self != Self::Runs
     }
@@ -288,19 +289,20 @@ impl Timed {
 /// A sample and its position in the run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Proof {
-    /// Number of the arm's process that made the proof, from 0. All arms restart together between rounds.
+    /// Number of the arm's process that made the proof, from 0. All arms start their next process between the same two rounds.
     pub(crate) process: u32,
     /// Number of the round; 0 is the cold proof of a fresh process. Warm rounds are numbered from 1 across all processes.
     pub(crate) round: u32,
     /// Position of the arm in this round, from 0.
     pub(crate) order: u32,
-    /// Resident memory integrated over the time of the proof, in byte-seconds; `None` if it was not sampled.
+    /// Resident memory integrated over the time of the proof, or over its whole slot with `--every`, in byte-seconds; `None` if it was not
+    /// sampled.
     pub(crate) byte_seconds: Option<u64>,
     #[serde(flatten)]
     pub(crate) sample: Sample,
 }
 
-/// The first proof of a process that is alone on the machine, after a pause.
+/// A proof made with `--alone`: the first proof of a process that has the machine to itself, after a pause.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct AloneProof {
     /// Number of the pass, from 0. Every arm proves once in a pass.
@@ -347,14 +349,14 @@ pub(crate) struct Summary {
     pub(crate) warm_sys_ns: Option<u64>,
     /// Median number of minor faults in the warm proofs.
     pub(crate) warm_minflt: Option<u64>,
-    /// Median number of system calls that the arena makes in a warm proof; `None` for an allocator that does not count them.
+    /// Median number of the allocator's system calls in a warm proof; `None` for an allocator that does not count them.
     pub(crate) warm_system_calls: Option<u64>,
     /// Highest resident memory over all proofs.
     pub(crate) peak_rss_bytes: Option<u64>,
     /// `peak_rss_bytes` divided by the baseline's.
     pub(crate) peak_rss_ratio: Option<f64>,
-    /// Median of resident memory integrated over the time of a warm proof, in byte-seconds: what a proof costs its host
-    /// in memory.
+    /// Median over the warm proofs of resident memory integrated over time, in byte-seconds. This is how much of the host's memory a proof
+    /// occupies, and for how long.
     pub(crate) warm_byte_seconds: Option<u64>,
     /// Resident memory after the last proof was dropped.
     pub(crate) resting_rss_bytes: Option<u64>,
@@ -404,19 +406,19 @@ impl Summary {
     }
 }
 
-/// Counter of the arena's system calls, for allocators that report it.
+/// Name of the counter of an allocator's own system calls, which only some allocators report.
 const SYSTEM_CALLS: &str = "system_calls";
 fn peak_rss_bytes(samples: &[Proof]) -> Option<u64> {
     // If a command exits before its memory is first sampled, the peak is 0.
     samples.iter().map(|proof| proof.sample.peak_rss_bytes).max().filter(|bytes| *bytes > 0)
 }
 
-/// Returns the ratios of warm wall-clock times: one list per process, one ratio per warm round that both arms proved.
+/// Returns the ratios of two arms' warm wall-clock times: one list per process, with one ratio per warm round in which both arms proved.
 pub(crate) fn warm_wall_ratios(samples: &[Proof], reference: &[Proof]) -> Vec<Vec<f64>> {
     ratios(samples, reference, Proof::is_warm, |sample| sample.wall_ns)
 }
 
-/// Returns the ratios of a measurement: one list per process, one ratio per round that both arms proved.
+/// Returns the ratios of a measurement under two arms: one list per process, with one ratio per round in which both arms proved.
 pub(crate) fn ratios(
     samples: &[Proof],
     reference: &[Proof],
@@ -453,8 +455,8 @@ pub(crate) mod tests {
         ArmResult { outcome, samples, ..ArmResult::new(label, label) }
     }
 
-    /// Reports show stored summaries, so these must follow from the samples: for proofs in lockstep, for proofs at fixed times, and for a
-    /// command's runs.
+    /// Reports show the stored summaries, so recomputing them from the samples must give the same values: for proofs in lockstep, for
+    /// proofs at fixed times, and for runs of a command.
     #[test]
     fn the_figures_of_saved_runs_follow_from_their_samples() {
         let mut verdicts = BTreeSet::new();

@@ -1,21 +1,19 @@
-//! Ratios, and the conclusions that they allow, in pure functions.
+//! Computes ratios between arms, their intervals, and the verdicts that follow, in pure functions.
 //!
 //! The machine is shared, so the same proof may take 0.8 s or 1.6 s. A round's ratio (arm / baseline) compares two
 //! proofs made within seconds of each other, so most of the machine's state cancels out. The result is the median of
 //! the rounds' ratios. A ratio of medians would not cancel the machine's state.
 //!
-//! Rounds are not the only source of variation. A process keeps its address layout and its luck with huge pages for its
-//! whole life, so the rounds of one pair of processes agree with each other more than with those of the next pair. An
-//! interval over the rounds alone treats them as independent, and is too narrow. With a standard deviation of 3%
-//! between processes and 3% within them, such an interval shows a difference between equal arms in 10% to 24% of runs,
-//! instead of the promised 5%.
+//! Rounds are not the only source of variation. A process keeps its address layout, and the huge pages that it happened to get, for its
+//! whole life. So rounds of the same pair of processes resemble each other more than rounds of different pairs. An interval over the rounds
+//! alone treats them as independent, and is too narrow. With a standard deviation of 3% between processes and 3% within them, such an
+//! interval shows a difference between equal arms in 10% to 24% of runs, instead of the promised 5%.
 //!
-//! The interval is therefore a percentile bootstrap at both levels: it draws processes first, then rounds within each
-//! (Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8). Drawing at the lower level too
-//! counts the scatter of rounds twice. This compensates for the narrowness of a bootstrap over few processes; the test
-//! below checks the promised error rate. If processes differ more than rounds do, the compensation is not enough:
-//! intervals from four processes are wrong in about 9% of runs, from six in 6%. In that case more processes help; more
-//! rounds per process do not.
+//! The interval is therefore a percentile bootstrap at both levels: it draws processes first, then rounds within each (Davison and Hinkley,
+//! "Bootstrap Methods and their Application", 1997, section 3.8). Because it draws at both levels, the scatter of rounds counts twice. This
+//! compensates for the fact that a bootstrap over few processes is too narrow; the test below checks the promised error rate. If processes
+//! differ more than rounds do, the compensation is not enough: intervals from four processes are wrong in about 9% of runs, from six in 6%.
+//! In that case only more processes help, not more rounds per process.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -23,13 +21,13 @@ use serde::{Deserialize, Serialize};
 
 /// Minimum number of processes for an interval.
 pub(crate) const MIN_PROCESSES_FOR_INTERVAL: usize = 3;
-/// Minimum number of processes for a true 95% interval, and so for a verdict.
+/// Minimum number of processes for a verdict. With fewer, the interval contains the true value in less than 95% of runs.
 pub(crate) const MIN_PROCESSES_FOR_VERDICT: usize = 4;
 /// Minimum number of rounds, over all processes, for a verdict.
 pub(crate) const MIN_ROUNDS_FOR_VERDICT: usize = 6;
 /// Number of bootstrap resamples.
 const RESAMPLES: usize = 10_000;
-/// Share of resampled medians inside the interval.
+/// Share of the resampled medians that lie inside the interval.
 const CONFIDENCE: f64 = 0.95;
 
 /// A closed interval.
@@ -70,8 +68,8 @@ pub(crate) enum Verdict {
 }
 
 impl Ratio {
-    /// Returns the median of all `ratios`, with an interval from resampling with `seed`. `ratios` has one list per
-    /// process, with one ratio per round. Returns `None` if there are no rounds.
+    /// Returns the median of all `ratios`, with its bootstrap interval. `ratios` has one list per process, with one ratio per round, and
+    /// `seed` determines the resamples. Returns `None` if there are no rounds.
     pub(crate) fn of_processes(ratios: &[Vec<f64>], seed: u64) -> Option<Self> {
         let ratios: Vec<_> = ratios.iter().map(Vec::as_slice).filter(|rounds| !rounds.is_empty()).collect();
         let interval =
@@ -120,7 +118,7 @@ fn median_in_place(values: &mut [f64]) -> f64 {
     }
 }
 
-/// Returns the interval for at least one process, each with at least one round.
+/// Returns the bootstrap interval of the median. There must be at least one process, each with at least one round.
 fn bootstrap_interval(processes: &[&[f64]], resamples: usize, seed: u64) -> Interval {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut resample = Vec::new();
@@ -156,7 +154,7 @@ mod tests {
         (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
     }
 
-    /// Draws ratios around 1.
+    /// Draws random ratios around 1: a list per process, with a ratio per round.
     fn scattered(scatter: Scatter, processes: usize, rounds: usize, seed: u64) -> Vec<Vec<f64>> {
         let mut rng = StdRng::seed_from_u64(seed);
         let process = |rng: &mut StdRng| {
@@ -166,9 +164,9 @@ mod tests {
         (0..processes).map(|_| process(&mut rng)).collect()
     }
 
-    /// Checks the promise of "95%" with the observed scatter between processes: at most one run in twenty may show a difference between
-    /// equal arms. The bound is 5% plus two standard errors over 1000 runs. An interval that treats rounds as independent would clearly
-    /// fail the last case, in which processes differ as much as rounds do.
+    /// Checks that intervals keep their promise of 95%: with the scatter observed in practice, at most one run in twenty may show a
+    /// difference between equal arms. The bound is 5% plus two standard errors over 1000 runs. In the last case, processes differ as much
+    /// as rounds do; an interval that treats rounds as independent would clearly fail it.
     #[test]
     fn equal_arms_are_told_apart_in_one_run_of_twenty_at_most() {
         const RUNS: u64 = 1000;

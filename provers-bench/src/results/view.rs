@@ -1,4 +1,4 @@
-//! A recorded run as reports read it: the roles of its arms, and values derived from its samples.
+//! Functions with which reports read a recorded run: they find the baseline and our arm, and derive values from the samples.
 
 use crate::arms::{self, OURS};
 use crate::results::{
@@ -6,7 +6,7 @@ use crate::results::{
     whole_median,
 };
 
-/// Returns the workload's name, and what distinguishes it from the other workloads of the run.
+/// Returns the workload's name with its size, and with its number of threads in a sweep over threads.
 pub(crate) fn name(run: &Run, workload: &WorkloadResult) -> String {
     if workload.timed.is_of_command() {
         return workload.workload.clone();
@@ -51,7 +51,8 @@ pub(crate) fn warm(arm: &ArmResult) -> impl Iterator<Item = &Proof> + Clone {
     arm.samples.iter().filter(|proof| proof.is_warm())
 }
 
-/// Returns the time within which this share of the warm proofs finished (a percentile); `None` unless proofs were made at fixed times.
+/// Returns a percentile of the warm proofs' times: the share `part` of them took at most this long. `None` unless proofs were made at fixed
+/// times.
 pub(crate) fn latency_ns(workload: &WorkloadResult, arm: &ArmResult, part: f64) -> Option<u64> {
     let mut times: Vec<_> = warm(arm).map(|proof| proof.sample.wall_ns).collect();
     times.sort_unstable();
@@ -59,18 +60,19 @@ pub(crate) fn latency_ns(workload: &WorkloadResult, arm: &ArmResult, part: f64) 
     times.get(rank.checked_sub(1)?).copied().filter(|_| workload.timed == Timed::Slots)
 }
 
-/// The smallest relevant change of time, as a share of the baseline's. The placement of code and data in memory alone
-/// changes a program's time by a percent or more, and a new allocator also has to be deployed and tested.
+/// The smallest relevant change of time, as a share of the baseline's. The placement of code and data in memory alone changes a program's
+/// time by a percent or more, and a smaller gain would not be worth the effort of deploying and testing a new allocator.
 pub(crate) const MIN_TIME_CHANGE: f64 = 0.02;
 
 /// Returns whether CPU time is exact enough to be compared. The kernel counts the CPU time of intervals in clock ticks of 10 ms.
 pub(crate) fn has_exact_cpu_time(workload: &WorkloadResult, summary: &Summary) -> bool {
-    /// A clock tick is 2% of this time.
+    /// A shorter time is not exact enough: a clock tick is 2% of it.
     const MIN_NS: u64 = 500_000_000;
     workload.timed != Timed::Intervals || summary.warm_cpu_ns.is_some_and(|ns| ns >= MIN_NS)
 }
 
-/// Returns the verdict on CPU time, if wall time shows no difference. On a busy machine, CPU time is less noisy than wall time.
+/// Returns the verdict on CPU time if wall time shows no difference and CPU time a relevant one. On a busy machine, CPU time is less noisy
+/// than wall time.
 fn cpu_verdict(summary: &Summary) -> Option<&'static str> {
     let counts = |ratio: &Ratio| (ratio.median - 1.0).abs() >= MIN_TIME_CHANGE;
     let no_difference = summary.verdict == Some(Verdict::NoDifferenceShown);
@@ -93,7 +95,7 @@ pub(crate) fn verdict(workload: &WorkloadResult, arm: &ArmResult, summary: &Summ
     }
 }
 
-/// Returns resident memory integrated over the time of a warm proof, as a ratio to the baseline's; `None` for the baseline itself.
+/// Returns the median byte-seconds of the arm's warm proofs as a ratio to the baseline's; `None` for the baseline itself.
 pub(crate) fn byte_seconds_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<f64> {
     let (_, reference) = baseline(workload).filter(|_| !is_baseline(workload, arm))?;
     let baseline = reference.warm_byte_seconds.filter(|bytes| *bytes > 0)?;
@@ -105,8 +107,8 @@ pub(crate) fn alone_median(arm: &ArmResult, figure: impl Fn(&AloneProof) -> Opti
     whole_median(arm.alone.iter().filter_map(figure))
 }
 
-/// Returns the wall-clock time of the proofs that the arm made alone on the machine, as a ratio to the baseline's, pass
-/// by pass. `None` for the baseline itself.
+/// Compares the wall-clock times of the proofs that the arm and the baseline made alone on the machine: the median of each pass's ratio,
+/// with its interval. `None` for the baseline itself.
 pub(crate) fn alone_ratio(workload: &WorkloadResult, arm: &ArmResult) -> Option<Ratio> {
     let (baseline, _) = baseline(workload).filter(|(baseline, _)| baseline.label != arm.label)?;
     let ratio = |proof: &AloneProof| {
