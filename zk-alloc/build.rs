@@ -1,5 +1,5 @@
-//! Sets two `cfg`s that several modules check. The manifest key `links`, which prevents a second copy of this crate in a program, also
-//! requires a build script.
+//! Sets the `cfg`s `sanitized` and `thread_blocks`, which several modules check. Cargo also requires a build script because the manifest
+//! has the key `links`, which prevents a second copy of this crate in a program.
 
 use std::env;
 
@@ -10,7 +10,7 @@ fn main() {
     if env::var_os("CARGO_CFG_SANITIZE").is_some() {
         println!("cargo::rustc-cfg=sanitized");
     }
-    // The state of a thread is stored in a block of our own, not in the compiler's thread locals.
+    // With `thread_blocks`, a thread's state is stored in a block that this crate allocates, and not in the compiler's thread locals.
     let is = |variable, values: &[&str]| env::var(variable).is_ok_and(|value| values.contains(&value.as_str()));
     if env::var_os("CARGO_FEATURE_C_API").is_some()
         && is("CARGO_CFG_TARGET_OS", &["linux"])

@@ -2,7 +2,7 @@
 //! allocators on real memory: each arm's binary replays it, and the driver prints the measurements. docs/experiments/placement.md has
 //! results.
 //!
-//! The processes that record and replay are in [`child`](crate::child), the file format is in `protocol`.
+//! This module is the driver's side. The code that records and replays is in [`child`](crate::child), and the file format is in `protocol`.
 
 use crate::arms::{Arm, DEFAULT_SET};
 use crate::child::traces::{HEADER, PATH};
@@ -23,7 +23,7 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// The recorder. It is not an arm of the bench, because its times are meaningless.
+/// The recorder. It is not an arm of the bench, because recording distorts its times.
 static RECORDER: Arm = Arm::new("recorder", "record");
 
 /// Options of `record`.
@@ -103,10 +103,10 @@ pub(crate) struct ReplayArgs {
     rounds: u32,
 }
 
-/// Replays every trace under every arm. Returns the tables, and whether any arm failed other than those that are known to fail.
+/// Replays every trace under every arm. Returns the tables, and whether any arm failed that is not known to fail.
 pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
     let contestants = &plan::contestants(&args.allocators)?[..];
-    // Opens all traces first, because a wrong name at the end must not waste the earlier replays.
+    // Opens all traces first, so that a misspelled name at the end is reported before the long replays begin.
     for path in &args.traces {
         drop(protocol::open(path).context("nothing was replayed")?);
     }
@@ -116,7 +116,7 @@ pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
     for path in &args.traces {
         let (header, shape, records) = script(path, args.min_bytes.unwrap_or(0))?;
         check_script(path, &records, shape, header.min_bytes)?;
-        // The file is in memory, so no file is left behind if the driver is killed.
+        // A file in memory vanishes with the driver, even if the driver is killed.
         let file = memfd_create("script", MFdFlags::MFD_CLOEXEC).context("no file for the script")?;
         let file_path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         protocol::write(Path::new(&file_path), &header, records.into_iter())?;
@@ -139,11 +139,11 @@ pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<(String, bool)> {
     Ok((text, failed))
 }
 
-/// Fails if the script is empty or does not fit in memory.
+/// Fails if the script is empty, or if replaying it needs more memory than is available.
 fn check_script(path: &Path, records: &[Record], shape: Shape, min_bytes: u64) -> anyhow::Result<()> {
     let named = path.display();
     ensure!(shape.records > 0, "{named} holds no block of {min_bytes} bytes or more: there is nothing to replay");
-    // Includes the child's table of records, and the script's file, which is also in memory.
+    // The records in the child's table, and the script's file, which is also in memory.
     let script_bytes = size_of_val(records) + shape.records * RECORD_WORDS * size_of::<u64>();
     let needed = shape.live_peak_bytes + script_bytes as u64;
     let available = host::available_bytes().unwrap_or(u64::MAX);
@@ -158,7 +158,7 @@ struct Row<'a> {
     replays: Vec<Sample>,
     /// Settings that the arm's process found in its environment.
     settings: Vec<String>,
-    /// Why the arm takes no part in further replays, if it does not.
+    /// Why the arm failed, if it did. It then takes no part in further replays.
     failure: Option<String>,
 }
 
@@ -205,7 +205,7 @@ impl Row<'_> {
         let (label, arm) = (&self.contestant.label, self.contestant.arm);
         let known = arm.known_to_fail.map_or_else(String::new, |why| format!(" (known to fail: {why})"));
         let failed = self.failure.iter().map(|reason| format!("\n{label}: FAILED: {reason}{known}"));
-        // Omits settings that the arm itself defines.
+        // Settings that the arm itself defines need no note.
         let is_own = |setting: &str| arm.environment.iter().any(|(name, value)| setting == format!("{name}={value}"));
         let found = self.settings.iter().filter(|setting| !is_own(setting));
         failed.chain(found.map(|setting| format!("\n{label}: {setting} was set"))).collect()
@@ -233,8 +233,7 @@ fn table(header: &Header, shape: Shape, rows: &[Row<'_>]) -> String {
     format!("{title}{lost}\n\n{}{notes}", report::drawn(COLUMNS, lines, Style::Markdown))
 }
 
-/// Returns the script for the trace at `path`: the header with the shape, and the records. The script has only blocks of at least
-/// `min_bytes`.
+/// Converts the trace at `path` into a script: its header, its shape and its records. Requests below `min_bytes` are left out.
 fn script(path: &Path, min_bytes: u64) -> anyhow::Result<(Header, Shape, Vec<Record>)> {
     let (header, records) = protocol::open(path)?;
     let min_bytes = min_bytes.max(header.min_bytes);
@@ -252,10 +251,10 @@ struct Writer {
     records: Vec<Record>,
     shape: Shape,
     min_bytes: u64,
-    /// The step that allocated each live block, by the block's address in the recording process.
+    /// The record in the script that allocated each live block or last reallocated it, by the block's address in the recorded process.
     live: HashMap<u64, Record>,
     live_bytes: u64,
-    /// Blocks whose `realloc` has begun, by thread: the old address, and the block if it is known.
+    /// The block whose `realloc` each thread has begun: its old address, and its record if the block is known.
     moving: HashMap<u16, (u64, Option<Record>)>,
     free_numbers: Vec<u64>,
 }
@@ -264,7 +263,7 @@ impl Writer {
     fn take(&mut self, record: Record) -> anyhow::Result<()> {
         match record.op {
             Op::Alloc | Op::AllocZeroed => self.place(record, None)?,
-            // Blocks that are older than the recording, or smaller than the replayed sizes, are unknown.
+            // A block is unknown if it was allocated before the recording began, or is smaller than the replayed sizes.
             Op::Free => {
                 if let Some(block) = self.live.remove(&record.address) {
                     self.free(record, block);
@@ -275,7 +274,7 @@ impl Writer {
             }
             Op::ReallocTo => match (self.moving.remove(&record.thread), record.address) {
                 (None, _) | (Some((_, None)), 0) => {}
-                // The `realloc` failed during the recording, so the block stayed in place.
+                // The `realloc` failed in the recorded process, so the block stayed in place.
                 (Some((before, Some(block))), 0) => _ = self.live.insert(before, block),
                 (Some((_, None)), _) => self.place(Record { op: Op::Alloc, ..record }, None)?,
                 (Some((_, block)), _) => self.place(record, block)?,
@@ -284,7 +283,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Adds an allocation, or a `realloc` of `block`, to the script. Skips a request below the replayed sizes, and frees `block` instead.
+    /// Adds an allocation to the script, or a `realloc` if there is a `block`. If the request is below the replayed sizes, adds none, and
+    /// frees `block` if there is one.
     fn place(&mut self, step: Record, block: Option<Record>) -> anyhow::Result<()> {
         let size_bytes = step.size_bytes;
         if size_bytes < self.min_bytes {
@@ -301,7 +301,7 @@ impl Writer {
         let made = Record { address: number, align_bytes, ..step };
         self.write(made, live_bytes);
         if let Some(lost) = self.live.insert(step.address, made) {
-            // The address was handed out again, so the free of the earlier block was lost.
+            // The earlier block must have been freed before its address was handed out again, but that record was lost.
             self.free(step, lost);
         }
         Ok(())
@@ -314,7 +314,7 @@ impl Writer {
         self.write(Record { op: Op::Free, thread, proof, in_phase, ..block }, live_bytes);
     }
 
-    /// Adds a record, after which `live_bytes` are live.
+    /// Adds a record to the script. `live_bytes` is the number of live bytes after it.
     fn write(&mut self, record: Record, live_bytes: u64) {
         self.live_bytes = live_bytes;
         if live_bytes > self.shape.live_peak_bytes {
@@ -324,11 +324,11 @@ impl Writer {
         self.records.push(record);
     }
 
-    /// Frees all remaining live blocks after the last phase.
+    /// Adds frees of all remaining live blocks after the last phase, and returns the script.
     fn finish(mut self) -> (Shape, Vec<Record>) {
         let mut left: Vec<_> = self.live.drain().map(|(_, block)| block).collect();
         left.extend(self.moving.drain().filter_map(|(_, (_, block))| block));
-        // Sorted by thread, so each thread frees its blocks in one turn.
+        // Sorted by thread, so that each thread frees all its blocks in succession.
         left.sort_unstable_by_key(|block| (block.thread, block.address));
         if let Some(&last) = self.records.last() {
             for block in left {

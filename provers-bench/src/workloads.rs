@@ -1,5 +1,4 @@
-//! Workloads and provers, as the harness sees them, and how the proofs of one request are made: one on this thread, or
-//! several concurrently, each on its own thread.
+//! Defines workloads and provers, and makes the proofs of a request: one on this thread, or several concurrently, each on its own thread.
 
 use crate::arms::Installed;
 use crate::sample::{Meter, Proved};
@@ -11,21 +10,20 @@ use serde::{Deserialize, Serialize};
 use std::thread;
 use std::time::Duration;
 
-/// A prover under test, which is set up once per process, and then proves and verifies repeatedly.
+/// A computation to prove. It is set up once per process and then proved and verified repeatedly.
 pub trait Workload: Sized {
-    /// The proof that a prover sends to a verifier.
+    /// The proof, as the prover would send it to a verifier.
     type Proof;
-    /// Builds everything that lives across proofs (configuration, circuit, keys) for a trace of `2^log_rows` rows. Not
-    /// timed.
+    /// Builds everything that is shared by all proofs (configuration, circuit, keys) for a trace of `2^log_rows` rows. Not timed.
     fn setup(log_rows: u32) -> anyhow::Result<Self>;
-    /// Makes one proof, including the generation of its witness or trace. Only this call is timed. `seed` varies the
-    /// input from proof to proof.
+    /// Makes one proof, including the generation of its witness or trace. Only this call is timed. The input depends on `seed`, which
+    /// differs from proof to proof.
     fn prove(&self, seed: u64) -> anyhow::Result<Self::Proof>;
     /// Checks a proof as a verifier would. Not timed.
     fn verify(&self, proof: &Self::Proof) -> anyhow::Result<()>;
 }
 
-/// A workload as the harness sees it: a name, sizes, and a set-up function.
+/// The description of a workload: its name, its sizes, and a set-up function.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkloadSpec {
     /// Name on the command line, in tables and in files.
@@ -40,8 +38,7 @@ pub struct WorkloadSpec {
     pub max_log_rows: u32,
     /// Size for `prove-bench check` and for `--smoke`.
     pub check_log_rows: u32,
-    /// Maximum number of processes that a run starts for an arm by default, for a workload whose set-up is expensive.
-    /// `None` if the set-up is cheap.
+    /// Upper bound on the default number of processes per arm, for a workload whose set-up is expensive. `None` if the set-up is cheap.
     pub max_processes: Option<u32>,
     setup: SetUp,
 }
@@ -49,8 +46,8 @@ pub struct WorkloadSpec {
 type SetUp = fn(u32) -> anyhow::Result<Subject>;
 
 impl WorkloadSpec {
-    /// Defines the workload `W`, which takes `2^10` to `2^22` rows and is checked at its default size. With
-    /// `--concurrent`, threads share the workload, and each makes a proof.
+    /// Describes the workload `W`. It accepts `2^10` to `2^22` rows, and its size for checks is the default size. With `--concurrent`,
+    /// several threads share the workload, and each makes a proof.
     pub const fn new<W: Workload<Proof: Send> + Sync + 'static>(
         name: &'static str,
         about: &'static str,
@@ -102,7 +99,7 @@ impl WorkloadSpec {
         Self { check_log_rows: log_rows, ..self }
     }
 
-    /// Limits an arm to `max_processes` processes without `--processes`, for a workload whose set-up is expensive.
+    /// Limits the default number of processes per arm to `max_processes`, for a workload whose set-up is expensive.
     pub const fn processes_at_most(self, max_processes: u32) -> Self {
         Self { max_processes: Some(max_processes), ..self }
     }
@@ -112,7 +109,7 @@ impl WorkloadSpec {
     }
 }
 
-/// A proving system and its workloads: the first argument of `prove-bench`.
+/// A proving system and its workloads. Its name is the first argument of `prove-bench`.
 #[derive(Debug)]
 pub struct Prover {
     /// Name on the command line.
@@ -124,21 +121,22 @@ pub struct Prover {
 }
 
 impl Prover {
-    /// Defines a prover that uses Rayon's global pool. The harness builds the pool before the first set-up.
+    /// Describes a prover, which must use Rayon's global pool. The harness builds that pool before the first set-up.
     pub const fn new(name: &'static str, about: &'static str, workloads: &'static [WorkloadSpec]) -> Self {
         Self { name, about, workloads }
     }
 }
 
-/// An action after a proof, while the proof is still being timed: nothing, or the fault that a test requested.
+/// Called after the proofs of a request, before the clock stops, with the time that they took. Does nothing unless a test requested a
+/// fault.
 type Disturb = dyn Fn(Duration) -> anyhow::Result<()>;
 
-/// A [`Workload`] that is set up, with its types erased. While the clock runs, it makes the proofs, each in the allocator's scope, and then
-/// calls the last argument with the time that the proofs took. After the clock has stopped, it verifies and drops the proofs. It returns
-/// the sample and, if a proof was rejected, the reason.
+/// A [`Workload`] that has been set up, as a function that handles a request; its first argument is the seed. The function makes the
+/// proofs, each in the allocator's scope, and calls [`Disturb`], all while the clock runs. Then it verifies and drops the proofs. It
+/// returns the sample and, if a proof was rejected, the reason.
 pub(crate) type Subject = Box<dyn Fn(u64, &ConcurrentProofs, &Installed, &Disturb) -> anyhow::Result<Proved>>;
 
-/// Makes the proofs of a request. The first proof gets this seed, and the others get the following seeds.
+/// A function that makes the proofs of a request. Its second argument is the seed of the first proof; the others get the following numbers.
 type ProveAll<W> = fn(&W, u64, &ConcurrentProofs, &Installed) -> anyhow::Result<Vec<<W as Workload>::Proof>>;
 
 fn ready<W: Workload + 'static>(workload: W, prove: ProveAll<W>) -> anyhow::Result<Subject> {
@@ -161,7 +159,7 @@ fn in_scope<W: Workload>(workload: &W, seed: u64, installed: &Installed) -> anyh
     proof.context("the allocator's scope did not run the prover")?.context("no proof was made")
 }
 
-/// The number of proofs that a process makes concurrently, and whether each has its own pool.
+/// Options on how many proofs a process makes concurrently, and whether each has its own pool.
 #[derive(Args, Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Concurrent {
     /// Make this many proofs at once in each process; times, faults and memory cover all of them
@@ -178,7 +176,7 @@ impl Default for Concurrent {
     }
 }
 
-/// The proofs that a process makes concurrently, with their pools.
+/// Makes the concurrent proofs of a process. Owns their pools.
 pub(crate) struct ConcurrentProofs {
     proofs: u32,
     /// A pool for each proof; empty if all proofs share the global pool.
@@ -187,7 +185,7 @@ pub(crate) struct ConcurrentProofs {
 }
 
 impl ConcurrentProofs {
-    /// Builds the pools. The threads of the global pool already exist.
+    /// Builds a pool for each proof, if requested. The global pool must exist already.
     pub(crate) fn new(concurrent: Concurrent, place: Place) -> anyhow::Result<Self> {
         let Concurrent { proofs, pool_each } = concurrent;
         let count = if pool_each { proofs } else { 0 };
@@ -195,7 +193,7 @@ impl ConcurrentProofs {
         Ok(Self { proofs, pools, place })
     }
 
-    /// Returns whether there is only one proof, on the global pool.
+    /// Returns whether a request makes a single proof, on the global pool.
     pub(crate) fn is_one(&self) -> bool {
         self.proofs == 1 && self.pools.is_empty()
     }

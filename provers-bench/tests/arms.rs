@@ -36,8 +36,8 @@ fn set_up_request(arm: &str, prover: &str, workload: &str, requires: Value) -> V
     })
 }
 
-/// Sends the set-up request for `arm` to a child whose environment may contradict the arm's, and returns the reply. The child confirms the
-/// arm's settings before it looks for the prover.
+/// Sends the set-up request for `arm` to a child and returns the reply. The child runs with `environment`, which may contradict the arm's
+/// settings. It checks these settings before it looks for the prover.
 fn set_up(binary: &Path, arm: &Arm, environment: &[(&str, &str)], prover: &str) -> Value {
     let request = set_up_request(arm.name, prover, "keccak", json!(arm.requires()));
     let (replies, output) = replies(Command::new(binary).envs(environment.iter().copied()), &[request]);
@@ -49,7 +49,7 @@ fn named(name: &str) -> &'static Arm {
     ARMS.iter().find(|arm| arm.name == name).unwrap()
 }
 
-/// A peer that runs with its defaults under a tuned arm's name would lose unfairly.
+/// If a tuned arm silently ran with the defaults, the comparison would be unfair to that peer.
 #[test]
 fn an_arm_whose_setting_has_no_effect_fails_and_names_the_value_in_force() {
     for (name, environment, found) in [
@@ -73,7 +73,7 @@ fn an_arm_whose_setting_has_no_effect_fails_and_names_the_value_in_force() {
 #[test]
 fn the_settings_of_every_arm_take_effect() {
     let huge_pages = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
-    // glibc calls madvise only if the host has this setting.
+    // glibc requests huge pages only if the host's setting is `madvise`.
     let is_possible = |arm: &&Arm| arm.name != "glibc-hugetlb" || huge_pages.contains("[madvise]");
     for arm in ARMS.iter().filter(is_possible) {
         let is_confirmed = arm.environment.is_empty() || arm.is_ours || !arm.requires().is_empty();
@@ -88,7 +88,7 @@ fn the_settings_of_every_arm_take_effect() {
     }
 }
 
-/// A binary with two allocators runs the start-up code of both.
+/// If a binary linked two allocators, the start-up code of both would run and affect its measurements.
 #[test]
 fn each_binary_links_one_allocator() {
     let marks: [(&str, &[u8]); 3] = [
@@ -104,15 +104,15 @@ fn each_binary_links_one_allocator() {
             let linked = code.windows(mark.len()).any(|window| window == mark);
             assert_eq!(linked, name == format!("with-{allocator}"), "{allocator} in {name}");
         }
-        // Without CMake, snmalloc is built with its assertions and is slow, unless `.cargo/config.toml` disables them.
+        // snmalloc's assertions, which make it slow, are enabled in builds without CMake, so `.cargo/config.toml` disables them.
         let holds = |text: &[u8]| code.windows(text.len()).any(|window| window == text);
         assert_eq!(holds(b"Check fail: {} in {}"), name == "with-snmalloc", "the checks that stay, in {name}");
         assert!(!holds(b"assert fail: {} in {}"), "an assertion of snmalloc in {name}");
     }
 }
 
-/// Bump-reset must run inside its own phases, where it fails as it does in production. Its failure must not fail a run whose purpose is to
-/// show it. From 2^12 rows on, the overwritten blocks are large enough for its arena to serve them.
+/// The bump-reset arm must run inside its own phases, where it fails as it does in production. It is known to fail, so its failure must not
+/// fail the run. At 2^12 rows, the blocks that it overwrites are just large enough to come from its arena.
 #[test]
 fn bump_reset_fails_at_its_second_proof_and_the_run_succeeds() {
     let options = "--workloads poseidon2 --log-rows 12 --rounds 1 --allocators bump-reset,jemalloc";
@@ -124,7 +124,7 @@ fn bump_reset_fails_at_its_second_proof_and_the_run_succeeds() {
     assert_eq!(arm(&result, "poseidon2", "jemalloc")["outcome"]["outcome"], "finished");
 }
 
-/// Every proof must verify, with the library preloaded and without it, in a program that links glibc's malloc and in one that links the
+/// Every proof must verify, with and without the preloaded library, both in a program that uses glibc's malloc and in one that links the
 /// arena.
 #[test]
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]

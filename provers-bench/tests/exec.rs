@@ -1,5 +1,5 @@
-//! `exec` with third-party programs: failing arms, whole process trees, and Ctrl-C. The tests skip libraries that are not installed, and
-//! print which ones.
+//! Tests `exec` with third-party programs: failing arms, whole process trees, and Ctrl-C. Libraries that are not installed are skipped,
+//! with a message.
 
 mod common;
 #[path = "../../integrations/preload/tests/support/mod.rs"]
@@ -26,7 +26,7 @@ fn outcome<'a>(result: &'a Value, label: &str) -> &'a str {
     arm(result, label)["outcome"]["outcome"].as_str().unwrap()
 }
 
-/// Runs a command under glibc, which must succeed, and returns the result.
+/// Runs a command under glibc, expects success, and returns the result.
 #[track_caller]
 fn under_glibc(name: &str, command: &[&str]) -> Value {
     let bench = Bench::new(name);
@@ -34,7 +34,7 @@ fn under_glibc(name: &str, command: &[&str]) -> Value {
     bench.result()
 }
 
-/// Fails unless the arm failed for a reason that contains this text.
+/// Asserts that the arm failed for a reason that contains `text`.
 #[track_caller]
 fn assert_failed(bench: &Bench, label: &str, text: &str) {
     let result = bench.result();
@@ -52,14 +52,14 @@ fn gcc(arguments: &[&str]) -> bool {
     is_made
 }
 
-/// Returns options for one round under two arms: glibc, and an empty library in place of an allocator.
+/// Returns options for one round under two arms: glibc, and a preloaded library that contains no allocator. `None` if gcc can't build it.
 fn with_harmless_library(bench: &Bench) -> Option<String> {
     let library = bench.path("libharmless.so");
     let is_made = gcc(&["-shared", "-o", &library, "-x", "c", "/dev/null"]);
     is_made.then(|| format!("--rounds 1 --allocators glibc,mine --library mine={library}"))
 }
 
-/// Runs a program under every installed allocator. Each run must succeed with the same output and have measurements.
+/// Runs a program under every installed allocator. All runs must succeed, produce the same output, and have measurements.
 fn works(name: &str, command: &[&str]) {
     if !support::has(command[0]) {
         return;
@@ -88,7 +88,7 @@ fn works(name: &str, command: &[&str]) {
     }
 }
 
-/// `gcc` runs the compiler proper in another process, so this also tests a process tree.
+/// `gcc` runs the actual compiler in a child process, so this also tests a process tree.
 #[test]
 fn programs_and_their_children_run_under_every_allocator() {
     let bench = Bench::new("exec-works");
@@ -102,7 +102,8 @@ fn programs_and_their_children_run_under_every_allocator() {
     works("exec-sqlite", &["sqlite3", ":memory:", sql]);
 }
 
-/// A static program would show the same measurements under every allocator's name. The driver must refuse it with one message.
+/// A statically linked program ignores preloaded libraries, so every arm would measure the same allocator. The driver must refuse it with
+/// one message.
 #[test]
 fn a_static_program_is_not_run() {
     let bench = Bench::new("exec-static");
@@ -114,13 +115,13 @@ fn a_static_program_is_not_run() {
     }
     let outcome = bench.exec(&options, &[&program], 1);
     assert!(bench.has_no_folder() && outcome.err.matches("is static").count() == 1, "{outcome:?}");
-    // Here a dynamic program starts the static one.
+    // Here the command is a dynamic program that starts the static one.
     let bench = Bench::new("exec-static-child");
     bench.exec(&options, &["sh", "-c", &format!("{program}; exit $?")], 1);
     assert_failed(&bench, "mine", "was not mapped in");
 }
 
-/// The loader ignores LD_PRELOAD for a program that gains privileges.
+/// The loader ignores libraries in LD_PRELOAD for a setuid program, so the driver must refuse it.
 #[test]
 fn a_setuid_program_is_not_run() {
     let bench = Bench::new("exec-setuid");
@@ -135,8 +136,8 @@ fn a_setuid_program_is_not_run() {
     assert!(bench.has_no_folder() && outcome.err.contains("is setuid"), "{outcome:?}");
 }
 
-/// An arm must fail if the loader refuses its library, or if a wrapper removes the library from the environment, because nothing would be
-/// measured.
+/// An arm must fail if the loader refuses its library, or if a wrapper such as `env` removes LD_PRELOAD, because it would measure the
+/// default allocator.
 #[test]
 fn a_library_that_is_not_mapped_fails_its_arm() {
     let bench = Bench::new("exec-refused");
@@ -152,8 +153,8 @@ fn a_library_that_is_not_mapped_fails_its_arm() {
     assert_failed(&bench, "mine", "sort");
 }
 
-/// In a container image that sets `LD_PRELOAD`, glibc's row would show another allocator. The same would happen with a program that links
-/// its own allocator.
+/// If `LD_PRELOAD` already names an allocator, as in some container images, glibc's row would show that one. The same holds if the program
+/// links its own allocator.
 #[test]
 fn another_allocator_is_not_reported_as_glibc() {
     let bench = Bench::new("exec-elsewhere");
@@ -183,7 +184,7 @@ fn another_allocator_is_not_reported_as_glibc() {
 #[test]
 fn a_missing_library_has_a_row_that_says_how_to_install_it() {
     let bench = Bench::new("exec-missing");
-    // There is no library next to this copy of the driver.
+    // The driver looks for the library next to itself, and there is none next to this copy.
     let driver = bench.path("prove-bench");
     fs::copy(env!("CARGO_BIN_EXE_prove-bench"), &driver).unwrap();
     let mut driver = Command::new(driver);
@@ -201,7 +202,8 @@ fn a_missing_library_has_a_row_that_says_how_to_install_it() {
     }
 }
 
-/// A command that fails even without a library says nothing about allocators. A command that fails only under a library fails that arm.
+/// If a command fails even without a preloaded library, the run must end with an error. If it fails only under one library, only that arm
+/// must fail.
 #[test]
 fn a_failing_command_is_distinguished_from_a_failing_arm() {
     let bench = Bench::new("exec-fails");
@@ -235,7 +237,7 @@ fn an_arm_fails_if_its_output_differs_or_is_rejected() {
     for (name, more, script, why) in [
         ("exec-stdout", "--same-output -".to_owned(), "echo \"[$LD_PRELOAD]\"", "its output differs"),
         ("exec-file", format!("--same-output {file}"), write.as_str(), "differs from that of the first run"),
-        // The file of the previous run must not be mistaken for this run's.
+        // A file left by the previous run must not be taken for the output of this one.
         ("exec-no-file", format!("--same-output {file}"), write_alone.as_str(), "it did not write"),
     ] {
         let bench = Bench::new(name);
@@ -249,7 +251,7 @@ fn an_arm_fails_if_its_output_differs_or_is_rejected() {
     assert_failed(&bench, "mine", "--verify failed: exited with code 1: not empty");
 }
 
-/// Measurements must include all processes of the command: those that hold memory at the same time, and those whose parent has exited.
+/// Measurements must include all processes of the command, whether they run at the same time or outlive their parent.
 #[test]
 fn figures_cover_the_whole_process_tree() {
     let script = "head -c 60000000 /dev/zero > /dev/null; head -c 60000000 /dev/zero | tail -c 60000000 | \
@@ -262,7 +264,7 @@ fn figures_cover_the_whole_process_tree() {
     assert!(list(&arm(&result, "glibc")["rss_over_time"]).len() > 10);
 }
 
-/// A process that outlives the command would be counted in the next run.
+/// A process that outlives the command would disturb the next run and be counted in it.
 #[test]
 fn processes_that_outlive_the_command_are_killed_and_reported() {
     let bench = Bench::new("exec-left");
@@ -274,11 +276,11 @@ fn processes_that_outlive_the_command_are_killed_and_reported() {
     assert!(!Path::new("/proc").join(pid.trim()).exists());
 }
 
-/// For a service or a loop, the first interval is cold and the others are warm. No interval includes the startup time.
+/// With `--each`, the first interval of a run is cold and the others are warm. No interval includes the command's startup.
 #[test]
 fn the_first_interval_between_lines_is_cold_and_the_others_are_warm() {
     let bench = Bench::new("exec-each");
-    // From its second run on, the script prints one more line. That fourth interval has no counterpart in the first run.
+    // From its second run on, the script prints one more line. The interval that this line ends has no counterpart in the first run.
     let script = "sleep 0.3; echo proof 0; sleep 0.2; for i in 1 2 3; do printf proof; sleep 0.01; echo $i; sleep 0.01; done; \
                   test ! -f $0 || echo proof 4; touch $0";
     let command = ["sh", "-c", script, &bench.path("ran")];

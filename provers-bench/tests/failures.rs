@@ -1,5 +1,5 @@
-//! A failing arm has a row in the table and causes exit code 1, and the other arms finish. On request, the child itself
-//! fails in a given way. Everything else is real.
+//! Tests runs in which an arm fails: its row must state the reason, the exit code must be 1, and the other arms must finish. The child
+//! fails on purpose, in the way that the test requests; everything else is real.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::{Bench, arm, interrupt, list, wait_for};
 
 const SMALL: &str = "plonky3 --workloads poseidon2 --log-rows 10 --rounds 3 --processes 2";
 
-/// Runs all arms with `fault` in round 2 of jemalloc. Returns the reason in its row.
+/// Runs all arms and injects `fault` into jemalloc in round 2. Returns the reason for jemalloc's failure.
 fn reason_of(fault: &str, options: &str) -> String {
     let bench = Bench::new(fault);
     let table = bench.run_with_fault(&format!("{SMALL} {options}"), &format!("jemalloc:2:{fault}"), 1).out;
@@ -27,7 +27,8 @@ fn reason_of(fault: &str, options: &str) -> String {
     failed["outcome"]["reason"].as_str().unwrap().to_owned()
 }
 
-/// An allocator may abort, hang forever, or hand out the same memory twice, which makes a proof fail verification.
+/// An allocator may abort, hang forever, or hand out the same memory twice, so that a proof fails verification. The arm's row must state
+/// which.
 #[test]
 fn a_failing_child_has_its_reason_in_the_table() {
     for (fault, options, reason) in [
@@ -41,7 +42,7 @@ fn a_failing_child_has_its_reason_in_the_table() {
     }
 }
 
-/// If glibc fails, there are no ratios, but the working arms must still be measured.
+/// If glibc, the baseline, fails, there are no ratios, but the other arms must still be measured.
 #[test]
 fn the_other_arms_keep_their_figures_if_the_baseline_fails() {
     let bench = Bench::new("baseline");

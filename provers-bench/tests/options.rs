@@ -1,4 +1,4 @@
-//! Options of a run: sweeps, JSON, and limits. The proofs are real, at their smallest size.
+//! Tests the options of a run: sweeps, predictions, JSON, and limits. The proofs are real, at the smallest size.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn a_sweep_has_a_result_for_each_point_and_a_table_of_ratios() {
     assert_eq!(rows, [["1"; 4], ["2"; 4]].concat());
 }
 
-/// Operators size containers from this table. The live peak has no noise, so the prediction must be close.
+/// Operators choose container sizes by this table. The live peak hardly varies between runs, so its prediction must be close.
 #[test]
 fn a_larger_size_is_predicted_from_smaller_ones() {
     let ours = |result: &Value| result["workloads"][0]["live_peak_bytes"].as_f64().unwrap();
@@ -35,7 +35,7 @@ fn a_larger_size_is_predicted_from_smaller_ones() {
     assert!((0.97..1.03).contains(&ratio), "{ratio}: {predictions:?}");
 }
 
-/// A node proves at each tick and idles in between. The measurements must include its memory during the idle time.
+/// Each arm proves at each tick and is idle in between. The measurements must include its memory during that idle time.
 #[test]
 fn proofs_at_fixed_times_are_made_one_arm_after_the_other() {
     let options = "--workloads keccak --log-rows 10 --every 1s --for 3s --allocators glibc,zk-alloc";
@@ -66,8 +66,8 @@ fn ended(name: &str, options: &str) -> (Value, String, u64) {
     (workload, table, processes)
 }
 
-/// Rounds must be added while the intervals are wide, and the report must say why the run ended. The number of added rounds depends on the
-/// machine. With nothing to compare, the planned rounds suffice on any machine.
+/// Rounds must be added while an interval is too wide, and the report must say why the run ended. How many are added depends on the
+/// machine. A run with a single arm has no intervals, so it must end after the planned rounds.
 #[test]
 fn until_precise_adds_processes_until_the_intervals_are_narrow_or_the_time_is_over() {
     let (result, table, processes) =
@@ -93,7 +93,7 @@ fn until_precise_adds_processes_until_the_intervals_are_narrow_or_the_time_is_ov
     assert_eq!(printed["workloads"][0], result);
 }
 
-/// Samples taken before the time limit must be reported, with the same number of rounds for both arms.
+/// A run that reaches the time limit must report the samples measured so far, with the same number of rounds for both arms.
 #[test]
 fn a_run_out_of_time_reports_its_samples() {
     let (result, ..) = ended("short", "--allocators glibc,glibc --rounds 5000 --max-time 8");

@@ -1,4 +1,4 @@
-//! Recording, and replaying on real memory, from the command line to the tables: handwritten traces with known results, and traces of real
+//! Tests `record` and `replay` from the command line to the tables, with handwritten traces whose results are known and with traces of real
 //! proofs.
 
 mod common;
@@ -18,19 +18,19 @@ const MIB: u64 = 1 << 20;
 struct Trace {
     bench: Bench,
     bytes: Vec<u8>,
-    /// The number of the last proof. It starts high, because it shares a word with other fields.
+    /// Number of the latest proof. It starts high to use the upper bits of the word that it shares with other fields.
     proof: u64,
 }
 
 impl Trace {
-    /// Creates an empty trace. `name` distinguishes the tests of one process.
+    /// Creates an empty trace. `name` must differ between the tests of one process.
     fn new(name: &str) -> Self {
         let header = r#"{"version":1,"title":"by hand","min_bytes":64,"lost":0}"#;
         Self { bench: Bench::new(name), bytes: format!("{header}\n").into_bytes(), proof: 1 << 30 }
     }
 
-    /// Adds operations `(operation, thread, address, size)`, each aligned to 16: in the phase of the next proof if `in_phase`, otherwise
-    /// after the phase of the previous one.
+    /// Adds operations `(operation, thread, address, size)`, all with an alignment of 16. If `in_phase`, they are in the phase of a new
+    /// proof, otherwise after the phase of the latest one.
     fn add(&mut self, in_phase: bool, operations: &[(u64, u64, u64, u64)]) -> &mut Self {
         self.proof += u64::from(in_phase);
         for &(operation, thread, address, size_bytes) in operations {
@@ -50,7 +50,7 @@ impl Trace {
     }
 }
 
-/// Returns the number in an arm's row, in the column with this name; `None` for a dash.
+/// Returns the number in the row of `arm` and the column of this name; `None` if the cell has a dash.
 fn figure(table: &str, arm: &str, column: &str) -> Option<f64> {
     let cells = |line: &str| -> Vec<String> { line.split('|').map(|cell| cell.trim().to_owned()).collect() };
     let mut lines = table.lines().filter(|line| line.starts_with('|')).map(cells);
@@ -60,8 +60,8 @@ fn figure(table: &str, arm: &str, column: &str) -> Option<f64> {
     row[at].parse().ok()
 }
 
-/// Returns a trace of three threads and two phases. Blocks grow, shrink, move, change threads, outlive their phase, or are never freed. A
-/// block that is replayed twice, or after its free, would fail the replay.
+/// Returns a trace of three threads and two phases. Blocks grow, shrink, move, change threads, outlive their phase, or are never freed. If
+/// the script freed a block twice, or used it after its free, the replay would fail.
 fn known() -> Trace {
     let mut trace = Trace::new("known");
     trace.add(false, &[(ALLOC, 1, 1, MIB), (FREE, 1, 999, MIB)]);
@@ -81,7 +81,7 @@ fn known() -> Trace {
             // This `realloc` failed.
             (REALLOC_FROM, 1, 600, 1 << 50),
             (REALLOC_TO, 1, 0, 1 << 50),
-            // This block is large only for a time.
+            // This block is large between two `realloc`s and small before and after.
             (ALLOC, 1, 500, 100),
             (REALLOC_FROM, 1, 500, 3 * MIB),
             (REALLOC_TO, 1, 501, 3 * MIB),
@@ -107,7 +107,7 @@ fn known() -> Trace {
     trace
 }
 
-/// Pages become resident only when they are written. An arm that only allocated would look frugal.
+/// A replay must write to its blocks, because pages become resident only when they are written.
 #[test]
 fn the_memory_of_a_trace_is_resident_under_every_allocator() {
     let arms = ["glibc", "jemalloc", "mimalloc", "snmalloc", "tcmalloc", "zk-alloc"];
@@ -116,22 +116,22 @@ fn the_memory_of_a_trace_is_resident_under_every_allocator() {
         let figure = |column| figure(&text, arm, column);
         assert_eq!(figure("live peak MiB"), Some(51.0), "{text}");
         let at_peak = figure("RSS at live peak MiB").unwrap();
-        // Some arms add their own tables or whole huge pages. glibc maps each block of this size separately.
+        // The upper bound leaves room for allocators' tables and for huge pages.
         assert!((50.9..200.0).contains(&at_peak), "{arm}: {text}");
         assert!(figure("peak RSS MiB").unwrap() >= at_peak, "{arm}: {text}");
         assert!(figure("minor faults").unwrap() > 0.0, "{arm}: {text}");
     }
     assert!(text.starts_with("by hand; 27 operations on 3 threads, of 64 bytes and more"), "{text}");
     assert!(figure(&text, "glibc", "RSS after all frees MiB").unwrap() < 2.0, "{text}");
-    // Only our arm purges on request and counts its system calls. The arena serves only within phases, so this also shows that phases were
-    // open.
+    // Only our arm purges on request and counts its system calls. Its arena serves only requests within phases, so the count also shows
+    // that the replay opened phases.
     assert_eq!(figure(&text, "glibc", "after release() MiB"), None);
     assert!(figure(&text, "zk-alloc", "after release() MiB").unwrap() < 10.0, "{text}");
     assert!(figure(&text, "zk-alloc", "system calls").is_some_and(|calls| calls > 0.0), "{text}");
 }
 
-/// An allocator that hands out memory in use must fail. This one does so by design: each phase overwrites the blocks of the phase before
-/// it.
+/// An allocator that hands out memory that is still in use must fail. The bump-reset arm does so by design: each phase overwrites the
+/// blocks of the phase before it.
 #[test]
 fn an_allocator_that_overwrites_blocks_fails_and_says_which() {
     let mut trace = Trace::new("overwritten");
@@ -143,7 +143,7 @@ fn an_allocator_that_overwrites_blocks_fails_and_says_which() {
     assert!(figure(&text, "glibc", "peak RSS MiB").is_some_and(|mib| mib > 12.0), "{text}");
 }
 
-/// To compare thresholds, a user needs both a replay without small blocks and settings that reach the allocator.
+/// Users compare thresholds by replaying without small blocks, and by changing the allocator's settings; both must work.
 #[test]
 fn small_blocks_can_be_left_out_and_settings_reach_the_allocator() {
     let text = known().replay(None, "--allocators zk-alloc --min-bytes 1m", 0).out;
@@ -167,7 +167,7 @@ fn a_missing_or_invalid_trace_is_an_error_before_anything_runs() {
     assert!(err.starts_with("prove-bench: nothing was replayed: cannot open no-such.trace: "), "{err}");
 }
 
-/// If the recorder missed requests or phases, the table would be wrong.
+/// Records real proofs and replays them. The recorder must not miss requests or phases.
 #[test]
 fn recorded_proofs_can_be_replayed() {
     let bench = Bench::new("record");
@@ -180,11 +180,11 @@ fn recorded_proofs_can_be_replayed() {
     assert!(table.starts_with("plonky3 keccak 2^10, 2 proofs"), "{table}");
     let operations = table.split("; ").nth(1).and_then(|text| text.split(' ').next()?.parse::<u64>().ok()).unwrap();
     let live_peak_mib = figure(&table, "zk-alloc", "live peak MiB").unwrap();
-    // Keccak's trace matrix, with room for its extension, takes 21 MB by itself.
+    // Keccak's trace matrix, including space for its extension, takes 21 MB by itself, so the live peak must be larger than 15 MiB.
     assert!(live_peak_mib > 15.0 && operations > 50, "{table}");
 }
 
-/// Ctrl-C is not a failure, and the exit code must show that.
+/// After Ctrl-C, the exit code must be the one by which shells recognise an interrupt, not that of a failure.
 #[test]
 fn an_interrupted_recording_exits_as_shells_expect() {
     let bench = Bench::new("record-interrupt");

@@ -1,6 +1,6 @@
-//! Measures the cost of touching memory for the first time on this machine, which a prover that proves only once pays.
-//! Run `cargo run --release -p zk-alloc --example first_touch` once with `ZK_ALLOC_THP=always` and once with `never`.
-//! Run it right after another process has freed its memory, and again after the machine has been idle for some seconds.
+//! Measures what it costs to touch memory for the first time on this machine. A prover that makes only one proof pays this cost. Run `cargo
+//! run --release -p zk-alloc --example first_touch` once with `ZK_ALLOC_THP=always` and once with `never`. Run it right after another
+//! process has freed its memory, and again after the machine has been idle for some seconds.
 
 use std::process::ExitCode;
 use std::time::Instant;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::env;
 
-/// Version of the file format. It increases when a change makes older `result.json` files unreadable.
+/// Version of the file format. It increases whenever older `result.json` files would otherwise be misread.
 pub(crate) const SCHEMA: u32 = 2;
 
 /// Environment variable for programs that run `exec` on behalf of a user. It contains the command line that the user typed, one word per
@@ -115,7 +115,7 @@ pub(crate) enum Ended {
 /// The results of one arm for one workload.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct ArmResult {
-    /// The arm's name in this run, with a suffix if the arm is listed twice.
+    /// The arm's name in this run. An arm that is listed again gets a suffix.
     pub(crate) label: String,
     /// The arm's name on the command line.
     pub(crate) arm: String,

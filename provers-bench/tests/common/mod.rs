@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The binaries of Plonky3's package that the tests use. The arms of other allocators are left out, because they take minutes to build.
+/// The binaries of Plonky3's package that the tests use. Other arms are left out, because their allocators take minutes to build.
 pub(crate) const BINARIES: [&str; 6] =
     ["bench-plonky3", "record", "with-bump-reset", "with-glibc", "with-jemalloc", "with-zk-alloc"];
 
@@ -46,7 +46,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Creates the folder. `name` distinguishes the tests of one process.
+    /// Creates the folder. `name` must differ between the tests of one process.
     pub(crate) fn new(name: &str) -> Self {
         let files = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
         fs::create_dir_all(&files).expect("a folder for a test");
@@ -65,8 +65,8 @@ impl Bench {
         path
     }
 
-    /// Returns the driver with `arguments`, ready to start: this package's driver for a tool, Plonky3's otherwise. `CARGO` is unset, so the
-    /// driver does not build the binaries again, as it would under `cargo run`.
+    /// Returns the command that runs the driver with `arguments`. Tools such as `exec` run in this package's driver, provers in that of
+    /// Plonky3's package. `CARGO` is unset, so the driver does not build the binaries again, as it would under `cargo run`.
     pub(crate) fn command(&self, arguments: &str) -> Command {
         let word = arguments.split_whitespace().next().unwrap_or_default();
         let is_tool = ["compare", "exec", "replay", "report"].contains(&word);
@@ -80,7 +80,7 @@ impl Bench {
         command
     }
 
-    /// Returns the driver's `exec` with `options`, for a command whose words may contain spaces.
+    /// Returns the command that runs `exec` with `options` on `command`, whose words may contain spaces.
     pub(crate) fn exec_command(&self, options: &str, command: &[&str]) -> Command {
         let mut driver = self.command(&format!("exec {options}"));
         driver.arg("--").args(command);
@@ -99,7 +99,7 @@ impl Bench {
         ended(&mut self.command(arguments), code)
     }
 
-    /// Runs Plonky3's provers with these options, which must succeed. Returns the run, its result and its table.
+    /// Runs Plonky3's provers with these options and expects success. Returns the run, its result and its table.
     #[track_caller]
     pub(crate) fn proved(name: &str, options: &str) -> (Self, Value, String) {
         let bench = Self::new(name);
@@ -108,7 +108,7 @@ impl Bench {
         (bench, result, table)
     }
 
-    /// Like [`Self::run`], but injects a fault into a child.
+    /// Like [`Self::run`], but injects `fault` into a child.
     #[track_caller]
     pub(crate) fn run_with_fault(&self, arguments: &str, fault: &str, code: i32) -> Outcome {
         ended(self.command(arguments).env("PROVE_BENCH_TEST_FAULT", fault), code)
@@ -140,7 +140,7 @@ impl Bench {
         serde_json::from_slice(&text).expect("result.json is JSON")
     }
 
-    /// Returns the rows of `samples.csv`, each with its fields by name.
+    /// Returns the rows of `samples.csv`, each as an object with a member for each column.
     pub(crate) fn samples(&self) -> Vec<Value> {
         let mut reader = csv::Reader::from_path(self.folder().join("samples.csv")).expect("a samples.csv");
         let rows: Result<Vec<std::collections::BTreeMap<String, String>>, _> = reader.deserialize().collect();
@@ -185,7 +185,7 @@ pub(crate) fn ended(command: &mut Command, code: i32) -> Outcome {
     outcome
 }
 
-/// Reads the driver's progress until a line contains `text`. The rest stays unread.
+/// Reads the driver's stderr up to the first line that contains `text`. The rest stays unread.
 pub(crate) fn wait_for(driver: &mut Child, text: &str) {
     let mut progress = BufReader::with_capacity(1, driver.stderr.take().unwrap());
     let mut line = String::new();

@@ -1,4 +1,4 @@
-//! Runs programs that the fuzzer generates, in the same way as tests/model runs its programs.
+//! Decodes the fuzzer's input as a sequence of allocator operations, and runs it with the checks of tests/model.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

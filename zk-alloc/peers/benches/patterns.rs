@@ -1,5 +1,5 @@
-//! Measures the cost of one allocation: repeatedly allocates a block of one size, touches its first byte, and frees it. Each allocator is
-//! called as a `GlobalAlloc` value, and none is installed.
+//! Measures the cost of one allocation: repeatedly allocates a block of one size, touches its first byte, and frees it. The allocators are
+//! called directly through `GlobalAlloc`; none of them is the global allocator.
 #![allow(unsafe_code, reason = "calls GlobalAlloc")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -37,7 +37,7 @@ fn pair(criterion: &mut Criterion) {
     }
 }
 
-/// Runs everything in a phase, which affects only zk-alloc.
+/// Runs the benchmark in a phase, which affects only zk-alloc.
 fn in_phase(criterion: &mut Criterion) {
     zk_alloc::phase(|| pair(criterion));
 }

@@ -1,8 +1,8 @@
-//! The allocators as values, and blocks from the allocator under test. A block is written when it is allocated and checked when it is
+//! Lists the allocators, and defines the blocks that the patterns allocate. A block is written when it is allocated and checked when it is
 //! freed.
 //!
-//! Word `i` of a block contains the block's key, which no other block has, xor `i`. So the run fails on memory that was handed out twice,
-//! moved incorrectly, not zeroed, or not aligned.
+//! Each block has a unique key, and its word `i` contains the key xor `i`. So a run fails if the allocator hands out memory twice or copies
+//! it incorrectly. It also fails on memory that is not zeroed or not aligned as requested.
 #![allow(unsafe_code, reason = "reads and writes blocks, and implements GlobalAlloc badly")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -34,11 +34,10 @@ pub(crate) static ARMS: [Arm; 5] = [
     Arm { name: OURS, allocator: &RESIDENT },
 ];
 
-/// An arm that is in no list. Only the quick run of `--test` uses it. The run requires this arm to fail, which shows that the checks detect
-/// corruption.
+/// An arm that no list mentions. Quick runs (`--test`) require it to fail, which shows that the checks detect corruption.
 pub(crate) static BROKEN: Arm = Arm { name: "broken", allocator: &Broken };
 
-/// An allocator that repeatedly hands out the same memory while it is in use.
+/// An allocator that hands out the same memory for every block.
 struct Broken;
 
 /// The memory that [`Broken`] hands out. It is as long as the longest block of the pattern `lifetimes`.
@@ -58,7 +57,7 @@ unsafe impl GlobalAlloc for Broken {
 const WORD_BYTES: usize = size_of::<u64>();
 const PAGE_WORDS: usize = 4096 / WORD_BYTES;
 
-/// The part of a block that its user writes.
+/// Which words of a block are written and checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Touch {
     /// The first word.
@@ -104,8 +103,8 @@ impl Heap {
     }
 }
 
-/// Calls `each` with the index of each word that `touch` writes in a block of `words` words. For [`Touch::Whole`], these are the words to
-/// check.
+/// Calls `each` with the index of each word to check in a block of `words` words. Unless `touch` is [`Touch::Whole`], these are also the
+/// words to write.
 fn visit(words: usize, touch: Touch, mut each: impl FnMut(usize)) {
     let step = match touch {
         Touch::First => return each(0),
@@ -116,7 +115,7 @@ fn visit(words: usize, touch: Touch, mut each: impl FnMut(usize)) {
     each(words - 1);
 }
 
-/// Memory with one owner. Dropping it checks the written words and frees it.
+/// A block of memory from the allocator under test. Dropping it checks its words and frees it.
 pub(crate) struct Block {
     memory: Memory,
     key: u64,
@@ -138,7 +137,8 @@ impl Block {
         self.bytes() / WORD_BYTES
     }
 
-    /// Grows a block with `realloc`, as `Vec` does. The block must have been written whole. Its contents are checked before and after.
+    /// Grows a block with `realloc`, as `Vec` does, and checks that its first and last word were preserved. The block must have been
+    /// created with [`Touch::Whole`].
     pub(crate) fn grow(&mut self, bytes: usize) {
         assert!(self.touch == Touch::Whole, "only what is written whole has contents to keep");
         let old_words = self.words();
@@ -150,11 +150,11 @@ impl Block {
         self.write_from(old_words);
     }
 
-    /// Writes the first and last word `times` times, as a program that uses the block would.
+    /// Writes the first and last word `times` times, to simulate a program that uses the block.
     pub(crate) fn rewrite(&self, times: usize) {
         for _ in 0..times {
             for index in [0, self.words() - 1] {
-                // SAFETY: both are words of the block. The writes are volatile, so each of them happens.
+                // SAFETY: both are words of the block. The writes are volatile so that none is optimised away.
                 unsafe { self.memory.words().add(index).write_volatile(self.key ^ index as u64) };
             }
         }
@@ -194,8 +194,9 @@ impl fmt::Display for Block {
     }
 }
 
-/// Returns a key that no other block of the process has: the thread's number in the upper part, its count in the lower part. Multiplying by
-/// an odd factor spreads the keys, so those of neighbours differ by more than word indices do.
+/// Returns a unique key for a block: the thread's number in the upper bits, the number of its earlier blocks in the lower bits, and both
+/// multiplied by an odd constant. Without the multiplication, the keys of a thread's successive blocks would differ only in bits that a
+/// word's index also changes.
 fn fresh_key() -> u64 {
     static THREADS: AtomicU64 = AtomicU64::new(1);
     thread_local! {

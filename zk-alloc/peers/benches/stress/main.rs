@@ -1,15 +1,15 @@
-//! A stress suite in the spirit of mimalloc-bench: the requests of servers, pools, short-lived threads and provers, measured by time and
-//! memory. `cargo make stress` measures; `cargo make stress --help` lists the options.
+//! A stress suite in the spirit of mimalloc-bench. It measures the time and memory of allocators under the allocation patterns of servers,
+//! pools, short-lived threads and provers. `cargo make stress` measures; `cargo make stress --help` lists the options.
 //!
-//! Each allocator is called as a `GlobalAlloc` value, and none is installed, so one binary contains them all. Each run of a pattern is a
-//! process of its own (this binary again, with hidden arguments), so it has its own peak.
+//! The allocators are called directly through `GlobalAlloc`, and none of them is the global allocator, so one binary contains them all.
+//! Each run of a pattern is a separate process (this binary again, with hidden arguments), so its peak is its own.
 //!
-//! The measurements do not include the bookkeeping of the patterns and of the standard library's threads, which goes through glibc in every
-//! arm. Every call goes through a virtual function. Both cost every arm the same, except that the glibc arm shares its heap with the
+//! In every arm, the bookkeeping of the patterns and of the standard library's threads allocates from glibc, and every call of the
+//! allocator under test goes through a virtual function. Both cost every arm the same, except that the glibc arm shares its heap with the
 //! bookkeeping.
 //!
-//! In each round, every arm runs every pattern. The arms of a pattern run one after another in random order, so the machine is in a similar
-//! state for all times that a ratio compares.
+//! In each round, every arm runs every pattern. For each pattern, the arms run one after another in random order, so the times that a ratio
+//! compares are measured shortly after each other.
 #![allow(unsafe_code, reason = "calls alarm(2)")]
 
 mod arms;
@@ -90,7 +90,7 @@ struct Options {
     #[arg(hide = true)]
     filter: Option<String>,
 
-    /// Set by `cargo bench`, and not by `cargo test`. A process that measures passes it on to its children.
+    /// Measure. `cargo bench` sets this option, and `cargo test` does not; children inherit it.
     #[arg(long, hide = true)]
     bench: bool,
 
@@ -114,7 +114,7 @@ impl Options {
         ARMS.iter().filter(is_wanted).chain(Some(&BROKEN).filter(is_asked)).collect()
     }
 
-    /// Returns whether this run measures; `false` in tests.
+    /// Returns whether to measure; `false` in tests.
     fn measures(&self) -> bool {
         self.bench && !self.test
     }
@@ -125,7 +125,7 @@ impl Options {
     }
 }
 
-/// Returns the names that `--arms` accepts, including a hidden one.
+/// Returns the names that `--arms` accepts, including the hidden name of [`BROKEN`].
 fn arm_names() -> PossibleValuesParser {
     let names = ARMS.iter().map(|arm| PossibleValue::new(arm.name));
     PossibleValuesParser::new(names.chain([PossibleValue::new(BROKEN.name).hide(true)]))
@@ -148,7 +148,7 @@ fn listing() -> String {
 fn drive(options: &Options) -> Result<(), String> {
     let (arms, patterns) = (options.arms(), options.patterns());
     if patterns.is_empty() {
-        // This is no error: `cargo bench NAME` passes the name to every bench, and it may belong to another one.
+        // Not an error: `cargo bench NAME` passes the name to every bench, and it may match a benchmark in another one.
         println!("stress: no pattern's name contains what was asked for; --list names them");
         return Ok(());
     }
@@ -159,7 +159,7 @@ fn drive(options: &Options) -> Result<(), String> {
     for round in 0..rounds {
         eprintln!("round {} of {rounds}", round + 1);
         for (index, row) in rows.iter_mut().enumerate() {
-            // Each round has its own order, so the effects of one arm on the next (warm caches, free memory) even out.
+            // The order differs from round to round, so that effects of one arm on the next (warm caches, free memory) even out.
             let mut order: Vec<_> = arms.iter().zip(&mut row.samples).collect();
             stream(options.seed ^ u64::from(round), index).shuffle(&mut order);
             for (arm, samples) in order {
@@ -188,7 +188,7 @@ fn drive(options: &Options) -> Result<(), String> {
     }
 }
 
-/// Runs one pattern in a process of its own, which is this binary again.
+/// Runs one pattern under one arm in a child process, which is this binary again.
 fn run(options: &Options, arm: &Arm, pattern: &Pattern) -> Result<Sample, String> {
     let failed = |why: String| format!("{} under {} failed: {why}", pattern.name, arm.name);
     let binary = env::current_exe().map_err(|error| failed(format!("this binary can't be found: {error}")))?;
@@ -207,7 +207,7 @@ fn run(options: &Options, arm: &Arm, pattern: &Pattern) -> Result<Sample, String
     Sample::from_line(&line).ok_or_else(|| failed(format!("its process printed {line:?} where a sample was due")))
 }
 
-/// Returns an error unless the patterns detect a broken allocator.
+/// Returns an error unless the pattern `lifetimes` detects that [`BROKEN`] is broken.
 fn notices_damage(options: &Options) -> Result<(), String> {
     let name = "lifetimes";
     let pattern = PATTERNS.iter().find(|pattern| pattern.name == name).ok_or(format!("{name} is not a pattern"))?;
@@ -218,7 +218,7 @@ fn notices_damage(options: &Options) -> Result<(), String> {
     }
 }
 
-/// The time limit of a run. A run that takes longer hangs: SIGALRM ends its process, and the driver reports it.
+/// The time limit of a run. A longer run is taken to hang: SIGALRM ends its process, and the driver reports the failure.
 const LIMIT_SECONDS: u32 = 120;
 
 /// The measurements of one run.
@@ -236,10 +236,10 @@ impl Sample {
     }
 }
 
-/// The body of the process that [`run`] starts. Runs one pattern under one arm, as the hidden arguments specify, and prints the sample.
+/// Main function of the child process that [`run`] starts. Runs the one selected pattern under the one selected arm, and prints the sample.
 ///
 /// The peak comes from the kernel (`VmHWM` of /proc/self/status, reset before the pattern begins), minus the resident size at that time.
-/// Samples of `RssAnon` would leave out the few pages of code that a pattern loads, but would miss peaks between two samples.
+/// Unlike `RssAnon`, it includes the few pages of code that a pattern loads; but sampling `RssAnon` would miss peaks between samples.
 fn child(options: &Options) -> Result<(), String> {
     let (arms, patterns) = (options.arms(), options.patterns());
     let ([arm], [pattern]) = (&arms[..], &patterns[..]) else {
