@@ -83,7 +83,7 @@ pub(crate) struct SizedWorkload {
     pub(crate) log_rows: u32,
 }
 
-/// An arm that takes part. An allocator that is listed twice takes part twice; the difference between its two rows is noise (an A/A run).
+/// An arm of a run. An allocator that is listed twice takes part twice; the difference between its two rows is noise (an A/A run).
 #[derive(Clone, Debug)]
 pub(crate) struct Contestant {
     pub(crate) label: String,
@@ -170,8 +170,8 @@ fn measured_for(spec: &WorkloadSpec, predicted: u32) -> Result<u32, UsageError> 
     Ok(spec.default_log_rows.max(least).min(predicted - 1))
 }
 
-/// Returns the arms that `names` select, in the same order. A set adds only arms that `names` does not list separately.
-/// A name given twice yields two arms; the second gets the suffix `-2`.
+/// Returns the arms that `names` select, in the same order. A set adds only arms that `names` does not list by name. A name given twice
+/// yields two arms; the second gets the suffix `-2`.
 pub(crate) fn contestants(names: &[String]) -> Result<Vec<Contestant>, UsageError> {
     let mut arms: Vec<&'static Arm> = Vec::new();
     for given in names {

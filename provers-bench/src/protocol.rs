@@ -19,7 +19,7 @@ use std::path::Path;
 pub(crate) enum Request {
     /// Sets the workload up. This is the first request. The answer is [`Reply::Ready`].
     Setup {
-        /// Name of the arm in this run. An allocator that is listed twice has two names.
+        /// Name of the arm in this run. If an allocator is listed twice, its two arms have different names.
         arm: String,
         prover: String,
         workload: String,
@@ -28,8 +28,7 @@ pub(crate) enum Request {
         concurrent: Concurrent,
         /// Names and values of the allocator's settings that must be in effect; otherwise the child refuses.
         requires: Vec<(String, String)>,
-        /// The offset within a page, in bytes, where the stacks of the prover's threads begin. It is the same for all
-        /// arms of a round.
+        /// The offset within a page, in bytes, where the stacks of the prover's threads begin. All arms of a round get the same offset.
         stack_bytes: u16,
     },
     /// Prove and verify once. The answer is [`Reply::Proved`].

@@ -141,7 +141,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A sample must show only its own faults and memory: touching 64 MiB must appear in one sample and not in the
+    /// A sample must show only the faults and memory of its own proof: if 64 MiB are touched, they must appear in one sample and not in the
     /// next.
     #[test]
     fn a_sample_shows_what_happened_between_start_and_stop() {

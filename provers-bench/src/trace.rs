@@ -1,5 +1,5 @@
-//! The commands `record` and `replay`. `record` writes the allocations of a prover to a trace. `replay` replays a trace under real
-//! allocators on real memory: each arm's binary replays it, and the driver prints the measurements. docs/experiments/placement.md has
+//! The commands `record` and `replay`. `record` writes the allocations of a prover to a trace. `replay` repeats them under real allocators
+//! on real memory: the binary of each arm replays the trace, and the driver prints the measurements. docs/experiments/placement.md has
 //! results.
 //!
 //! This module is the driver's side. The code that records and replays is in [`child`](crate::child), and the file format is in `protocol`.

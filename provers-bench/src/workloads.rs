@@ -238,7 +238,7 @@ pub(crate) mod tests {
         ],
     }];
 
-    /// The two proofs wait for each other, so the test would hang if they ran one after the other.
+    /// The two proofs wait for each other, so that they run concurrently.
     #[test]
     fn a_pool_each_means_that_no_two_proofs_share_a_worker() {
         let proofs = ConcurrentProofs::new(Concurrent { proofs: 2, pool_each: true }, Place::new(48)).unwrap();

@@ -283,7 +283,7 @@ fn unchanged_code_passes_but_a_wrong_proof_a_slowdown_or_many_page_faults_fail()
     for figure in ["minor faults", "system calls", "escaped bytes", "live peak", "peak RSS", "warm time"] {
         assert!(text.contains(figure), "{figure}: {text}");
     }
-    // This slowdown exceeds the allowed time more than twice; `cargo make prove-check-soak` tests a small one.
+    // This slowdown leads to more than twice the allowed time; `cargo make prove-check-soak` tests a small one.
     fails_by(&bench, "slow=300", "warm time / glibc's");
     fails_by(&bench, "page-faults", "minor faults");
 

@@ -189,7 +189,7 @@ fn a_missing_library_has_a_row_that_says_how_to_install_it() {
     fs::copy(env!("CARGO_BIN_EXE_prove-bench"), &driver).unwrap();
     let mut driver = Command::new(driver);
     driver.args("exec --rounds 1 --allocators zk-alloc,glibc-tuned".split(' ')).args(["--out", &bench.path("out")]);
-    // Options after the command belong to the command, even without `--` before it.
+    // Options after the command's name belong to the command, even without a preceding `--`.
     let text = ended(driver.args(["test", "--json"]).env_remove("CARGO"), 0).out;
     if text.contains("zk-alloc: left out: no libzk_alloc.so") {
         assert!(text.contains("--package zk-alloc-preload") && text.contains("--library PATH"), "{text}");

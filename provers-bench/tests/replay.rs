@@ -76,7 +76,7 @@ fn known() -> Trace {
             (REALLOC_FROM, 2, 600, 400),
             (REALLOC_TO, 2, 600, 400),
             (FREE, 2, 700, 200),
-            // The free of the previous block at this address was lost.
+            // The trace lacks the free of the previous block at this address.
             (ALLOC, 1, 600, 500),
             // This `realloc` failed.
             (REALLOC_FROM, 1, 600, 1 << 50),

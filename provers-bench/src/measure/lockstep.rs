@@ -17,7 +17,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Time limit for a child's answers until a first proof shows how long proofs take. Applies to a workload's default size and below.
+/// Lower bound on the time limit for a child's answer, at a workload's default size or below. The limit may rise once earlier proofs show
+/// how long one takes.
 const FIRST_WAIT: Duration = Duration::from_secs(120);
 /// Number of warm proofs that an arm makes back to back in one turn, one for each round.
 const BACK_TO_BACK: u32 = 2;
@@ -126,7 +127,7 @@ impl<'a> Lockstep<'a> {
         for index in 0..arms.runners.len() {
             let runner = &mut arms.runners[index];
             if arms.interrupt.is_raised() {
-                // The arm's process may be in the middle of a proof, so it is killed.
+                // Dropping the child kills its process, which may be in the middle of a proof.
                 runner.arm.child = None;
             } else if let Err(outcome) = runner.end_child(last) {
                 arms.leave(index, outcome);
@@ -288,7 +289,7 @@ impl<'a> Lockstep<'a> {
     }
 }
 
-/// Returns the name of a round for messages.
+/// Returns a round's name for the progress display.
 fn name_of(size: &str, schedule: Schedule, process: u32, round: u32) -> String {
     let planned = process < schedule.processes;
     let of = |number: u32, all: u32| if planned { format!("{number} of {all}") } else { number.to_string() };
@@ -297,8 +298,7 @@ fn name_of(size: &str, schedule: Schedule, process: u32, round: u32) -> String {
     format!("{size}, {round} (process {process})")
 }
 
-/// Returns the time limit for a child's answers until a first proof shows how long proofs take. The limit is proportional to the number of
-/// rows.
+/// Returns the lower bound on the time limit for a child's answer. Above the default size, it is proportional to the number of rows.
 fn first_wait(workload: SizedWorkload) -> Duration {
     let doublings = workload.log_rows.saturating_sub(workload.spec.default_log_rows).min(12);
     FIRST_WAIT * (1 << doublings)
@@ -416,7 +416,8 @@ mod tests {
         assert_eq!(at(spec.default_log_rows + 2), FIRST_WAIT * 4);
     }
 
-    /// Too many children would trigger the OOM killer. A run without the baseline has no ratios.
+    /// An arm must be left out if starting it might trigger the OOM killer, or if it would take the memory that a baseline still needs: a
+    /// run without the baseline has no ratios.
     #[test]
     fn an_arm_is_admitted_while_its_peak_and_a_waiting_baselines_fit() {
         let admits = |available, peak, baseline_waits| shortage(available, peak, baseline_waits).is_none();

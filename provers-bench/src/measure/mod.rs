@@ -1,9 +1,9 @@
 //! Measures a plan point by point, and prints and writes the results.
 //!
-//! - `mod`: a run and its folder
-//! - `rounds`: rounds in random order, for proofs and for commands
-//! - `lockstep`: the proofs of all arms in a round, alone, or at fixed times
-//! - `process`: the requests to a child and its answers, and the handling of Ctrl-C
+//! - this module: a run and its folder
+//! - `rounds`: runs rounds of proofs or of a command, with the arms in random order
+//! - `lockstep`: makes the arms' proofs: in lockstep, alone, or at fixed times
+//! - `process`: exchanges messages with a child, and handles Ctrl-C
 //! - `binaries`: builds the arms' programs
 
 use crate::plan::{MeasuredArgs, Plan, Point};

@@ -28,7 +28,7 @@ const MAX_LINE_BYTES: u64 = 1 << 20;
 /// Maximum number of characters of a process's output that a failure's reason quotes.
 const QUOTED_CHARS: usize = 200;
 
-/// Why a process gave no usable answer.
+/// Why a process did not give a usable answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// The process failed, for this reason.
@@ -131,7 +131,7 @@ impl ChildProcess {
         Failure::Failed(format!("answered garbage: {quoted:?}, killed"))
     }
 
-    /// Returns the failure of a child whose pipe closed.
+    /// Returns the failure of a child that closed a pipe before it answered.
     fn gone(&mut self) -> Failure {
         self.exited("").err().unwrap_or_else(|| Failure::Failed("exited without an answer".into()))
     }
@@ -266,7 +266,7 @@ pub(crate) const POLL: Duration = Duration::from_millis(100);
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Returns an interrupt that is raised by signals to this process. Call this once per process.
+    /// Returns an interrupt that Ctrl-C, SIGTERM and SIGHUP raise. Must be called at most once per process.
     pub(crate) fn on_signals() -> anyhow::Result<Self> {
         let interrupt = Self::default();
         let raised = interrupt.clone();

@@ -58,7 +58,7 @@ pub(crate) struct ArmRunner<A> {
 }
 
 impl<A> ArmRunner<A> {
-    /// Returns whether the arm still takes part. Its next process may not have started yet.
+    /// Returns whether the arm still takes part in the rounds, that is, has not failed, been left out or been interrupted.
     pub(crate) fn takes_part(&self) -> bool {
         self.result.outcome == Outcome::Finished
     }
@@ -77,7 +77,7 @@ pub(crate) struct Rounds<'a, A> {
     pub(crate) interrupt: &'a Interrupt,
     pub(crate) recording: &'a mut Recording,
     seed: u64,
-    /// Time limit of a trial. `None` derives it from the trials so far.
+    /// Time limit of a trial, if the user sets one. Otherwise it is derived from the trials so far.
     timeout: Option<Duration>,
     /// Position of the progress bar after all these rounds.
     end: u64,
@@ -243,12 +243,12 @@ fn limit_after(slowest: Duration, least: Duration) -> Duration {
     least.max(slowest * HANG_FACTOR)
 }
 
-/// The number of rounds, and when they end. Only the deadline check reads the clock.
+/// The planned numbers of rounds and processes, and the conditions that change them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
     /// Number of requested warm rounds.
     pub(crate) rounds: u32,
-    /// Number of processes that share the rounds. If `precision` is set, more processes may follow.
+    /// Number of processes that share the rounds. More follow if `precision` is set and the intervals are wider.
     pub(crate) processes: u32,
     /// Whether each process begins with a cold round, which does not count in `rounds`.
     pub(crate) is_cold_first: bool,
@@ -324,7 +324,7 @@ impl Progress {
         self.0.finish_and_clear();
     }
 
-    /// Returns the time left as text; empty before the first round ends and after the last.
+    /// Returns the estimated time left as text, or an empty string before the first round ends and after the last.
     fn left(&self) -> String {
         match self.0.eta() {
             Duration::ZERO => String::new(),

@@ -1,5 +1,5 @@
-//! `profile.json`: where a proof's memory goes, by stage and by call site. The profiled process writes the file, and the driver draws the
-//! page from it.
+//! Defines `profile.json`, which shows where a proof's memory goes, by stage and by call site. The profiled process writes the file, and
+//! the driver draws the page from it.
 
 use regex::{Captures, Regex};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ pub(crate) const TREE: &str = "stages.txt";
 /// The profile of a warm proof.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Profile {
-    /// The prover, the workload and its size, which the driver adds.
+    /// The prover, the workload and its size. The driver fills this in.
     #[serde(default)]
     pub(crate) of: String,
     /// Peak of the live bytes, summed over all call sites.

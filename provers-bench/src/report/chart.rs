@@ -26,7 +26,7 @@ pub(super) fn time_and_memory(workloads: &[(String, &WorkloadResult)]) -> Option
             let (ratio, peak) = view::figures(arm).map(|summary| (summary.wall_ratio, summary.peak_rss_ratio))?;
             let (ratio, memory) = (ratio?, if is_of_slots { view::byte_seconds_ratio(workload, arm) } else { peak }?);
             let look = palette.look(&arm.label);
-            // With several workloads, only our dots are labelled, with the workload's name.
+            // If there are several workloads, only our arm's dots are labelled, and the labels are the workloads' names.
             let shown = if workloads.len() == 1 { Some(&arm.label) } else { look.ours.then_some(name) };
             let point = Point {
                 x: ratio.median,
@@ -143,7 +143,7 @@ pub(super) fn memory(workload: &WorkloadResult, palette: &Palette) -> Vec<Chart>
     rounds.into_iter().map(chart).collect()
 }
 
-/// Puts our arms last, so they are drawn over the others.
+/// Sorts our arms to the end, so that they are drawn over the others.
 fn ours_last(series: impl Iterator<Item = Series>) -> Vec<Series> {
     let mut series: Vec<_> = series.collect();
     series.sort_by_key(|series| series.look.ours);
@@ -261,7 +261,7 @@ impl Chart {
         }
     }
 
-    /// Returns the chart as a file. Equal charts give equal bytes.
+    /// Returns the chart as a standalone SVG file. The result depends only on the chart.
     pub(super) fn picture(&self) -> String {
         self.svg(Some(&[PICTURE, STYLE, &css()].concat())).into_string() + "\n"
     }
@@ -299,7 +299,7 @@ impl Chart {
                 }
                 @for (value, name) in &self.y.markers {
                     (line("marker", (left, y.at(*value)), (right, y.at(*value))))
-                    // The name is above the curves, because they may cross the dashed line anywhere.
+                    // The name is placed above the chart area, because curves may cross the dashed line anywhere.
                     @if !name.is_empty() { (text("marker-name", "end", (right, TOP - 12.0), &format!("dashed: {name}"))) }
                 }
                 @for (at, anchor, name) in self.placed_names(&x, &y, self.size.0) {

@@ -1,6 +1,6 @@
-//! The output of a run. Tables and files are generated from the recorded run, so `result.json` is enough to regenerate them.
+//! Generates the output of a run. Tables and files are generated from the recorded run, so `result.json` is enough to regenerate them.
 //!
-//! - `splice`: tables of the documentation
+//! - `splice`: the tables of the documentation
 //! - `html`: report.html; `profile`: the pages of profiles
 //! - `chart`: the charts of a run
 //! - `text`: tables, notes and facts, in Markdown and on the terminal

@@ -1,4 +1,4 @@
-//! The pages of a profile: memory over the stages of a proof, the call sites of its peak, and two flame graphs.
+//! Generates the pages of profiles: memory over the stages of a proof, the call sites of its peak, and flame graphs.
 
 use super::chart::{self, Axis, Chart, Look, Point, Scale, Series, Shape, Span, time_tick};
 use super::html::{document, scrolling};

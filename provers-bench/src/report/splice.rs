@@ -37,7 +37,7 @@ pub(super) fn save(repository: &Path, name: &str, mut run: Run) -> anyhow::Resul
     if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
         bail!("{name:?} is not a name for a run: use letters, digits and dashes");
     }
-    // No table uses these fields.
+    // No table uses these fields, so they are not saved.
     for arm in run.workloads.iter_mut().flat_map(|workload| &mut workload.arms) {
         arm.rss_over_time.clear();
         arm.stderr.clear();
@@ -332,8 +332,8 @@ mod tests {
     use super::*;
     use crate::report::tests::saved;
 
-    /// The text around a block must be preserved, and a second fill must change nothing. Without an end marker, a page
-    /// would lose all text after the block.
+    /// The text around a block must be preserved, and filling the blocks again must change nothing. A missing end marker must be an error,
+    /// because the rest of the page would be lost.
     #[test]
     fn only_text_between_the_markers_changes() {
         let saved = Saved::from([("plonky3".into(), saved("together"))]);

@@ -107,7 +107,7 @@ fn verdict(run: &Run, workload: &WorkloadResult) -> Option<String> {
     (!ratios.is_empty()).then(|| format!("{}: time {}.", ours.label, ratios.join("; ")))
 }
 
-/// Returns why there were more or fewer rounds than requested.
+/// Returns a note on why the rounds ended, unless all requested rounds were made or the user interrupted the run.
 fn ended(workload: &WorkloadResult) -> Option<String> {
     let intervals = workload.arms.iter().filter_map(|arm| arm.summary.as_ref()?.wall_ratio?.interval);
     let widest = intervals.map(|interval| interval.high - interval.low).reduce(f64::max);

@@ -83,7 +83,8 @@ const COLUMNS: &[Column] = &[
 /// Heading of the column that shows the verdict, or why an arm has no results.
 const VERDICT: &str = "verdict";
 
-/// Returns the columns in which at least one arm of `workload` has a value, and always the verdict. Failed arms have no values.
+/// Returns the columns in which at least one arm of `workload` has a value. The verdict is always included, because failed arms have no
+/// values.
 pub(crate) fn filled(workload: &WorkloadResult, medium: Medium) -> impl Iterator<Item = &'static Column> {
     let seen = |arm| Some(Seen { workload, arm, summary: view::figures(arm)? });
     let seen: Vec<_> = workload.arms.iter().filter_map(seen).collect();
@@ -157,7 +158,7 @@ pub(crate) fn sample_cells(
     point.into_iter().chain(PLACE.into_iter().chain(SAMPLES).map(cell))
 }
 
-/// `samples.csv`: one row per proof. A row is written as soon as its proof is measured, so a later failure loses no rows.
+/// The file `samples.csv`, with one row per proof. A row is written as soon as its proof is measured, so a later failure loses no rows.
 pub(crate) struct SampleLog {
     run: String,
     writer: csv::Writer<File>,
@@ -172,7 +173,7 @@ impl SampleLog {
         Ok(Self { run, writer })
     }
 
-    /// Adds a row and flushes it to the kernel.
+    /// Adds a row and flushes it to the file.
     pub(crate) fn append(&mut self, point: (&str, u32, usize), arm: &str, proof: &Proof) -> anyhow::Result<()> {
         let row = [self.run.clone()].into_iter().chain(sample_cells(point, arm, proof));
         self.writer.write_record(row).context("cannot write a sample")?;

@@ -106,7 +106,7 @@ pub(crate) enum Ended {
     Precise,
     /// The time limit was reached.
     OutOfTime,
-    /// No arm was left.
+    /// All arms failed or were left out.
     NoArms,
     /// The user stopped the run.
     Interrupted,
@@ -333,9 +333,9 @@ impl Proof {
 pub(crate) struct Summary {
     /// Median wall-clock time of the processes' first proofs.
     pub(crate) cold_wall_ns: Option<u64>,
-    /// Cold wall-clock time as a ratio to the baseline's, process by process.
+    /// Wall-clock time of the processes' first proofs, as a ratio to the baseline's.
     pub(crate) cold_ratio: Option<Ratio>,
-    /// CPU time of the first proofs as a ratio to the baseline's, process by process.
+    /// CPU time of the processes' first proofs, as a ratio to the baseline's.
     pub(crate) cold_cpu_ratio: Option<Ratio>,
     /// Median CPU time of the processes' first proofs, user and kernel.
     pub(crate) cold_cpu_ns: Option<u64>,
@@ -360,12 +360,11 @@ pub(crate) struct Summary {
     pub(crate) warm_byte_seconds: Option<u64>,
     /// Resident memory after the last proof was dropped.
     pub(crate) resting_rss_bytes: Option<u64>,
-    /// Warm wall-clock time as a ratio to the baseline's, round by round; `None` for the baseline itself, and if the
-    /// baseline failed.
+    /// Wall-clock time of the warm proofs, as a ratio to the baseline's; `None` for the baseline itself, and if the baseline failed.
     pub(crate) wall_ratio: Option<Ratio>,
-    /// Warm CPU time as a ratio to the baseline's, round by round.
+    /// CPU time of the warm proofs, as a ratio to the baseline's.
     pub(crate) cpu_ratio: Option<Ratio>,
-    /// The conclusion from `wall_ratio`.
+    /// The verdict that follows from `wall_ratio`.
     pub(crate) verdict: Option<Verdict>,
 }
 
@@ -409,7 +408,7 @@ impl Summary {
 /// Name of the counter of an allocator's own system calls, which only some allocators report.
 const SYSTEM_CALLS: &str = "system_calls";
 fn peak_rss_bytes(samples: &[Proof]) -> Option<u64> {
-    // If a command exits before its memory is first sampled, the peak is 0.
+    // A peak of 0 means that a command exited before its memory was first sampled.
     samples.iter().map(|proof| proof.sample.peak_rss_bytes).max().filter(|bytes| *bytes > 0)
 }
 

@@ -78,7 +78,7 @@ impl Ratio {
         Some(Self { median: median(&ratios.concat())?, interval, rounds, processes: ratios.len() })
     }
 
-    /// Returns the interval, if there are enough rounds and processes for a verdict.
+    /// Returns the interval if there are enough rounds and processes to rely on it.
     pub(crate) fn believed(&self) -> Option<Interval> {
         let enough = self.rounds >= MIN_ROUNDS_FOR_VERDICT && self.processes >= MIN_PROCESSES_FOR_VERDICT;
         self.interval.filter(|_| enough)
@@ -148,7 +148,7 @@ mod tests {
         within: f64,
     }
 
-    /// Draws from the standard normal distribution (Box and Muller).
+    /// Draws a number from the standard normal distribution (Box and Muller).
     fn normal(rng: &mut StdRng) -> f64 {
         let (radius, angle): (f64, f64) = (1.0 - rng.random::<f64>(), rng.random());
         (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()

@@ -19,7 +19,7 @@ pub(crate) fn name(run: &Run, workload: &WorkloadResult) -> String {
     }
 }
 
-/// Returns whether our arena serves this arm.
+/// Returns whether this arm's allocator is zk-alloc.
 pub(crate) fn is_ours(arm: &ArmResult) -> bool {
     arms::named(&arm.arm).is_some_and(|arm| arm.is_ours)
 }
@@ -40,7 +40,7 @@ pub(crate) fn baseline(workload: &WorkloadResult) -> Option<(&ArmResult, &Summar
     Some((arm, figures(arm)?))
 }
 
-/// Returns our arm and its summary: the arena with default settings, or else its first variant.
+/// Returns our arm and its summary: the one with default settings, or else the first variant.
 pub(crate) fn ours(workload: &WorkloadResult) -> Option<(&ArmResult, &Summary)> {
     let ours = workload.arms.iter().filter(|arm| is_ours(arm) && !is_baseline(workload, arm));
     ours.filter_map(|arm| Some((arm, figures(arm)?))).min_by_key(|(arm, _)| arm.arm != OURS)

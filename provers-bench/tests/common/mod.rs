@@ -1,4 +1,4 @@
-//! Runs the real driver with Plonky3's provers at their smallest size.
+//! Helpers that run the real driver with Plonky3's provers.
 
 #![allow(dead_code, reason = "each test binary uses some of these")]
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::support::blocks::{Allocator, Block as Memory, RESIDENT};
 
-/// One allocator, with its name in the report.
+/// An allocator under test, with its name in the report.
 pub(crate) struct Arm {
     pub(crate) name: &'static str,
     pub(crate) allocator: Allocator,

@@ -107,7 +107,7 @@ impl Options {
         PATTERNS.iter().filter(|pattern| wanted(pattern.name) && pattern.name.contains(filter)).collect()
     }
 
-    /// Returns the selected arms, in the order of the list. A table also includes the baseline.
+    /// Returns the selected arms, in the order of the list. Except in a child, the baseline is always included.
     fn arms(&self) -> Vec<&'static Arm> {
         let is_asked = |arm: &&Arm| self.arms.iter().any(|asked| asked == arm.name);
         let is_wanted = |arm: &&Arm| self.arms.is_empty() || is_asked(arm) || (arm.name == BASELINE && !self.child);
