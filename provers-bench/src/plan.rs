@@ -41,9 +41,9 @@ impl Plan {
     }
 }
 
-/// Bounds on the default number of processes, which is one for three warm rounds. More processes narrow the intervals more than more rounds
-/// per process do. But memory that an allocator retains may still grow during the first warm proof, so a process needs later proofs as
-/// well. A verdict needs four processes; more than ten gain little.
+/// Bounds on the default number of processes, which is otherwise one per three warm rounds. More processes narrow the intervals more than
+/// more rounds per process do. But memory that an allocator retains may still grow during the first warm proof, so a process needs later
+/// proofs as well. A verdict needs four processes; more than ten gain little.
 const MIN_PROCESSES: u32 = 4;
 const MAX_PROCESSES: u32 = 10;
 
@@ -346,7 +346,7 @@ const SMOKE: (u32, Option<u32>) = (MIN_ROUNDS_FOR_VERDICT as u32, Some(MIN_PROCE
 /// The quantity that `--sweep` varies, and its values.
 type SweepOver = (Sweep, Vec<u32>);
 
-/// Sizes and numbers of threads that the command line accepts. The sizes that a workload accepts may be fewer.
+/// Sizes and numbers of threads that the command line accepts. A workload may accept a smaller range of sizes.
 const LOG_ROWS: RangeInclusive<u32> = 0..=63;
 const THREADS: RangeInclusive<u32> = 1..=1024;
 

@@ -127,8 +127,8 @@ impl Prover {
     }
 }
 
-/// Called after the proofs of a request, before the clock stops, with the time that they took. Does nothing unless a test requested a
-/// fault.
+/// A function that is called after the proofs of a request, before the clock stops, with the time that they took. It does nothing unless a
+/// test requested a fault.
 type Disturb = dyn Fn(Duration) -> anyhow::Result<()>;
 
 /// A [`Workload`] that has been set up, as a function that handles a request; its first argument is the seed. The function makes the

@@ -57,7 +57,8 @@ fn every_arm_proves_and_the_files_hold_every_sample() {
     assert_eq!((&result["seed"], &result["threads"]), (&5.into(), &2.into()));
     assert!(result["machine"]["build"]["rustc"].as_str().unwrap().starts_with("rustc "));
 
-    // It must be possible to regenerate each report byte for byte from `result.json`; otherwise it contains data that the result lacks.
+    // It must be possible to regenerate each report byte for byte from `result.json`; otherwise a report contains data that the result
+    // lacks.
     let folder = bench.folder();
     let paths = ["report.html", "table.md"].map(|name| folder.join(name));
     let files = || paths.each_ref().map(|path| fs::read_to_string(path).unwrap());

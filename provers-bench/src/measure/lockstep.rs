@@ -89,7 +89,7 @@ pub(super) fn run(
     })
 }
 
-/// State of the measurement of one point.
+/// The measurement of one point: what is fixed, and its state so far.
 struct Lockstep<'a> {
     plan: &'a Plan,
     /// Folder of the arms' binaries.

@@ -243,7 +243,7 @@ fn limit_after(slowest: Duration, least: Duration) -> Duration {
     least.max(slowest * HANG_FACTOR)
 }
 
-/// The planned numbers of rounds and processes, and the conditions that change them.
+/// The planned numbers of rounds and processes, and the conditions under which a run makes more or fewer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
     /// Number of requested warm rounds.

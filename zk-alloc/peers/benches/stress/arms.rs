@@ -34,7 +34,7 @@ pub(crate) static ARMS: [Arm; 5] = [
     Arm { name: OURS, allocator: &RESIDENT },
 ];
 
-/// An arm that no list mentions. Quick runs (`--test`) require it to fail, which shows that the checks detect corruption.
+/// An arm that `--list` and the help text omit. Quick runs (`--test`) require it to fail, which shows that the checks detect corruption.
 pub(crate) static BROKEN: Arm = Arm { name: "broken", allocator: &Broken };
 
 /// An allocator that hands out the same memory for every block.
