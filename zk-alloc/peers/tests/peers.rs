@@ -1,9 +1,11 @@
-//! Compares memory use with other allocators. Small blocks that survive between larger temporaries cost only their own size, and survivors
-//! of one size do not keep requests of another size from reusing memory. Each program runs under zk-alloc and under its peers, and zk-alloc
-//! may use a quarter more memory than the best of them. One test uses other allocators as the backing allocator.
+//! Compares the memory use of zk-alloc with that of its peers. Most of the programs keep a few small blocks, the survivors, between larger
+//! blocks that they free. Survivors should cost only their own size, and should not keep requests of another size from reusing the memory
+//! between them. Each program runs under zk-alloc and under its peers, and zk-alloc may use at most a quarter more memory than the best
+//! peer. One test uses other allocators as the backing allocator.
 //!
-//! The free memory between survivors is resident, but no request fits there, or a new thread does not search there. It must be purged
-//! before fresh memory becomes resident. Each purge is a system call, so some tests bound the number of calls.
+//! The free memory between survivors is resident, but the next requests may not fit there, or may come from a new thread that does not
+//! search there. It must be purged before fresh memory becomes resident. Each purge is a system call, so some tests bound the number of
+//! calls.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "calls GlobalAlloc")]
 
@@ -32,7 +34,7 @@ use tikv_jemallocator::Jemalloc;
 use volume::Volume;
 use zk_alloc::{Mode, ZkAllocator, phase, stats};
 
-/// The cost allowed on top of 1.25 times the best peer's. It covers tables, and the lag of the kernel's counters.
+/// The bytes allowed in addition to 1.25 times the cost of the best peer, for zk-alloc's tables and the lag of the kernel's counters.
 const SLACK_BYTES: usize = 2 * MIB;
 
 static SCOPED: ZkAllocator = ZkAllocator;
@@ -60,7 +62,7 @@ fn against_peers(program: impl Fn(Allocator) -> usize) {
     assert!(within, "zk-alloc costs more than {bound} bytes, a quarter above the best peer: {costs:?}");
 }
 
-/// Runs `program`. Returns how far its peak resident size exceeds the size before, in bytes.
+/// Runs `program`. Returns by how many bytes the peak resident size exceeds the size before.
 fn peak<R>(program: impl FnOnce() -> R) -> usize {
     let before = restart_peak();
     let alive = program();
@@ -87,7 +89,8 @@ fn temporaries(allocator: Allocator, numbers: &mut Numbers, bytes: usize) -> Vec
     made
 }
 
-/// A commitment that streams over its rows keeps a small result for each row, allocated between the row's larger temporaries.
+/// Like a commitment that processes its rows one after another: the program keeps a small result for each row, allocated between the row's
+/// larger temporaries.
 #[test]
 fn a_survivor_in_each_half_mib_costs_its_own_size() {
     against_peers(|allocator| {
@@ -104,7 +107,7 @@ fn a_survivor_in_each_half_mib_costs_its_own_size() {
     });
 }
 
-/// Patterns of the stress suite: bursts that leave one block each, random lifetimes, survivors of one size before requests of another,
+/// Runs patterns of the stress suite: bursts that leave one block each, random lifetimes, survivors of one size before requests of another,
 /// large alignments, and zeroed buffers of which little is touched.
 #[test]
 fn patterns_peak_at_most_a_quarter_above_the_best_peer() {
@@ -113,10 +116,10 @@ fn patterns_peak_at_most_a_quarter_above_the_best_peer() {
     }
 }
 
-/// Number of bytes that each half of a program allocates. The hazard was found with four times this size.
+/// Number of bytes that each half of a program allocates. The problem that these tests guard against was found with four times this size.
 const HALF: usize = 128 * MIB;
 
-/// Allocates `total` bytes in blocks of `size` bytes. The list of blocks is in the system allocator's memory under every allocator.
+/// Allocates `total` bytes in blocks of `size` bytes. The vector itself always comes from the system allocator.
 fn filled(allocator: Allocator, size: usize, total: usize) -> Vec<Block> {
     (0..total / size).map(|_| Block::written(allocator, size)).collect()
 }
@@ -128,8 +131,8 @@ fn survivors(allocator: Allocator, size: usize, nth: usize) -> Vec<Block> {
     blocks
 }
 
-/// Free blocks of the first thread are in its slabs, and a new thread has no slab yet. The bound is 1.25 times the live size. No peer
-/// reuses these blocks on the new thread, and the best peer has 1.8 times the live size resident.
+/// No peer lets a new thread reuse the blocks that the first thread freed: the best one has 1.8 times the live size resident. The bound
+/// here is 1.25 times the live size.
 #[test]
 fn a_new_thread_reuses_the_memory_between_survivors_of_another() {
     alone!();
@@ -139,8 +142,8 @@ fn a_new_thread_reuses_the_memory_between_survivors_of_another() {
     assert!(peak <= bound, "{peak} bytes, more than {bound}: a quarter above what is alive\n{}", stats());
 }
 
-/// Seven free blocks of 16 KiB between two survivors have room for 28 blocks of 4 KiB, but in slabs of another class. A purge must also
-/// empty the caches of idle threads, each of which contains a few blocks.
+/// Between two survivors, seven free blocks of 16 KiB leave room for 28 blocks of 4 KiB, but their slab serves only 16 KiB, so this memory
+/// must be purged. The purge must also empty the caches of idle threads, each of which contains a few blocks.
 #[test]
 fn memory_between_survivors_is_reused_also_beside_hundreds_of_idle_threads() {
     let halves = |allocator| (survivors(allocator, 16 * KIB, 8), filled(allocator, 4 * KIB, HALF));
@@ -174,8 +177,8 @@ fn phases() -> Vec<Vec<Block>> {
 }
 
 /// One call purges all pages between two survivors, even if the request needs fewer. In the second case, the free runs are 30 KiB long. In
-/// the third, free slabs serve the next phase as they are, and only pages between survivors are purged. Each purge must be counted as a
-/// system call, or the bounds would check nothing.
+/// the third, slabs without survivors are reused without a purge, and only pages between survivors are purged. The lower bound shows that
+/// purges are counted as system calls.
 #[test]
 fn each_free_run_between_survivors_is_purged_once_and_completely() {
     type Program = fn() -> Vec<Vec<Block>>;
@@ -204,9 +207,9 @@ fn check_behind<A: GlobalAlloc + Sync + 'static>(backing: fn() -> ZkAllocator<A>
     }
 }
 
-/// Another backing allocator serves the requests that the arena does not serve. It must free that memory and no other. Growth may move
-/// memory from one allocator to the other. If memory of the arena were passed to jemalloc or mimalloc, they would abort or corrupt their
-/// heap.
+/// The backing allocator serves the requests that the arena does not serve. It must free that memory and no other, even after growth has
+/// moved a block from one allocator to the other. jemalloc and mimalloc abort or corrupt their heap if they are asked to free memory of the
+/// arena.
 #[test]
 fn jemalloc_and_mimalloc_stand_behind_the_arena() {
     alone!();

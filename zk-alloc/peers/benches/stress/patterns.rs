@@ -1,8 +1,8 @@
-//! The patterns: functions that make the same kinds of requests as real programs. They use a [`Heap`] and do not depend on the arm.
+//! The patterns of the stress suite: functions that make the same kinds of requests as real programs. They allocate through a [`Heap`],
+//! whichever allocator is under test.
 //!
-//! One run of a pattern takes 50 to 500 ms, and makes the same requests in every run with the same seed. It also writes to its memory. The
-//! patterns from mimalloc-bench write little, as the originals do. The patterns of provers and of long-lived blocks write all of their
-//! memory.
+//! One run of a pattern takes 50 to 500 ms. Runs with the same seed make the same requests. The patterns also write to their memory: those
+//! from mimalloc-bench write little, as the originals do, and most of the others write every byte.
 
 use std::ops::RangeInclusive;
 use std::sync::mpsc::sync_channel;
@@ -18,7 +18,7 @@ use crate::support::blocks::{KIB, MIB};
 /// The parameters of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
-    /// The number of threads of patterns that have no fixed number.
+    /// The number of threads, for patterns that do not fix their own.
     pub(crate) threads: usize,
     pub(crate) seed: u64,
     /// Whether to do only a hundredth of the work, to check that the pattern runs.
@@ -26,7 +26,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Returns `amount`, or a hundredth of it for a tiny run.
+    /// Returns `amount`, or for a tiny run a hundredth of it, at least 2.
     fn work(&self, amount: usize) -> usize {
         if self.tiny { (amount / 100).max(2) } else { amount }
     }
@@ -34,7 +34,7 @@ impl Plan {
 
 pub(crate) struct Pattern {
     pub(crate) name: &'static str,
-    /// Whether the sizes of its blocks are below 1 KiB.
+    /// Whether the report lists it among the patterns of small blocks, of 16 bytes to 1 KiB.
     pub(crate) is_small: bool,
     /// Its description in the output of `--list`.
     pub(crate) what: &'static str,
@@ -121,24 +121,24 @@ pub(crate) static PATTERNS: &[Pattern] = &[
     small("ago-64", |heap, plan| ago(heap, plan, 64), "64 bytes, freed four allocations later"),
 ];
 
-/// Frees the block in the place before filling the place again, like a program that never needs memory for both blocks.
+/// Frees the block in `place`, then allocates its replacement, so the two blocks are never alive at the same time.
 fn replace(place: &mut Option<Block>, new: impl FnOnce() -> Block) {
     *place = None;
     *place = Some(new());
 }
 
-/// Returns the random numbers for one thread of a run.
+/// Returns the random number generator of one thread.
 pub(crate) fn stream(seed: u64, thread: usize) -> Rng {
     Rng::with_seed(seed ^ (thread as u64 + 1).wrapping_mul(0xD6E8_FEB8_6659_FD93))
 }
 
-/// Runs `work` on this many threads at once. Each gets its number.
+/// Runs `work` on `threads` threads at once, and passes each its index.
 fn on_threads(threads: usize, work: impl Fn(usize) + Sync) {
     let work = &work;
     thread::scope(|scope| (0..threads).for_each(|thread| drop(scope.spawn(move || work(thread)))));
 }
 
-/// Repeatedly allocates `blocks` blocks, then frees all of them.
+/// Allocates `blocks` blocks and frees them all, `times` times.
 fn refill(times: usize, blocks: usize, mut block: impl FnMut() -> Block) {
     let mut alive = Vec::with_capacity(blocks);
     for _ in 0..times {
@@ -147,13 +147,13 @@ fn refill(times: usize, blocks: usize, mut block: impl FnMut() -> Block) {
     }
 }
 
-/// Returns `places` empty places.
+/// Returns a vector of `places` empty places.
 fn empty(places: usize) -> Vec<Option<Block>> {
     (0..places).map(|_| None).collect()
 }
 
-/// Returns a random number in the range. Each power of two is equally likely, because programs request small sizes more often than large
-/// ones.
+/// Returns a random number in the range. The intervals between successive powers of two are equally likely, because programs request small
+/// sizes more often than large ones.
 fn log_within(random: &mut Rng, range: &RangeInclusive<usize>) -> usize {
     let doublings = (range.end() / range.start()).ilog2() as usize;
     let low = range.start() << random.usize(..doublings.max(1));
@@ -163,7 +163,8 @@ fn log_within(random: &mut Rng, range: &RangeInclusive<usize>) -> usize {
 // Servers and pools: many threads, and blocks that pass between them. These patterns are modelled on the programs of the same names in
 // mimalloc-bench (<https://github.com/daanx/mimalloc-bench>).
 
-/// Larson and Krishnan, "Memory Allocation for Long-Running Server Applications" (1998): a thread frees blocks of threads that have exited.
+/// Larson and Krishnan, "Memory Allocation for Long-Running Server Applications" (1998): each thread takes over the blocks of a thread that
+/// has exited, and frees them.
 fn larson(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, requests: usize, blocks: usize) {
     const GENERATIONS: usize = 12;
     let requests = plan.work(requests);
@@ -193,7 +194,7 @@ fn serve<'scope>(
     }
 }
 
-/// Number of blocks in a message of the channel. With this many, the channel's own cost hardly counts.
+/// The number of blocks in one message of the channel. With this many, the cost of the channel itself is negligible.
 const BATCH: usize = 64;
 
 /// Lever and Boreham, "malloc() Performance in a Multithreaded Linux Environment" (2000), as in mimalloc-bench: every
@@ -210,7 +211,7 @@ fn xmalloc(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, block
                 for _ in 0..(blocks / pairs).div_ceil(BATCH) {
                     let batch = array::from_fn(|_| heap.block(log_within(&mut random, sizes), Touch::Ends));
                     if sender.send(batch).is_err() {
-                        // The consumer exits first only if it panics, which the scope reports.
+                        // The consumer drops the receiver early only if it panics, and the scope reports that panic.
                         return;
                     }
                 }
@@ -233,7 +234,7 @@ fn mstress(heap: Heap, plan: &Plan) {
         on_threads(plan.threads, |thread| {
             exchange(heap, &table, stream(plan.seed, round * plan.threads + thread), plan.work(8000));
         });
-        // Half of the blocks that the round left in the table are freed at its end.
+        // After each round, every second place of the table is emptied.
         table.iter().skip(round % 2).step_by(2).for_each(|place| drop(lock(place).take()));
     }
 }
@@ -279,8 +280,8 @@ fn rptest(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, loops:
             if turn % 2 == 1 {
                 let half = alive.iter_mut().skip(random.usize(..2)).step_by(2).filter_map(Option::take);
                 lock(neighbour).extend(half);
-                // Without this barrier, the inbox of a thread that is not running would fill up, and the scheduler would determine the
-                // peak.
+                // Without this barrier, the inbox of a thread that is not running would fill up, and the peak would depend on the
+                // scheduler.
                 handed.wait();
                 mem::swap(&mut foreign, &mut *lock(inbox));
                 foreign.clear();
@@ -289,8 +290,8 @@ fn rptest(heap: Heap, plan: &Plan, sizes: &'static RangeInclusive<usize>, loops:
     });
 }
 
-/// Each thread frees the block that it allocated four allocations earlier. This measures the fast path of frees that do not simply undo the
-/// last allocation.
+/// Each thread frees the block that it allocated four allocations earlier. This measures the fast path of frees that are not in last-in,
+/// first-out order.
 fn ago(heap: Heap, plan: &Plan, bytes: usize) {
     on_threads(plan.threads, |_| {
         let mut kept: [Option<Block>; 4] = [const { None }; 4];
@@ -301,10 +302,11 @@ fn ago(heap: Heap, plan: &Plan, bytes: usize) {
 }
 
 /// False sharing, after Berger et al., "Hoard" (2000). If an allocator gives two threads parts of the same cache line, each write by one
-/// makes the other wait. Passive threads begin with adjacent blocks that the main thread allocated, and free them. An allocator that then
-/// gives each thread its part of the shared line again prolongs the sharing. Active threads begin without blocks.
+/// makes the other wait. With `passive`, the main thread first allocates adjacent blocks, and each thread frees one of them. If the
+/// allocator then hands the same block to the thread again, the threads continue to share lines. Without `passive`, the threads begin
+/// without blocks.
 fn share_lines(heap: Heap, plan: &Plan, bytes: usize, passive: bool) {
-    /// Number of times that the owner of a block writes to both of its ends.
+    /// The number of times that a thread writes to both ends of its block.
     const WRITES: usize = 200;
     let first: Vec<_> = (0..plan.threads).map(|_| passive.then(|| heap.block(bytes, Touch::Ends))).collect();
     thread::scope(|scope| {
@@ -321,7 +323,7 @@ fn share_lines(heap: Heap, plan: &Plan, bytes: usize, passive: bool) {
 
 // Long-lived blocks among short-lived ones. These patterns show how much memory a few long-lived blocks keep from being reused.
 
-/// Repeatedly replaces a random block. All blocks together take 64 MiB.
+/// Repeatedly replaces a random block. About 64 MiB are live at any time.
 fn random_lifetimes(heap: Heap, plan: &Plan) {
     let sizes = KIB..=32 * KIB;
     let mut random = stream(plan.seed, 0);
@@ -333,7 +335,7 @@ fn random_lifetimes(heap: Heap, plan: &Plan) {
     }
 }
 
-/// Repeatedly fills 64 MiB and frees all but a tenth at random places, like a cache that keeps some of each day's entries.
+/// Six times, fills 64 MiB with blocks and frees a random nine tenths of them, like a cache that keeps some of each day's entries.
 fn survivors(heap: Heap, plan: &Plan) {
     let sizes = KIB..=4 * KIB;
     let mut random = stream(plan.seed, 0);
@@ -366,7 +368,7 @@ fn bursts(heap: Heap, plan: &Plan, blocks: usize, sizes: RangeInclusive<usize>, 
     }
 }
 
-/// Fills a table with blocks of one size and frees most of them. Then another thread fills a table with blocks of another size.
+/// Allocates blocks of 16 KiB and frees seven in eight. Then another thread allocates as many bytes in blocks of 4 KiB.
 fn survivors_16k_4k(heap: Heap, plan: &Plan) {
     let bytes = plan.work(128 * MIB);
     let old = survivors_of(heap, bytes, 16 * KIB, 8);
@@ -386,7 +388,8 @@ fn phases(heap: Heap, plan: &Plan) {
     drop(sizes.map(|size| survivors_of(heap, plan.work(32 * MIB), size, 64)).collect::<Vec<_>>());
 }
 
-/// Repeatedly replaces a random one of 12,000 page runs. No run fits exactly in the place of another.
+/// Repeatedly replaces a random one of 12,000 page runs. Their lengths are random, so a new run seldom fits exactly in the place of a freed
+/// one.
 fn runs_random(heap: Heap, plan: &Plan) {
     let mut random = stream(plan.seed, 0);
     let sizes = 33 * KIB..=200 * KIB;
@@ -413,11 +416,11 @@ fn survivors_of(heap: Heap, bytes: usize, size: usize, nth: usize) -> Vec<Block>
 
 // Short-lived threads, and idle threads.
 
-/// The size of a thread's stack. It is small, so the stacks hardly count.
+/// The size of a thread's stack. It is small, so that the stacks add little to the peak.
 const STACK_BYTES: usize = 64 * KIB;
 
-/// Threads allocate 16 blocks, free half of them, and leave the other half to the main thread. When a thread exits, an allocator must
-/// release the memory that it cached for the thread, but not the live blocks.
+/// Each thread allocates 16 blocks, frees half of them, and leaves the other half to the main thread. When a thread exits, an allocator
+/// must release the memory that it cached for the thread, but not the live blocks.
 fn thread_churn(heap: Heap, plan: &Plan) {
     let sizes = KIB..=32 * KIB;
     let waves = plan.work(4000) / plan.threads;
@@ -443,7 +446,7 @@ fn thread_churn(heap: Heap, plan: &Plan) {
     }
 }
 
-/// Starts threads that allocate once and then wait. Servers and runtimes have pools of hundreds of such threads.
+/// Starts 1,000 threads that each allocate one block and then wait, like the thread pools of servers and runtimes.
 fn idle_threads(heap: Heap, plan: &Plan) {
     let threads = plan.work(1000);
     let all_have = Barrier::new(threads);
@@ -461,7 +464,7 @@ fn idle_threads(heap: Heap, plan: &Plan) {
 
 // Blocks that grow, and requests that are hard to place.
 
-/// `Vec::push` up to 256 MiB: the capacity doubles, and each byte is written once.
+/// Grows a block to 256 MiB as `Vec::push` does: the capacity doubles each time, and each byte is written once.
 fn push(heap: Heap, plan: &Plan) {
     let most = plan.work(256 * MIB);
     let mut vector = heap.block(64, Touch::Whole);
@@ -470,8 +473,8 @@ fn push(heap: Heap, plan: &Plan) {
     }
 }
 
-/// `Vec::reserve_exact` before each part, as when records are read one after another. An allocator that copies everything each time copies
-/// 4 GiB.
+/// Grows a block to 180 MiB in steps of 4 MiB, as repeated calls of `Vec::reserve_exact` do. An allocator that copies the contents at each
+/// step copies 4 GiB in total.
 fn exact(heap: Heap, plan: &Plan) {
     let step = plan.work(4 * MIB);
     let mut vector = heap.block(step, Touch::Whole);
@@ -486,8 +489,8 @@ fn aligned(heap: Heap, plan: &Plan) {
     refill(plan.work(200), 500, || heap.aligned(2 * KIB, 32 * KIB, Touch::Whole));
 }
 
-/// Makes requests for which none of the many free runs below is long enough. An allocator that searches all of them each time is slow here.
-/// Only the ends are written, because all of the blocks would take 1.3 GiB.
+/// Requests 200 KiB while there are 20,000 free runs of 33 KiB at lower addresses, all of them too short. An allocator that searches all of
+/// them for each request is slow here. Only the ends of the blocks are written, because whole blocks would take 1.3 GiB.
 fn free_runs(heap: Heap, plan: &Plan) {
     let mut blocks: Vec<_> = (0..plan.work(40_000)).map(|_| Some(heap.block(33 * KIB, Touch::Ends))).collect();
     blocks.iter_mut().step_by(2).for_each(|block| *block = None);
@@ -499,16 +502,16 @@ fn free_runs(heap: Heap, plan: &Plan) {
 
 // The workloads for which zk-nalloc publishes results: buffers of provers, repeatedly filled and freed.
 
-/// Number of bytes that each of these patterns fills in total.
+/// The number of bytes that most of these patterns fill in total.
 const FILLED: usize = 1 << 30;
 
-/// Repeatedly fills one vector of field elements, as for one transform.
+/// Repeatedly allocates, fills and frees one vector of field elements, as for a Fourier transform.
 fn fft(heap: Heap, plan: &Plan, bytes: usize) {
     let bytes = plan.work(bytes);
     refill(plan.work(FILLED) / bytes, 1, || heap.block(bytes, Touch::Whole));
 }
 
-/// Requests columns of zeroes of which little is used. An allocator that clears whole columns does unnecessary work.
+/// Requests zeroed columns, and uses only the first word of each. An allocator that clears whole columns does unnecessary work.
 fn zeroed(heap: Heap, plan: &Plan) {
     let sizes = 256 * KIB..=16 * MIB;
     let mut random = stream(plan.seed, 0);
@@ -521,7 +524,7 @@ fn msm(heap: Heap, plan: &Plan) {
     refill(plan.work(FILLED) / (windows * bytes), windows, || heap.block(bytes, Touch::Whole));
 }
 
-/// Repeatedly fills one buffer on each thread, all threads at once.
+/// Repeatedly fills one buffer per thread, on `threads` threads at once.
 fn fill_on_threads(heap: Heap, plan: &Plan, threads: usize) {
     let bytes = plan.work(64 * MIB);
     let times = (plan.work(FILLED) / (threads * bytes)).max(2);

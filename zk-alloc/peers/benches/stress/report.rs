@@ -1,4 +1,4 @@
-//! The measurements of the runs, and the report: a table of all patterns, the means, and the patterns in which zk-alloc breaks a promise.
+//! The report of the suite: a table of all patterns, the mean times, and the patterns in which zk-alloc breaks one of its promises.
 
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, Table};
@@ -10,27 +10,27 @@ use crate::patterns::Pattern;
 /// The maximum memory that our arm may use, as a multiple of a peer's.
 const ALLOWED: f64 = 1.25;
 
-/// The noise in differences between peaks. It comes from pages of code and from the kernel's counters, which lag.
+/// The measurement noise of a difference between two peaks. It comes from pages of code, and from the lag of the kernel's counters.
 const NOISE_BYTES: f64 = (1 << 20) as f64;
 
-/// The groups of patterns, by block size. They are separate because an allocator may leave small sizes to another allocator.
+/// The groups of patterns, by block size. They are separate because some allocators pass small requests on to another allocator.
 pub(crate) const GROUPS: [(bool, &str); 2] = [(false, "1 KiB and more"), (true, "below 1 KiB")];
 
 /// The results of a pattern. Arms are identified by their index; the first one is the baseline.
 pub(crate) struct Row {
     pub(crate) pattern: &'static Pattern,
-    /// The samples of each arm, one for each round. `None` if the arm failed in any round.
+    /// For each arm, its samples, one per round; `None` if the arm failed in any round.
     pub(crate) samples: Vec<Option<Vec<Sample>>>,
 }
 
 impl Row {
-    /// Returns the arm's times relative to another's, round by round, in ascending order.
+    /// Returns the ratios of the arm's times to another's, one ratio per round, in ascending order.
     fn times_by(&self, arm: usize, other: usize) -> Option<Vec<f64>> {
         let rounds = self.samples[arm].as_ref()?.iter().zip(self.samples[other].as_ref()?);
         Some(sorted(rounds.map(|(own, other)| own.wall_ns as f64 / other.wall_ns as f64)))
     }
 
-    /// Returns the arm's time relative to the baseline's.
+    /// Returns the median ratio of the arm's times to the baseline's.
     fn time(&self, arm: usize) -> Option<f64> {
         self.times_by(arm, 0).map(|times| median(&times))
     }
@@ -81,7 +81,7 @@ fn mib(bytes: f64) -> String {
     format!("{:.1}", bytes / f64::from(1 << 20))
 }
 
-/// Returns a row's cells for one quantity, with the smallest value marked.
+/// Returns a row's cells for one quantity, with the smallest value in bold.
 fn cells(values: impl Iterator<Item = Option<f64>>, show: impl Fn(usize, f64) -> String) -> Vec<String> {
     let values: Vec<_> = values.collect();
     let best = values.iter().flatten().copied().reduce(f64::min);
@@ -100,14 +100,15 @@ fn table(head: Vec<String>, rows: impl Iterator<Item = Vec<String>>) -> String {
     table.trim_fmt()
 }
 
-/// Returns the geometric mean of the arm's times relative to the baseline's, or `None` if the arm failed in any pattern, because the mean
-/// of the other patterns would make the arm look better than it is.
+/// Returns the geometric mean of the arm's times relative to the baseline's. Returns `None` if the arm failed in any pattern: the mean of
+/// the other patterns would make the arm look better than it is.
 fn mean_time(rows: &[&Row], arm: usize) -> Option<f64> {
     let logs = rows.iter().map(|row| Some(row.time(arm)?.ln())).collect::<Option<Vec<_>>>()?;
     Some((logs.iter().sum::<f64>() / logs.len() as f64).exp())
 }
 
-/// Describes the patterns in which zk-alloc breaks one of its three promises.
+/// Lists the patterns in which zk-alloc is slower than its slowest peer, or uses more than [`ALLOWED`] times the memory of the largest or
+/// of the smallest peer.
 fn breaches(arms: &[&Arm], rows: &[Row], ours: usize) -> String {
     let peers = || (0..arms.len()).filter(|&arm| arm != ours);
     let mut lines = String::new();
