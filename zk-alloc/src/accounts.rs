@@ -21,7 +21,7 @@ static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 static PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The peak of the bytes in use since the last decay tick.
 static SEEN_PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The peak of the bytes in use since the program last took that peak.
+/// The peak of the bytes in use since the last call of [`take_peak_live_bytes`].
 static TAKEN_PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The peak of all earlier windows.
 static FORMER_PEAK_LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -34,8 +34,8 @@ static FRESH_BYTES: AtomicU64 = AtomicU64::new(0);
 static SYSTEM_CALLS: AtomicU64 = AtomicU64::new(0);
 static REFUSALS: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number and the bytes of requests meant for the arena that the backing allocator served, since the start or the last
-/// [`reset_overflow_stats`]. They grow when memory runs short, or when `ZK_ALLOC_MAX_BYTES` is reached.
+/// Returns the number of requests that the backing allocator served because the arena could not, and their total bytes, since the process
+/// started or since the last call of [`reset_overflow_stats`]. Both grow when memory runs short, or when `ZK_ALLOC_MAX_BYTES` is reached.
 ///
 /// ```
 /// # #[global_allocator]
@@ -50,7 +50,7 @@ pub fn overflow_stats() -> (usize, usize) {
     (OVERFLOW_ALLOCATIONS.load(Ordering::Relaxed), OVERFLOW_BYTES.load(Ordering::Relaxed))
 }
 
-/// Resets the counters of [`overflow_stats`], which has an example.
+/// Sets the counters of [`overflow_stats`] to zero. See the example there.
 pub fn reset_overflow_stats() {
     OVERFLOW_ALLOCATIONS.store(0, Ordering::Relaxed);
     OVERFLOW_BYTES.store(0, Ordering::Relaxed);
@@ -66,23 +66,25 @@ pub(crate) fn used_bytes() -> usize {
 }
 
 /// Returns the peak of the bytes in use. It is updated when a thread fetches blocks or claims a run. A thread that takes memory from its
-/// cache does not update it, so memory that was taken since the last claim is missing. With many threads, not every claim updates it: up to
-/// 256 bytes for each live thread may be missing.
+/// cache does not update it, so memory that was taken from caches since the last update is missing. With many threads, not every claim
+/// updates it: up to 256 bytes for each live thread may be missing.
 pub(crate) fn peak_live_bytes() -> usize {
     window_peak_bytes().max(FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed))
 }
 
-/// Returns the peak of all windows before the current one; `None` until the second begins.
+/// Returns the peak of all windows before the current one; `None` until the second window begins.
 pub(crate) fn former_peak_live_bytes() -> Option<usize> {
     (WINDOWS.load(Ordering::Acquire) >= 2).then(|| FORMER_PEAK_LIVE_BYTES.load(Ordering::Relaxed))
 }
 
-/// Returns the peak since the last call, as for [`peak_live_bytes`]; 0 if nothing has come into use since then.
+/// Returns the peak of the bytes in use since the last call, as precisely as [`peak_live_bytes`]; 0 if no memory has come into use since
+/// then.
 pub(crate) fn take_seen_peak_bytes() -> usize {
     SEEN_PEAK_BYTES.swap(0, Ordering::Relaxed)
 }
 
-/// Returns the peak since the last call, as for [`peak_live_bytes`], and at least `live_bytes`, the bytes that are live now.
+/// Returns the peak of the bytes in use since the last call, as precisely as [`peak_live_bytes`], but at least `live_bytes`, the bytes that
+/// are live now.
 pub(crate) fn take_peak_live_bytes(live_bytes: usize) -> usize {
     TAKEN_PEAK_BYTES.swap(live_bytes, Ordering::Relaxed).max(live_bytes)
 }
@@ -99,7 +101,7 @@ pub(crate) fn window_begun(live_bytes: usize) {
     WINDOWS.fetch_add(1, Ordering::Release);
 }
 
-/// Returns the peak since [`window_begun`], as for [`peak_live_bytes`].
+/// Returns the peak of the bytes in use since [`window_begun`], as precisely as [`peak_live_bytes`].
 pub(crate) fn window_peak_bytes() -> usize {
     PEAK_LIVE_BYTES.load(Ordering::Relaxed)
 }
@@ -110,15 +112,15 @@ pub(crate) fn overflowed(bytes: usize) {
     OVERFLOW_BYTES.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// Counts a run that was handed out for a request of `bytes`, to a thread that can't count it itself.
+/// Counts a run that was handed out for a request of `bytes`, if the thread can't count it in its own cache.
 pub(crate) fn requested(bytes: usize) {
     RUN_ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
     RUN_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 
-/// Counts `more_bytes` that came into use, and `fresh_bytes` that become resident for them. `cached_bytes` returns the bytes of runs in
-/// thread caches, which the peak does not include. If it is too early to sum them up again, `cached_bytes` returns `None`, and the peak is
-/// updated later.
+/// Counts `more_bytes` that came into use, and `fresh_bytes` that become resident as a result. `cached_bytes` returns the bytes of runs in
+/// thread caches, which the peak does not include. If it returns `None`, because it is too early to sum them up again, the peak is updated
+/// later.
 pub(crate) fn grown(more_bytes: usize, fresh_bytes: usize, cached_bytes: impl FnOnce() -> Option<usize>) {
     if fresh_bytes > 0 {
         will_fault(fresh_bytes);
@@ -153,7 +155,7 @@ pub(crate) fn run_bytes() -> u64 {
     RUN_BYTES.load(Ordering::Relaxed)
 }
 
-/// Adds the counters of runs, fresh bytes and system calls to `stats`.
+/// Adds the counters of runs, fresh bytes, system calls and refusals to `stats`.
 pub(crate) fn add_to(stats: &mut Stats) {
     stats.run_allocations += RUN_ALLOCATIONS.load(Ordering::Relaxed);
     stats.run_bytes += run_bytes();
@@ -166,7 +168,7 @@ pub(crate) fn system_call() {
     SYSTEM_CALLS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Counts a call that the kernel refused. The process continues without that call. A line on standard error warns of the first refusal.
+/// Counts a system call that the kernel refused. The process continues without it. The first refusal prints a warning to standard error.
 #[cold]
 pub(crate) fn refused(Errno(code): Errno, what: &str, bytes: usize) {
     if REFUSALS.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -189,7 +191,7 @@ static MAX_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// Freed memory stays resident while no more than this many bytes are resident.
 static RETAINED_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Sets the limit: from now on, memory that is freed while more bytes than this are resident is purged at once.
+/// Sets the number of resident bytes above which freed memory is purged at once.
 pub(crate) fn set_retained(bytes: usize) {
     RETAINED_BYTES.store(bytes, Ordering::Relaxed);
 }
@@ -207,13 +209,13 @@ pub(crate) fn is_beyond_retained() -> bool {
     retained != usize::MAX && resident_bytes() > retained
 }
 
-// In resident mode, a freed long run is purged at once, until the program has requested as many bytes again. From then on, that much free
-// memory stays resident until a decay tick purges it. So a program that does its work only once retains nothing for a second round that
-// never comes. The price for a prover is to fault in again at most about as many bytes as are ever free at the same time.
+// In resident mode, freed long runs are purged at once, until the program requests as many bytes again. From then on, that much free memory
+// stays resident until a decay tick purges it. So a program that does its work only once retains no memory for a second round that never
+// comes. A prover that does repeat its work faults in again at most about as many bytes as are ever free at the same time.
 
-/// Whether freed long runs are purged until as many bytes are requested again.
+/// Whether freed long runs are purged at once until the program requests as many bytes again.
 static LEARNS_REUSE: AtomicBool = AtomicBool::new(false);
-/// The number of free bytes that stay resident, because the program requested as many again or reserved them.
+/// The number of free bytes that may stay resident, because the program requested as many again or reserved them.
 static REUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The number of bytes of freed runs that were purged at once, and that the program has not requested again since.
 static NOT_REUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -240,7 +242,8 @@ pub(crate) fn returned_until_reuse(bytes: usize) {
     NOT_REUSED_BYTES.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// Records that `bytes` become resident. The program would have reused that much of the memory that was purged at once.
+/// Records that `bytes` become resident. If freed runs were purged at once, the program would have reused that much of them, so from now on
+/// as many free bytes stay resident.
 fn reused(bytes: usize) {
     if NOT_REUSED_BYTES.load(Ordering::Relaxed) > 0 {
         let left = |gone: usize| Some(gone.saturating_sub(bytes));
@@ -249,13 +252,13 @@ fn reused(bytes: usize) {
     }
 }
 
-/// Lets `bytes` more stay resident when they are free, from now on.
+/// From now on, lets `bytes` more of free memory stay resident.
 pub(crate) fn keep_for_reuse(bytes: usize) {
     let more = |kept: usize| Some(kept.saturating_add(bytes));
     let _ = REUSED_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
 }
 
-/// Lets at least `bytes` stay resident when they are free, because the program reserved them.
+/// Lets at least `bytes` of free memory stay resident, because the program reserved them.
 pub(crate) fn keep_reserved(bytes: usize) {
     REUSED_BYTES.fetch_max(bytes, Ordering::Relaxed);
 }
@@ -281,14 +284,14 @@ pub(crate) fn free_bytes() -> usize {
 /// A limit up to which memory may become resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// A little above the peak, while some resident memory is free. That free memory is in the wrong place for the request, so it is purged
-    /// before more memory becomes resident.
+    /// A little above the peak of the bytes in use. It applies only while enough resident memory is free to be worth a purge: the request
+    /// does not fit there, so that memory is purged before more becomes resident.
     Peak,
     /// The cap.
     Cap,
 }
 
-/// The number of resident bytes up to which the program or the operator asked to retain free memory, even above the peak.
+/// Up to this many resident bytes, free memory is retained even above the peak, because the program or the operator asked for it.
 static KEPT_BYTES: AtomicUsize = AtomicUsize::new(NOT_SET);
 const NOT_SET: usize = usize::MAX - 1;
 
@@ -297,7 +300,7 @@ pub(crate) fn set_kept(bytes: usize) {
     KEPT_BYTES.store(bytes, Ordering::Relaxed);
 }
 
-/// Does the same as [`set_kept`], unless the program called that before the arena opened.
+/// Like [`set_kept`], but does nothing if the program called [`set_kept`] before the arena opened.
 pub(crate) fn set_kept_at_opening(bytes: usize) {
     let _ = KEPT_BYTES.compare_exchange(NOT_SET, bytes, Ordering::Relaxed, Ordering::Relaxed);
 }
@@ -318,7 +321,7 @@ pub(crate) fn purged_at_peak(gone_bytes: usize, served_bytes: u64) {
     CHURN_BYTES.store(churn.min(max), Ordering::Relaxed);
 }
 
-/// Returns the headroom above a peak, in bytes: the larger of a fixed part of the peak, and half of the peak within bounds
+/// Returns the headroom above a peak, in bytes: the larger of a fixed part of the peak, and half of the peak clamped to fixed bounds
 /// (docs/experiments/headroom.md). A program that repeatedly purges memory that it needs again gets up to half of the peak more.
 fn headroom(peak: usize) -> usize {
     let bounded = (peak / 2).min(tuning::max_headroom_bytes()).max(tuning::min_headroom_bytes());
@@ -326,7 +329,7 @@ fn headroom(peak: usize) -> usize {
     bounded.max(peak / tuning::headroom_part()) + churn.min(peak / 2)
 }
 
-/// The number of bytes that were resident and free when nothing was left to purge. They share their pages with live blocks.
+/// The number of free bytes that were still resident when nothing was left to purge, because they share their pages with live blocks.
 static STUCK_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns the resident free bytes, except those that cannot be purged.
@@ -339,7 +342,7 @@ fn purgeable_bytes(used: usize) -> usize {
     free.saturating_sub(stuck)
 }
 
-/// Records that a purge did not reach its target, and that nothing was left to purge. The next purge waits until more is freed.
+/// Records that a purge stopped short of its target because nothing was left to purge. The next purge waits until more is freed.
 pub(crate) fn nothing_left_to_purge() {
     STUCK_BYTES.store(free_bytes(), Ordering::Relaxed);
 }
@@ -357,8 +360,9 @@ pub(crate) fn cap_holds(cached_bytes: usize) {
     FREE_AT_CAP_BYTES.store(free_bytes().saturating_add(cached_bytes).max(1), Ordering::Relaxed);
 }
 
-/// Returns whether a purge may make room for `bytes` below the cap, while threads cache `cached_bytes`. A purge reads many bitmaps. After
-/// one that freed nothing, the program must free a sixteenth of the excess before the next, and at least [`tuning::retry_at_cap_bytes`].
+/// Returns whether to try a purge that makes room for `bytes` below the cap, while threads cache `cached_bytes`. A purge reads many
+/// bitmaps. After one that failed, the program must first free at least [`tuning::retry_at_cap_bytes`], and a sixteenth of the bytes by
+/// which the request would exceed the cap.
 pub(crate) fn may_make_room(bytes: usize, cached_bytes: usize) -> bool {
     let excess = resident_bytes().saturating_add(bytes).saturating_sub(max_bytes());
     let free = free_bytes().saturating_add(cached_bytes);
@@ -369,7 +373,8 @@ pub(crate) fn may_make_room(bytes: usize, cached_bytes: usize) -> bool {
     is_worth_a_purge(free, before, excess)
 }
 
-/// Decides for [`may_make_room`]: `free` bytes are free now, and `before` were when a purge last freed too little (0 if none did).
+/// Decides for [`may_make_room`]: `free` bytes are free now, and `before` bytes were free when a purge last failed to make room (0 if none
+/// failed).
 fn is_worth_a_purge(free: usize, before: usize, excess: usize) -> bool {
     let min = if before == 0 { 1 } else { tuning::retry_at_cap_bytes() };
     free.saturating_sub(before) >= min.max(excess / 16)
@@ -423,7 +428,7 @@ pub(crate) fn admit(bytes: usize, limit: Limit) -> bool {
         .is_ok()
 }
 
-/// Stops counting `bytes` as resident here, because they are counted elsewhere.
+/// Stops counting `bytes` as resident, without counting them as purged.
 pub(crate) fn unaccount(bytes: usize) {
     let before = RESIDENT_BYTES.fetch_sub(bytes, Ordering::Relaxed);
     debug_assert!(before >= bytes, "{bytes} bytes were taken off an account of {before}");
@@ -432,7 +437,7 @@ pub(crate) fn unaccount(bytes: usize) {
 /// Stops counting `bytes` as resident, and counts them as purged.
 pub(crate) fn returned(bytes: usize) {
     unaccount(bytes);
-    // The purged pages may be the untouched ones.
+    // The purged pages may be among the untouched ones.
     let untouched = UNTOUCHED_BYTES.load(Ordering::Relaxed);
     if untouched > 0 {
         UNTOUCHED_BYTES.store(untouched.saturating_sub(bytes), Ordering::Relaxed);
@@ -445,9 +450,9 @@ pub(crate) fn purged_bytes() -> u64 {
     PURGED_BYTES.load(Ordering::Relaxed)
 }
 
-// The program's function for resident memory that comes near the cap.
+// The function that the program sets to be called when resident memory comes near the cap.
 
-/// The program's function.
+/// A function for [`on_memory_limit`].
 type Event = fn(resident_bytes: usize, max_bytes: usize);
 
 /// The threshold, in percent of the limit; 0 if no function is set.

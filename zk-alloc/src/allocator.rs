@@ -45,8 +45,8 @@ pub enum Mode {
     #[default]
     Scoped,
     /// Always, without phases. Resident memory follows the peak live size of the last few seconds ([`Retain::For`], `ZK_ALLOC_RETAIN_FOR`).
-    /// The program's threads purge free memory beyond that when they request memory. A fully idle process requests none, and needs the
-    /// [background thread](crate::start_background_thread) to purge.
+    /// The program's threads purge free memory beyond that when they request memory. A fully idle process requests no memory, so its free
+    /// memory is purged only if the [background thread](crate::start_background_thread) runs.
     ///
     /// [`Retain::For`]: crate::Retain::For
     Resident,
@@ -150,8 +150,8 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         if is_plain { arena::alloc_cached(Class::of_usual(layout.size(), layout.align())?) } else { None }
     }
 
-    /// Serves a request as [`GlobalAlloc::alloc`] or `alloc_zeroed` does. It is a separate function so that those two save no registers on
-    /// their fast path.
+    /// Serves a request as [`GlobalAlloc::alloc`] or `alloc_zeroed` does. It is a separate function so that those two need not save
+    /// registers on their fast path.
     ///
     /// # Safety
     /// As for [`GlobalAlloc::alloc`].
@@ -239,7 +239,7 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         let min_bytes = gate::min_bytes();
         let is_below = layout.size() < min_bytes && (min_bytes != gate::UNKNOWN || self.is_below_when_first(layout));
         if is_below || !self.is_active() || (gate::is_observed() && escape::is_own_request()) {
-            // Decay ticks run at the end of the arena's slow paths, which this request does not reach.
+            // Decay ticks normally run at the end of the arena's slow paths, which this request does not reach.
             gate::tick();
             return Err(Unserved::BackingServes);
         }
@@ -258,8 +258,8 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
         Err(Unserved::BackingServes)
     }
 
-    /// Returns whether the very first request, which carries the program's settings, is below the threshold. It is a separate function,
-    /// without a call into the arena: if there were two such calls, the compiler would inline neither.
+    /// Initialises the settings at the first request. Returns whether the request is below the threshold, or the threshold is not known
+    /// yet. This is a separate function, without a call into the arena: if there were two such calls, the compiler would inline neither.
     #[cold]
     #[inline(never)]
     fn is_below_when_first(&self, layout: Layout) -> bool {
@@ -267,8 +267,8 @@ impl<A: GlobalAlloc> ZkAllocator<A> {
     }
 }
 
-/// Returns the layout with a size of at least one byte. `GlobalAlloc` forbids empty layouts, but other allocators tolerate them. A run
-/// without pages would share its address with the next run.
+/// Returns the layout with a size of at least one byte. `GlobalAlloc` forbids empty layouts, but other allocators tolerate them. An empty
+/// run would share its address with the next run.
 #[inline(always)]
 fn not_empty(layout: Layout) -> Layout {
     // SAFETY: a size of one byte is valid with any alignment of a layout: rounded up to it, the size stays below `isize::MAX`.
@@ -287,7 +287,7 @@ unsafe fn free(arena: &'static arena::Arena, at: NonNull<u8>, size: usize) {
 }
 
 /// Resizes an allocation of the arena, in place or by moving it, and returns its address. Returns `None`, and changes nothing, if the
-/// caller has to copy it.
+/// caller has to allocate new memory and copy the contents.
 ///
 /// # Safety
 /// As for [`arena::Arena::resize`]. If this returns another address, the caller must not use the old one afterwards.

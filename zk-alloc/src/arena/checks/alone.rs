@@ -68,7 +68,7 @@ fn a_forked_child_uses_its_cache_although_it_was_claimed_at_the_fork() {
     assert_eq!(code, 0);
 }
 
-/// The claimant is emptying the cache. An owner that dropped the claim would take the same blocks.
+/// While the claim stands, the claimant empties the cache. An owner that dropped the claim would take the same blocks.
 #[test]
 fn a_claim_of_this_process_stands_until_its_claimant_withdraws_it() {
     let Some(arena) = alone() else { return };
@@ -126,9 +126,10 @@ fn another_threads_cache_is_emptied_only_after_a_fence() {
     });
 }
 
-// The place that pages move to.
+// Runs that grow by moving their pages to another place.
 
-/// If the kernel moves only some of the pages, the arena recognises these pages: at the new place, they are not zero.
+/// If the kernel moves only some of the pages, the arena recognises them at the new place, because they are not zero there. So the place
+/// must read as zeroes before the move.
 #[test]
 fn a_partly_resident_place_reads_as_zeroes_before_pages_move_to_it() {
     const BYTES: usize = 8 << 20;
@@ -191,7 +192,8 @@ fn moves_stop_before_the_process_runs_out_of_mappings() {
     assert!(purged <= before + 12, "{before} mappings, {purged} after all was purged");
 }
 
-/// The cost of a request while many threads are alive, and after they have ended. The tests count the caches that walks visit.
+/// The cost of a request while many threads are alive, and after they have ended. The tests count the caches that are visited by walks over
+/// the thread caches.
 #[cfg(target_os = "linux")]
 mod threads {
     use std::alloc::{GlobalAlloc, Layout};
@@ -261,8 +263,8 @@ mod threads {
         with_threads(|| {
             for pages in [2, 10] {
                 let visits = visits_of_growth(pages * 4096);
-                // A request searches for cached runs, and pays for a walk that records the peak. Blocks are fetched in batches, from slabs
-                // that are claimed as a whole.
+                // A request may visit caches to take their runs, and to sum up their sizes for the peak. A request for a block may also
+                // claim a whole slab and fetch several blocks. Hence the factor of 4.
                 let most = REQUESTS * 4 * tuning::visits_a_page() * (pages + 1);
                 assert!(visits <= most, "{visits} visits in {REQUESTS} requests of {pages} pages");
             }

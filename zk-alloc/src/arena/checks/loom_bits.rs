@@ -1,4 +1,5 @@
-//! Small models, run in every interleaving: who owns bits, where a search looks for clear bits, and which blocks of a zone are mapped.
+//! Small models, run in every interleaving: the ownership of bits, the hints that lead a search to clear bits, and the mapping of a zone's
+//! blocks.
 #![allow(unsafe_code, reason = "models of memory")]
 
 use std::ops::Range;
@@ -15,7 +16,7 @@ use crate::sync::{AtomicU64, Ordering};
 
 const BITS: usize = 128;
 
-/// Without `sync::watched`, loom would skip this order of accesses.
+/// Checks that loom finds all four outcomes. Without `sync::watched`, it would skip some orders of the accesses.
 #[test]
 fn loom_tries_a_change_before_a_load_of_another_thread() {
     let seen = std::sync::Arc::new(std::sync::Mutex::new(std::collections::HashSet::new()));
@@ -40,8 +41,8 @@ struct Run {
     memory: Uses,
 }
 
-/// Returns a model in which all bits are set except those in `free`, which keeps the model small. Checks that the same number of bits is
-/// set at the end.
+/// Returns a model in which only the bits in `free` are clear, which keeps the model small. Checks that as many bits are set at the end as
+/// at the start.
 fn with_free(free: Range<usize>, model: impl Fn(&Arc<Run>) + Sync + Send + 'static) -> impl Fn() + Sync + Send {
     move || {
         let run = Arc::new(Run { bits: Bitmap::new(words(BITS / 64)), memory: Uses::default() });
@@ -68,7 +69,7 @@ impl Run {
         false
     }
 
-    /// Claims exactly these bits, as growth in place and a trim do.
+    /// Claims exactly these bits, as growth in place and a trim do, and releases them.
     fn claim_exactly(&self, start: usize, n: usize) {
         if self.bits.try_claim(start, n).is_ok() {
             self.memory.write(start..start + n);
@@ -94,7 +95,8 @@ fn three_threads_that_want_the_same_run_own_it_in_turn() {
 
 #[test]
 fn a_claim_that_fails_releases_only_the_bits_that_it_set() {
-    // The second thread's bit can make the claim of the first thread fail. The first thread must not free that bit for the third.
+    // The second thread's bit can make the claim of the first thread fail. The first thread must not release that bit, because the third
+    // thread could then claim it.
     let model = |run: &Arc<Run>| {
         beside_two(run, |a| a.claim_exactly(62, 4), |b| b.claim_exactly(65, 1), || run.claim_exactly(65, 1));
     };
@@ -126,8 +128,8 @@ fn full_zone(len: usize) -> Arc<Runs> {
 /// A run that is freed while another thread searches gets a hint, so that the next search finds it.
 #[test]
 fn a_run_that_is_freed_while_another_thread_passes_over_it_is_found_afterwards() {
-    // The number of interruptions, the page at which the search begins (possibly within the run), and the parts in which one or two threads
-    // free the run.
+    // Each case has the number of interruptions, the page at which the search begins (possibly within the run), and the parts of the run,
+    // each of which its own thread frees.
     let cases: [(usize, usize, &'static [(usize, usize)]); 5] = [
         (4, 0, &[(0, 16)]),
         (4, 0, &[(64, 16)]),
@@ -176,7 +178,8 @@ fn a_search_that_overtakes_another_does_not_hide_a_run_that_was_freed_in_between
     });
 }
 
-/// A claim that fails briefly sets bits, in the word of the used page or in the word before it. A search treats these pages as used.
+/// A claim that fails sets bits for a short time, in the word of the used page or in the word before it. A search that runs meanwhile
+/// treats these pages as used.
 #[test]
 fn a_claim_that_fails_hides_no_free_run() {
     for (free, claimed) in [(64..80, (64, 17)), (48..64, (48, 17))] {
@@ -221,7 +224,7 @@ impl Places {
         }
     }
 
-    /// Clears the hint of a place, as a thread does that found the place empty.
+    /// Clears the hint of a place that was found empty, then checks the place again, and sets the hint again if the place is full.
     fn clear(&self, place: usize) {
         self.hints.clear(INDICES[place]);
         if self.full[place].load(Ordering::SeqCst) != 0 {
@@ -318,7 +321,7 @@ impl Blocks {
         Err(OCCUPIED)
     }
 
-    /// Makes the first free blocks at or above `from` ready.
+    /// Makes `len` blocks in a row ready: the lowest at or above `from` without a foreign mapping.
     fn reach(&self, mut from: usize, len: usize) {
         while from + len <= BLOCKS {
             match self.mapped.reach(from..from + len, || 2, || 2, |blocks| self.map(blocks)) {

@@ -68,7 +68,7 @@ impl Threads {
         cache.take_first(CLASS, 0).for_each(|block| self.took(block));
     }
 
-    /// As another thread, takes the blocks that idle threads cache.
+    /// Takes the blocks that idle threads cache, as another thread does.
     fn claim_all(&self) {
         let fence_other_threads = || {
             fence(Ordering::SeqCst);
@@ -183,7 +183,7 @@ fn run(index: usize) -> Run {
     Run::new((index + 1) * UNIT_BYTES, UNIT_BYTES).expect("a whole unit")
 }
 
-/// Returns the index of a run's memory in `memory`, after those of all blocks.
+/// Returns the index in `Threads::memory` that stands for the memory of a run. Blocks have lower indices.
 fn place(run: Run) -> usize {
     100 + run.address() / UNIT_BYTES
 }
@@ -192,7 +192,7 @@ impl Threads {
     fn put_run(&self, cache: &Cache, run: Run) {
         self.memory.write(place(run)..place(run) + 1);
         self.cached.fetch_add(1, Ordering::Relaxed);
-        // This does not enter the cache: the fence in `enter` is loom's, and orders more than a compiler fence.
+        // This does not enter the cache, because in the models `enter` uses a full fence, which orders more than a compiler fence.
         cache.put_run(run).into_iter().for_each(|out| self.took(place(out)));
     }
 
@@ -200,13 +200,13 @@ impl Threads {
         cache.take_run_if(UNIT_BYTES, |_| true).into_iter().for_each(|run| self.took(place(run)));
     }
 
-    /// As another thread, takes the cached run, which that thread owns from then on.
+    /// Takes the cached run as another thread does. That thread then owns the run.
     fn take_run(&self) {
         self.caches[0].take_runs().for_each(|run| self.took(place(run)));
     }
 }
 
-/// The owner frees a run and asks for it again, while other threads want the cached run.
+/// The owner frees a run and requests it again, while other threads try to take the cached run.
 #[test]
 fn a_cached_run_goes_to_one_thread() {
     with_threads(4, |threads, cache| {

@@ -16,8 +16,8 @@ use crate::classes::{self, Class};
 
 const PAGE_BYTES: usize = 4 << 10;
 
-/// A slab of the short class has two words of blocks, and ends with a page without blocks. A slab of the long class has one word. A long
-/// block is as long as two short ones.
+/// The bitmap of a slab of the short class has two words, and no block is in the slab's last page. The bitmap of a slab of the long class
+/// has one word. A long block is as long as two short ones.
 const SHORT: Class = Class::of(1, 1);
 const LONG: Class = Class::of(classes::MAX_BYTES, 1);
 
@@ -158,8 +158,9 @@ fn a_block_that_one_thread_takes_and_another_puts_back_serves_a_third() {
     });
 }
 
-/// Each thread puts back the last block of one word, one of them in the slab's first word, the other in its last. One of the threads
-/// retires the slab. If they get in each other's way, one tries again. If the slab is reused, the other may take words that look the same.
+/// Each thread puts back the last block that is in use of one word of the bitmap: one thread in the slab's first word, the other in its
+/// last. One of the threads retires the slab. If both try at the same time, one of them tries again. If the slab is reused meanwhile, the
+/// other may claim words of the new slab that look like those of the old one.
 #[test]
 fn a_slab_whose_last_blocks_two_threads_put_back_is_retired_once_even_if_it_is_reused() {
     for (interruptions, reused_for) in [(3, None), (5, Some(LONG)), (3, Some(SHORT))] {
@@ -200,8 +201,8 @@ fn a_stale_hint_to_a_slab_of_another_class_does_no_harm() {
 }
 
 /// The bits of all blocks of the slab are in one word. A thread sets the last of these bits, and checks whether it can retire the slab.
-/// Meanwhile, another thread may take a block and put it back, retire the slab, and so on. In the second case, the slab's first word looks
-/// like that of an empty slab of the old class, and its second word has a block in use.
+/// Meanwhile, another thread may take a block and put it back, retire the slab, and reuse it for the other class. In the second case, the
+/// slab's first word looks like that of an empty slab of the old class, and its second word has a block in use.
 #[test]
 fn retiring_a_slab_that_was_reused_for_a_smaller_class_loses_no_block() {
     for counts in [&[1][..], &[64, 1]] {
@@ -217,7 +218,8 @@ fn retiring_a_slab_that_was_reused_for_a_smaller_class_loses_no_block() {
     }
 }
 
-/// The only slab is almost full. A block is put back while other threads find none and clear the hint. A later search finds the block.
+/// The only slab is almost full. A block is put back while other threads find no free block and clear the hint. A later search must find
+/// the block.
 #[test]
 fn a_block_that_is_put_back_while_other_threads_clear_the_hint_is_not_lost() {
     with_slabs(2, 1, |slabs| {

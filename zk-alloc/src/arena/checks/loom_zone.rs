@@ -22,7 +22,7 @@ impl Model {
         let bytes = pages * self.zone.page_bytes();
         let at = self.zone.claim(bytes, 1, contents, Limit::Cap, || None).ok()?;
         if contents == Contents::Zeroed {
-            // SAFETY: claimed above, and at least initialised by the kernel.
+            // SAFETY: claimed above, and initialised by the kernel if nothing else has written to it.
             let memory = unsafe { std::slice::from_raw_parts(at.as_ptr(), bytes) };
             assert!(memory.iter().all(|&byte| byte == 0), "zeroed memory holds something else");
         }
@@ -139,8 +139,9 @@ fn a_slab_beside_a_prefaulted_run_is_accounted_once() {
             }
         };
         beside(model, take_slab, || model.pass(1, Contents::Any));
-        // The model does not compare the memory here. A failed claim of two pages briefly owns the first page. Prefaulting leaves this page
-        // out, although the huge-page fault brings it into memory. The zone counts the page as resident when it hands the page out.
+        // The model does not compare the counted memory with the memory that is resident here. They may differ: a failed claim of two pages
+        // briefly owns the first page, and prefaulting does not count that page, although the huge-page fault brings it into memory. The
+        // zone counts the page when it hands the page out.
     });
 }
 

@@ -23,8 +23,8 @@ use crate::arena::pages::zone::{Contents, Zone};
 use crate::os;
 use crate::sync::AtomicU64;
 
-/// Runs a model in every interleaving with at most `interruptions` switches away from a thread that could continue. Three threads that
-/// retry have too many interleavings to run them all.
+/// Runs a model in every interleaving with at most `interruptions` switches away from a thread that could continue. The bound is needed
+/// because models of three threads that retry have too many interleavings to run them all.
 pub(super) fn bounded(interruptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(interruptions));
@@ -69,7 +69,7 @@ pub(super) fn words(len: usize) -> &'static [AtomicU64] {
     Box::leak((0..len).map(|_| AtomicU64::new(0)).collect())
 }
 
-/// The owners' accesses to memory. The key is the number of a part of memory that has one owner at a time.
+/// Stands for memory that threads own, in numbered parts. Each part has one owner at a time, and a cell that its owner accesses.
 #[derive(Default)]
 pub(super) struct Uses(Mutex<HashMap<usize, Arc<UnsafeCell<u64>>>>);
 
@@ -143,7 +143,7 @@ impl Memory {
     }
 }
 
-/// A zone of a model.
+/// The zone of a model, with the number of its free pages and the count of resident bytes when it was created.
 pub(super) struct Model {
     pub(super) zone: Zone,
     free: usize,
@@ -169,7 +169,7 @@ impl Model {
         let at = self.zone.claim(all, 1, Contents::Zeroed, Limit::Cap, || None);
         let at = at.expect("a page was lost, or is still owned");
         assert_eq!(at, self.zone.base());
-        // SAFETY: claimed above, and at least initialised by the kernel.
+        // SAFETY: claimed above, and initialised by the kernel if nothing else has written to it.
         let memory = unsafe { std::slice::from_raw_parts(at.as_ptr(), all) };
         assert!(memory.iter().all(|&byte| byte == 0), "zeroed memory holds something else");
         // SAFETY: as above.

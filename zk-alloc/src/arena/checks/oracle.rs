@@ -111,7 +111,7 @@ fn step(bitmap: Bitmap<'_>, zone: Option<&Runs>, bits: &mut [bool], op: Op) {
                 assert_eq!(last, runs(bits, start, n).last().copied().map(top));
             }
         }
-        // A bitmap alone has no index of free runs. A zone sets and clears no bits that it does not own.
+        // Not applicable: a bitmap alone has no index of free runs, and a zone sets and clears no bits that it does not own.
         (Op::ClaimFirstFit(..), None) | (Op::Set(..) | Op::Clear(..), Some(_)) => {}
     }
     assert_eq!(bitmap.set_runs(0, BITS).collect::<Vec<_>>(), runs(bits, 0, BITS));
@@ -155,7 +155,7 @@ fn full_zone(pages: usize) -> Runs {
 const MAX_STEPS: usize = 4_000;
 const PAGES: usize = 8 << 20;
 
-/// Returns the result of `work`, which may read and write at most `max` words.
+/// Runs `work` and returns its result. Checks that it reads or writes at most `max` words of bitmaps and hint sets.
 fn in_steps<R>(max: usize, what: impl Debug, work: impl FnOnce() -> R) -> R {
     steps::take();
     let result = work();
@@ -192,7 +192,7 @@ fn a_search_for_short_aligned_runs_reads_a_bounded_number_of_words() {
     }
 }
 
-/// A request purges a few MiB of free memory, no matter how long a free run is.
+/// A request purges only a few MiB at a time, so it must not read all of a long free run to find them.
 #[test]
 fn a_part_of_a_free_run_is_found_without_reading_the_rest_of_the_run() {
     let (resident, used) = (bitmap(PAGES, u64::MAX), bitmap(PAGES, 0));
