@@ -73,7 +73,7 @@ pub enum Unserved {
     Fails,
 }
 
-/// See the module's documentation.
+/// The arena: its region of address space, its size classes, and its configuration.
 pub(crate) struct Arena {
     pub(crate) region: Region,
     pub(crate) size_classes: SizeClasses,
@@ -89,7 +89,7 @@ struct Global {
 }
 
 // SAFETY: `arena` is written once, by the thread that moved `state` from `NONE` to `OPENING`. Other threads read it only after an Acquire
-// load has seen a later Release store: of a nonzero `len` or of `OPEN`, by that thread, or of `SERVING`, by a thread that had seen `OPEN`.
+// load has seen a later Release store. That thread stores a nonzero `len` and `OPEN`; `SERVING` is stored by a thread that has seen `OPEN`.
 unsafe impl Sync for Global {}
 
 const NONE: u8 = 0;
@@ -152,7 +152,7 @@ fn serve_first(settings: &Settings, first: impl FnOnce(bool)) -> Option<&'static
     config::init_settings(settings);
     let arena = open()?;
     // A request that may come from a signal handler leaves `first` to a later request. The number of postponements is limited, because a
-    // thread may block signals for good.
+    // thread that blocks signals permanently always seems to be in a signal handler.
     static POSTPONED: AtomicU8 = AtomicU8::new(0);
     let in_signal_handler = os::may_be_in_signal_handler();
     if in_signal_handler && POSTPONED.load(Ordering::Relaxed) < tuning::max_postponed() as u8 {
@@ -363,7 +363,7 @@ impl Arena {
                 Ok(at)
             }
             Path::Run(runs) => {
-                // For blocks, `SizeClasses::alloc` does this.
+                // Acquires a cache for this thread if it has none. For blocks, `SizeClasses::alloc` does this.
                 if !front::is_joined() {
                     drop(front::join_and_enter());
                 }
@@ -529,8 +529,9 @@ impl Arena {
         Some(to)
     }
 
-    /// Copies the first `bytes` of the arena's allocation at `from`. Between runs of [`tuning::sparse_copy_min_bytes`] or more, skips pages
-    /// that were never touched, if there are many, so the copy takes no more memory than the source.
+    /// Copies the first `bytes` of the arena's allocation at `from`. If both allocations are page runs and `bytes` is at least
+    /// [`tuning::sparse_copy_min_bytes`], copies a sparsely touched source without its untouched pages, so the copy uses no more memory
+    /// than the source.
     ///
     /// # Safety
     /// Both allocations are at least `bytes` long, belong to the caller alone, and do not overlap.
@@ -586,7 +587,7 @@ impl Arena {
 /// Allocation for callers that do not pass the size when they free memory, such as callers of `malloc`.
 #[cfg(feature = "c-api")]
 impl Arena {
-    /// Like [`alloc`](Self::alloc), for a caller that frees the memory without its size.
+    /// Like [`alloc`](Self::alloc), for a caller that does not pass the size when it frees the memory.
     #[inline(always)]
     pub(crate) fn alloc_measured(
         &self,
@@ -790,7 +791,7 @@ impl Region {
     }
 }
 
-// Copies of allocations that grow or shrink.
+// Copies of allocations that move when they grow or shrink.
 
 /// How densely the runs copied so far were used.
 static COPIES: Density = Density::new();

@@ -63,7 +63,7 @@ impl Run {
 /// The maximum number of runs that a thread caches; a power of two.
 const RUNS: usize = if cfg!(loom) { 1 } else { 4 };
 
-/// Returns how many runs a thread caches.
+/// Returns how many runs a thread caches at most.
 #[inline(always)]
 fn places() -> usize {
     tuning::caches_runs().clamp(1, RUNS)
@@ -92,7 +92,8 @@ pub(crate) struct Cache {
     pub(super) blocks: AtomicPtr<Blocks>,
     /// The cached runs; 0 stands for none.
     runs: [AtomicU64; RUNS],
-    /// The index in `runs` for the next run: that of the run that was taken out last, or the one after the run that was put in last.
+    /// The index in `runs` at which the next run is put. Putting a run in advances it by one; taking a run out sets it to the index of that
+    /// run.
     next_run: AtomicU8,
     /// The number of runs and of blocks that were handed to the owner, and their bytes. Only the owner writes these counters.
     run_allocations: AtomicU64,
@@ -105,7 +106,7 @@ pub(crate) struct Cache {
     pub(super) index: AtomicUsize,
     /// The number by which `block_allocations` exceeds the number of requests (see [`Cache::tick_within`]).
     jumped_allocations: AtomicU64,
-    /// The cache that the claimant of this one claimed before it. Only the claimant uses it.
+    /// The cache that the claimant claimed just before this one: a link in its list of claimed caches. Only the claimant uses this field.
     pub(super) claimed_before: AtomicPtr<Cache>,
 }
 
@@ -198,8 +199,8 @@ impl Cache {
         give_up(self);
     }
 
-    /// Enters the cache. Only the owner may call this. Returns `None` if a signal interrupted the owner while it used the cache, or while
-    /// another thread claims the cache.
+    /// Enters the cache. Only the owner may call this. Returns `None` if a signal interrupted the owner while it used the cache, or if
+    /// another thread has claimed the cache.
     #[inline(always)]
     pub(crate) fn enter(&self) -> Option<Entered<'_>> {
         if self.owner_flag.load(Ordering::Relaxed) != 0 {
@@ -260,8 +261,8 @@ impl Cache {
     }
 
     /// Makes one of the next `requests` requests for blocks take the slow path. To do so, moves the count of requests to just below a
-    /// multiple of [`tuning::tick_requests`]. [`block_totals`](Self::block_totals) subtracts these jumps. A separate limit would cost more
-    /// than a nanosecond for each pair of requests.
+    /// multiple of [`tuning::tick_requests`]. [`block_totals`](Self::block_totals) subtracts these jumps. Comparing the count with a
+    /// separate limit would cost more than a nanosecond for each pair of an allocation and a free.
     pub(crate) fn tick_within(&self, requests: usize) {
         let every = tuning::tick_requests().max(1) as u64;
         let last = every.saturating_sub(1 + requests as u64);
@@ -393,7 +394,7 @@ impl Cache {
         counts.into_iter().for_each(|count| count.store(0, Ordering::Relaxed));
     }
 
-    /// Takes out the newest cached run that has this length and `fits`. Only the owner may call this.
+    /// Takes out the newest cached run that has this length and for which `fits` returns `true`. Only the owner may call this.
     #[inline(always)]
     pub(crate) fn take_run_if(&self, bytes: usize, fits: impl Fn(Run) -> bool) -> Option<Run> {
         let next = self.next_run.load(Ordering::Relaxed) as usize;
@@ -470,7 +471,7 @@ pub(crate) fn local() -> &'static Local {
     unsafe { &*LOCAL.try_with(std::ptr::from_ref).unwrap_unchecked() }
 }
 
-/// Returns the thread's [`Local`]. A thread local from the compiler would call `malloc`, which this library may implement.
+/// Returns the thread's [`Local`]. The compiler's thread locals would call `malloc`, which this library may implement.
 #[cfg(thread_blocks)]
 #[inline(always)]
 pub(crate) fn local() -> &'static Local {
@@ -532,7 +533,7 @@ pub(crate) unsafe fn put(class: Class, at: NonNull<u8>) -> bool {
 
 // The calling thread's runs and requests.
 
-/// Takes a run of `run_bytes` that `fits` out of this thread's cache, to serve a request of `bytes`.
+/// Takes a run of `run_bytes` for which `fits` returns `true` out of this thread's cache, to serve a request of `bytes`.
 #[inline(always)]
 pub(crate) fn take_run_if(run_bytes: usize, bytes: usize, fits: impl Fn(Run) -> bool) -> Option<Run> {
     let cache = enter()?;
@@ -551,7 +552,7 @@ pub(crate) fn count_run(bytes: usize) -> bool {
     is_cached
 }
 
-/// Counts a request of this thread outside its cache.
+/// Counts a request of this thread that its cache does not count.
 #[cold]
 pub(crate) fn count_past_cache(bytes: usize) {
     let past_cache = &local().past_cache;

@@ -1,5 +1,5 @@
-//! Thread caches: each thread caches the blocks of each size class and the page runs that it freed last, to serve its next requests. A
-//! request that the cache serves touches no bitmap and no shared counter.
+//! Thread caches: each thread keeps the blocks and the page runs that it freed most recently, to serve its next requests. A request that
+//! the cache serves touches no bitmap and no shared counter.
 //!
 //! A cached block or run stays *used* in its slab or zone. The cache that holds its address owns it. All threads can find all caches.
 //!
@@ -15,7 +15,7 @@
 mod cache;
 #[cfg(not(loom))]
 mod registry;
-/// The models have no threads with caches.
+/// Stands in for the registry in the loom models, where no thread has a cache.
 #[cfg(loom)]
 mod registry {
     use super::Cache;
@@ -98,8 +98,8 @@ fn give_up(cache: &Cache) {
     registry::mark_vacant(index);
 }
 
-/// Releases the cache of an exiting thread to the next thread, after `empty` has taken out its contents. If another thread claims the cache
-/// at this moment, or if a signal interrupted the owner while it used the cache, the contents stay for the next owner.
+/// Empties the cache of an exiting thread with `empty`, then releases it, so that a new thread can acquire it. If another thread claims the
+/// cache at this moment, or if a signal interrupted the owner while it used the cache, the contents stay for the next owner.
 ///
 /// # Safety
 /// `cache` is the argument of the key's destructor.
@@ -126,7 +126,7 @@ pub(crate) fn claim_all(empty: impl FnMut(&'static Cache)) {
     claim(registry::all(), empty);
 }
 
-/// Like [`claim_all`], for the next `most` caches in turn.
+/// Like [`claim_all`], but visits at most `most` caches. The next call continues with the caches after them.
 pub(crate) fn claim_some(most: usize, empty: impl FnMut(&'static Cache)) {
     claim(registry::some(most), empty);
 }
@@ -141,8 +141,8 @@ pub(crate) fn take_all_runs() -> impl Iterator<Item = Run> {
     registry::all().flat_map(Cache::take_runs)
 }
 
-/// Takes runs out of caches, for a thread that is about to take `pages` pages that are not resident. Visits all caches, or the next ones in
-/// turn if there are many.
+/// Takes runs out of caches, for a thread that is about to take `pages` pages that are not resident. Visits all caches, or only some if
+/// there are many; the next call continues with the caches after them.
 pub(crate) fn take_some_runs(pages: usize) -> impl Iterator<Item = Run> {
     registry::some(visits_for(pages)).flat_map(Cache::take_runs)
 }

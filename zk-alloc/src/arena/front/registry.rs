@@ -36,7 +36,7 @@ static VISITED_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The index at which the next walk over a part of the caches begins.
 static ROVER: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns a cache below the frontier.
+/// Returns the cache with this index, which must be below the frontier.
 fn at(index: usize) -> &'static Cache {
     let Some(chunk) = (index / CHUNK).checked_sub(1) else { return &FIRST[index] };
     // SAFETY: a chunk is mapped before the frontier reaches it.
@@ -44,7 +44,7 @@ fn at(index: usize) -> &'static Cache {
     &caches[index % CHUNK]
 }
 
-/// Maps the chunk of a cache, unless it is mapped already. Returns `false` if the system has no memory.
+/// Maps the chunk that contains the cache with this index, unless it is mapped already. Returns `false` if the system has no memory.
 fn has_memory(index: usize) -> bool {
     (index / CHUNK).checked_sub(1).is_none_or(|chunk| MORE[chunk].map().is_ok())
 }
@@ -54,7 +54,7 @@ pub(crate) fn acquire() -> Option<&'static Cache> {
     let index = acquire_former().or_else(acquire_new)?;
     let cache = at(index);
     cache.index.store(index, Ordering::Relaxed);
-    // Only the owner changes this bit. The last owner left it set if the cache was not empty.
+    // Only the owner adds or removes the index of its cache. The last owner did not remove it if the cache was not empty.
     if VISITED.first(index) != Some(index) {
         VISITED.set(index);
         VISITED_COUNT.fetch_add(1, Ordering::Relaxed);

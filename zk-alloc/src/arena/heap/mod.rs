@@ -52,7 +52,7 @@ impl fmt::Display for NotFreeable {
     }
 }
 
-/// See the module's documentation.
+/// The allocator of blocks: thread caches in front of the slabs of all size classes.
 pub(crate) struct SizeClasses {
     pub(crate) slabs: SlabTable,
 }
@@ -87,8 +87,8 @@ impl SizeClasses {
         let most = (tuning::fetch_bytes() / class.block_bytes()).clamp(1, tuning::fetch_blocks().clamp(1, BATCH));
         let most = most.min(class.capacity() / 2);
         if let Some(cache) = front::join_and_enter() {
-            // The cache may nevertheless contain blocks: this request may have come here to tick, another thread may have claimed the cache
-            // at the first attempt, or a signal handler may have filled it in between.
+            // The cache may nevertheless contain blocks: this request may have come here to run a decay tick, another thread may have
+            // claimed the cache at the first attempt, or a signal handler may have filled it in between.
             if let Some(cached) = front::take(&cache, class) {
                 tick_soon(&cache);
                 drop(cache);
@@ -218,8 +218,8 @@ impl SizeClasses {
     }
 }
 
-/// If a purge is unfinished, makes one of the next requests of the cache's owner continue it. Call this after the request is counted:
-/// before that, the count may be exactly at a tick, and would not jump to the next one.
+/// If a purge is unfinished, makes the cache's owner continue it at one of its next requests. Call this after the current request is
+/// counted: before that, the count may be exactly at a tick, and would not jump to the next one.
 fn tick_soon(cache: &Cache) {
     if decay::is_unfinished() {
         cache.tick_within(tuning::purge_requests());

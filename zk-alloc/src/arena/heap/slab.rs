@@ -1,8 +1,7 @@
 //! Slabs: memory for the small and medium sizes. A slab is a part of its zone that is cut into blocks of one size class.
 //!
 //! A slab has a bit for each of its blocks, which is set while the block is *free*. Clearing the bit takes ownership of the block, and only
-//! the owner sets the bit again. That is the whole protocol. It holds no matter which thread acts, or where a signal or a fork interrupts
-//! it.
+//! the owner sets the bit again. No other synchronisation is needed, and a signal or a fork may interrupt a thread anywhere.
 //!
 //! A slab keeps its class while any of its blocks has an owner. A thread that owns all blocks may return the slab to its zone. A thread
 //! that finds a slab by a hint knows nothing about the slab until it owns one of its blocks. Only then does it read the class.
@@ -57,7 +56,7 @@ pub(crate) struct SlabTable {
     purge_from: AtomicUsize,
 }
 
-/// Blocks of a slab that the caller owns, in one word of its bitmap.
+/// Some blocks of a slab, all in one word of its bitmap. The caller owns them.
 #[derive(Clone, Copy)]
 struct Blocks {
     unit: usize,
@@ -148,8 +147,8 @@ impl SlabTable {
         self.classes.all()[units].iter().for_each(|unit| unit.store(number, Ordering::Relaxed));
     }
 
-    /// Like [`take`](Self::take), from a given slab that may have free blocks. Meanwhile, the slab may have been retired or given another
-    /// class.
+    /// Like [`take`](Self::take), from a given slab that may have free blocks. In the meantime, the slab may have been retired or given
+    /// another class.
     fn take_from(
         &self,
         zone: &Zone,
@@ -324,8 +323,8 @@ impl SlabTable {
             if now == class && claimed == class.words() {
                 return self.retire(zone, unit, class);
             }
-            // Another thread owns some of the blocks. Or the slab now has another class, and some of its words look the same. Because of
-            // this claim, another thread that checked the slab in between did not find it empty, so this thread checks again.
+            // Another thread owns some of the blocks, or the slab now has another class and some of its words look like full words of the
+            // old class. While this thread owned the claimed words, no other thread could find the slab empty, so this thread checks again.
             for word in 0..claimed {
                 self.set_free(now, Blocks { unit, word, mask: class.full_word(word) });
             }
@@ -444,7 +443,7 @@ impl SlabTable {
             // slab's last block.
             gone = unsafe { zone.purge_slab(slab, zone.slab_pages(slab, class.slab_bytes()) & !needed) };
         }
-        // Also done if the slab has another class, whose blocks were taken by mistake.
+        // The blocks are also freed if the slab now has another class and this thread took its blocks by mistake.
         for (word, &mask) in free[..class.words()].iter().enumerate().filter(|&(_, &mask)| mask != 0) {
             self.set_free_or_retire(zone, Blocks { unit, word, mask });
         }
@@ -469,7 +468,7 @@ fn check_freed_once(free_before: u64, class: Class, address: impl FnOnce() -> us
 /// are no such blocks.
 fn by_lines(class: Class, bits: u64) -> u64 {
     let (blocks, mut firsts) = (class.blocks_by_lines(), bits);
-    // `blocks` is a power of two. Each step keeps the bits at which twice as many set bits in a row begin.
+    // `blocks` is a power of two. Each step keeps the bits that begin a row of set bits twice as long as in the previous step.
     for shift in (0..blocks.trailing_zeros()).map(|step| 1 << step) {
         firsts &= firsts >> shift;
     }
@@ -492,7 +491,7 @@ fn slab_at(zone: &Zone, unit: usize) -> NonNull<u8> {
     unsafe { zone.base().add(unit * UNIT_BYTES) }
 }
 
-/// Returns the pages that a block touches, as bits.
+/// Returns the pages of the slab that a block touches, as a mask.
 fn pages_of(zone: &Zone, class: Class, block: usize) -> u64 {
     let page = zone.page_bytes();
     let (first, last) = (block * class.block_bytes() / page, ((block + 1) * class.block_bytes() - 1) / page);

@@ -1,8 +1,8 @@
 //! A bitmap whose runs of bits are claimed and released without a lock, and sets of hints that show where to search a bitmap.
 //!
-//! Setting a bit takes ownership of it, and only the owner clears it. That is the whole protocol. It holds no matter which thread is
-//! interrupted, overtaken or cut off by a fork, or at which instruction. A thread that is cut off may leave bits set, which wastes memory,
-//! but no memory is ever handed out twice.
+//! Setting a bit takes ownership of it, and only the owner clears it. No other synchronisation is needed, and a thread may be interrupted,
+//! overtaken or cut off by a fork at any instruction. A thread that is cut off may leave bits set, which wastes memory, but no memory is
+//! ever handed out twice.
 #![allow(unsafe_code, reason = "lays atomics over zeroed memory")]
 
 use crate::os::{self, AllZero, Errno, Mapping};
@@ -113,7 +113,7 @@ impl<'a> Bitmap<'a> {
     }
 
     /// Finds the lowest run of `n` clear bits that starts at an index `i`, not below `from`, with `(i + skew) % align == 0`. `align` is a
-    /// power of two. For models that do not index free runs.
+    /// power of two. Only for loom models without an index of free runs.
     #[cfg(loom)]
     pub(crate) fn find_clear_run(self, from: usize, n: usize, align: usize, skew: usize) -> Option<usize> {
         let mut at = from;
@@ -272,7 +272,7 @@ pub(crate) mod steps {
         STEPS.set(STEPS.get() + 1);
     }
 
-    /// Returns the steps since the last call.
+    /// Returns the number of steps of this thread since the last call.
     pub(crate) fn take() -> usize {
         STEPS.take()
     }
@@ -354,7 +354,7 @@ impl HintSet {
         }
     }
 
-    /// Removes an index. The caller then checks whether it has to be set again.
+    /// Removes an index. The caller must then check whether to add it again.
     pub(crate) fn clear(self, mut index: usize) {
         for depth in 0..LEVELS {
             let mask = 1 << (index % WORD_BITS);
@@ -472,9 +472,9 @@ impl<T: AllZero + Default> Table<T> {
     #[cfg(not(loom))]
     fn over(len: usize, map: fn(usize) -> Result<Mapping, Errno>) -> Result<Self, Errno> {
         let mapping = map((len * size_of::<T>()).max(1).next_multiple_of(os::HUGE_PAGE_BYTES))?.for_table();
-        // SAFETY: the mapping is long enough, aligned to a page, and accessed through nothing else. It is zeroed, or no entry is read
-        // before it is committed, and then the entry is zero. It is unmapped when the table is dropped. That happens only if `Arena::build`
-        // fails, before any other thread can access the table.
+        // SAFETY: the mapping is long enough, aligned to a page, and accessed through nothing else. Every entry is zero when it is first
+        // read: the mapping is zeroed, or entries are zero once they are committed and are not read before. The mapping is removed when the
+        // table is dropped. That happens only if `Arena::build` fails, before any other thread can access the table.
         let entries = unsafe { std::slice::from_raw_parts(mapping.start().cast::<T>().as_ptr(), len) };
         Ok(Self { entries, mapping })
     }

@@ -49,7 +49,7 @@ pub(crate) fn run_kind(size: usize) -> RunKind {
     if size >= tuning::huge_run_bytes() { RunKind::Huge } else { RunKind::Mid }
 }
 
-/// Returns the length in bytes of the shortest run that may stay in this zone after it shrinks.
+/// Returns the length in bytes of the shortest run that may stay in the zone of this kind after it shrinks.
 pub(crate) fn min_bytes(runs: RunKind) -> usize {
     if runs == RunKind::Huge { tuning::crosses_min_bytes() } else { classes::MAX_BYTES / 2 }
 }
@@ -93,14 +93,14 @@ pub(crate) struct ZoneSpec {
     pub(crate) huge: HugeAdvice,
     /// The length of the [small-object region](crate::arena::pages::layout) during the first phase, in bytes.
     pub(crate) small_region_bytes: usize,
-    /// The length in bytes of the part of a zone, from its start, that stays in small pages although the rest uses huge pages. So small
+    /// The length in bytes of the first part of a zone, which stays in small pages although the rest uses huge pages, so that small
     /// processes do not pay for whole huge pages.
     pub(crate) small_pages_bytes: usize,
     /// Dirty memory of at least this many bytes is zeroed by purging it. The kernel then clears each page on the thread that first touches
     /// it, instead of the requesting thread clearing them all.
     pub(crate) lazy_zero_bytes: usize,
-    /// A run that moves to grow begins at a multiple of this factor times its length, so it can grow further in place. A factor of 1 leaves
-    /// no addresses for that.
+    /// A run that moves to grow begins at a multiple of this factor times its length, so it can grow further in place. With a factor of 1,
+    /// no addresses are left free for that.
     pub(crate) growth_room: usize,
     /// Whether thread caches keep the zone's runs. This is set for only one zone, so the zone of a cached run is known.
     pub(crate) is_cached: bool,
@@ -132,7 +132,7 @@ pub(crate) fn zone_specs(config: &Config) -> [ZoneSpec; 2] {
 
 impl ZoneSpec {
     /// Returns the alignment of a run: at least the requested one. A run that fills a huge page is aligned to one if the arena asks for
-    /// huge pages. In small pages, that would only leave gaps.
+    /// huge pages. With small pages, this alignment would only leave gaps.
     pub(crate) fn run_align(&self, size: usize, align: usize) -> usize {
         if self.huge == HugeAdvice::Ask && size >= HUGE_PAGE_BYTES { align.max(HUGE_PAGE_BYTES) } else { align }
     }
@@ -141,7 +141,7 @@ impl ZoneSpec {
 // The small-object region: the start of the mid zone, for slabs and short runs. Long runs stay out of it, so small allocations that survive
 // a proof do not split the free memory that the next proof's long runs need.
 
-/// The use of a run.
+/// What a run is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunUse {
     /// A slab. Its blocks may live long, so it gets the lowest address.
@@ -158,7 +158,7 @@ impl RunUse {
     }
 }
 
-/// The length in bytes of the part of a zone, from its start, that may contain slabs. The limit keeps the tables of slabs small.
+/// The length in bytes of the first part of a zone, the only part that may contain slabs. The limit keeps the tables of slabs small.
 pub(crate) const SLAB_SPAN_BYTES: usize = 64 << 30;
 
 /// Returns the part of a zone that long runs always leave to slabs and short runs: the last quarter of the range of slabs. The zone is
@@ -174,8 +174,8 @@ pub(crate) fn first_bytes(threads: usize) -> usize {
 }
 
 /// Returns the length in bytes of the small-object region that a run of this use must stay out of, or 0 if the run may be there. The region
-/// is `first_bytes` long until the first phase has shown the peak, and never grows. If it grew with the peak, it would take over memory of
-/// long runs that were already there.
+/// is `first_bytes` long until the first phase has shown the peak. Then it may shrink, but it never grows: a larger region could overlap
+/// long runs that are already there.
 pub(crate) fn kept_from(run_use: RunUse, first_bytes: usize) -> usize {
     if run_use == RunUse::LongRun { after(accounts::former_peak_live_bytes(), first_bytes) } else { 0 }
 }
