@@ -242,8 +242,8 @@ pub(crate) fn returned_until_reuse(bytes: usize) {
     NOT_REUSED_BYTES.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// Records that `bytes` become resident. If freed runs were purged at once, the program would have reused that much of them, so from now on
-/// as many free bytes stay resident.
+/// Records that `bytes` become resident. If freed runs have been purged at once, the program would have reused them, so as many more free
+/// bytes may stay resident from now on.
 fn reused(bytes: usize) {
     if NOT_REUSED_BYTES.load(Ordering::Relaxed) > 0 {
         let left = |gone: usize| Some(gone.saturating_sub(bytes));
@@ -285,7 +285,7 @@ pub(crate) fn free_bytes() -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     /// A little above the peak of the bytes in use. It applies only while enough resident memory is free to be worth a purge: the request
-    /// does not fit there, so that memory is purged before more becomes resident.
+    /// does not fit in that memory, so the memory is purged before more becomes resident.
     Peak,
     /// The cap.
     Cap,

@@ -142,8 +142,8 @@ fn a_new_thread_reuses_the_memory_between_survivors_of_another() {
     assert!(peak <= bound, "{peak} bytes, more than {bound}: a quarter above what is alive\n{}", stats());
 }
 
-/// Between two survivors, seven free blocks of 16 KiB leave room for 28 blocks of 4 KiB, but their slab serves only 16 KiB, so this memory
-/// must be purged. The purge must also empty the caches of idle threads, each of which contains a few blocks.
+/// Between two survivors, seven free blocks of 16 KiB leave room for 28 blocks of 4 KiB, but their slabs serve only blocks of 16 KiB, so
+/// this memory must be purged. The purge must also empty the caches of idle threads, each of which contains a few blocks.
 #[test]
 fn memory_between_survivors_is_reused_also_beside_hundreds_of_idle_threads() {
     let halves = |allocator| (survivors(allocator, 16 * KIB, 8), filled(allocator, 4 * KIB, HALF));
@@ -177,8 +177,8 @@ fn phases() -> Vec<Vec<Block>> {
 }
 
 /// One call purges all pages between two survivors, even if the request needs fewer. In the second case, the free runs are 30 KiB long. In
-/// the third, slabs without survivors are reused without a purge, and only pages between survivors are purged. The lower bound shows that
-/// purges are counted as system calls.
+/// the third, slabs without survivors are reused without a purge, and only pages between survivors are purged. The lower bound, a quarter
+/// of the upper one, shows that purges are counted as system calls.
 #[test]
 fn each_free_run_between_survivors_is_purged_once_and_completely() {
     type Program = fn() -> Vec<Vec<Block>>;

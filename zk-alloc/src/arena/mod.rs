@@ -89,7 +89,8 @@ struct Global {
 }
 
 // SAFETY: `arena` is written once, by the thread that moved `state` from `NONE` to `OPENING`. Other threads read it only after an Acquire
-// load has seen a later Release store. That thread stores a nonzero `len` and `OPEN`; `SERVING` is stored by a thread that has seen `OPEN`.
+// load has seen a later Release store. The writing thread stores a nonzero `len` and `OPEN`; `SERVING` is stored by a thread that has seen
+// `OPEN`.
 unsafe impl Sync for Global {}
 
 const NONE: u8 = 0;

@@ -34,7 +34,7 @@ impl Plan {
 
 pub(crate) struct Pattern {
     pub(crate) name: &'static str,
-    /// Whether the report lists it among the patterns of small blocks, of 16 bytes to 1 KiB.
+    /// Whether the report lists this pattern among those with small blocks (16 bytes to 1 KiB).
     pub(crate) is_small: bool,
     /// Its description in the output of `--list`.
     pub(crate) what: &'static str,
@@ -382,7 +382,7 @@ fn survivors_2k_3000(heap: Heap, plan: &Plan) {
     drop((old, fill(heap, plan.work(128 * MIB), 3_000)));
 }
 
-/// Phases of a program, each with blocks of its own size, from 1 to 32 KiB. Each phase leaves one block in 64 alive.
+/// Allocates in 16 phases, each with blocks of one size, from 1 to 32 KiB. Each phase leaves one block in 64 alive.
 fn phases(heap: Heap, plan: &Plan) {
     let sizes = (0..16).map(|phase| (1024.0 * 32f64.powf(f64::from(phase) / 15.0)) as usize);
     drop(sizes.map(|size| survivors_of(heap, plan.work(32 * MIB), size, 64)).collect::<Vec<_>>());

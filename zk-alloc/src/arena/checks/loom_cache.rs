@@ -68,7 +68,7 @@ impl Threads {
         cache.take_first(CLASS, 0).for_each(|block| self.took(block));
     }
 
-    /// Takes the blocks that idle threads cache, as another thread does.
+    /// Takes the cached blocks of idle threads, in the role of a thread that owns neither cache.
     fn claim_all(&self) {
         let fence_other_threads = || {
             fence(Ordering::SeqCst);
@@ -200,7 +200,7 @@ impl Threads {
         cache.take_run_if(UNIT_BYTES, |_| true).into_iter().for_each(|run| self.took(place(run)));
     }
 
-    /// Takes the cached run as another thread does. That thread then owns the run.
+    /// Takes the cached run, in the role of a thread that does not own the cache. The run then belongs to that thread.
     fn take_run(&self) {
         self.caches[0].take_runs().for_each(|run| self.took(place(run)));
     }

@@ -158,9 +158,9 @@ fn a_block_that_one_thread_takes_and_another_puts_back_serves_a_third() {
     });
 }
 
-/// Each thread puts back the last block that is in use of one word of the bitmap: one thread in the slab's first word, the other in its
-/// last. One of the threads retires the slab. If both try at the same time, one of them tries again. If the slab is reused meanwhile, the
-/// other may claim words of the new slab that look like those of the old one.
+/// Each thread puts back the last block in use in one word of the bitmap: one thread in the slab's first word, the other in its last. One
+/// of the threads retires the slab. If both try at the same time, one of them tries again. If the slab is reused meanwhile, the other may
+/// claim words of the new slab that look like those of the old one.
 #[test]
 fn a_slab_whose_last_blocks_two_threads_put_back_is_retired_once_even_if_it_is_reused() {
     for (interruptions, reused_for) in [(3, None), (5, Some(LONG)), (3, Some(SHORT))] {

@@ -290,8 +290,8 @@ static NOT_IN_CACHES: [atomic::AtomicU64; 5] = [const { atomic::AtomicU64::new(0
 static BEGUN: atomic::AtomicU64 = atomic::AtomicU64::new(0);
 static ENDED: atomic::AtomicU64 = atomic::AtomicU64::new(0);
 
-/// The maximum number of attempts to compute the sums at a time when no thread adds its counts. An attempt takes about as long as an
-/// addition. The number is limited, because a thread that a fork cut off never finishes its addition.
+/// The maximum number of times that the sums are computed, if an exiting thread adds its counts each time meanwhile. An attempt takes about
+/// as long as an addition. The number is limited, because a thread that a fork cut off never finishes its addition.
 const ATTEMPTS: usize = 3;
 
 /// Adds the counts of an exiting thread to those of former threads.

@@ -52,7 +52,7 @@ impl fmt::Display for NotFreeable {
     }
 }
 
-/// The allocator of blocks: thread caches in front of the slabs of all size classes.
+/// Serves blocks of all size classes, from thread caches and from slabs of one zone.
 pub(crate) struct SizeClasses {
     pub(crate) slabs: SlabTable,
 }

@@ -1,7 +1,7 @@
 //! Slabs: memory for the small and medium sizes. A slab is a part of its zone that is cut into blocks of one size class.
 //!
 //! A slab has a bit for each of its blocks, which is set while the block is *free*. Clearing the bit takes ownership of the block, and only
-//! the owner sets the bit again. No other synchronisation is needed, and a signal or a fork may interrupt a thread anywhere.
+//! the owner sets the bit again. Ownership needs no other synchronisation, and a signal or a fork may interrupt a thread anywhere.
 //!
 //! A slab keeps its class while any of its blocks has an owner. A thread that owns all blocks may return the slab to its zone. A thread
 //! that finds a slab by a hint knows nothing about the slab until it owns one of its blocks. Only then does it read the class.
@@ -208,7 +208,7 @@ impl SlabTable {
         let accounted = self.account(zone, class, blocks, limit);
         let ours = if accounted.is_ok() { wanted } else { 0 };
         let taken = self.list(class, Blocks { mask: ours, ..blocks }, found);
-        // Word 0 is freed last: only then can all blocks be free, and the slab return to its zone.
+        // Word 0 is freed last: until then, not all blocks are free, so no thread returns the slab to its zone.
         for word in (0..class.words()).rev() {
             let mask = class.full_word(word) & if word == 0 { !ours } else { u64::MAX };
             if mask != 0 {

@@ -1,8 +1,8 @@
 //! A bitmap whose runs of bits are claimed and released without a lock, and sets of hints that show where to search a bitmap.
 //!
-//! Setting a bit takes ownership of it, and only the owner clears it. No other synchronisation is needed, and a thread may be interrupted,
-//! overtaken or cut off by a fork at any instruction. A thread that is cut off may leave bits set, which wastes memory, but no memory is
-//! ever handed out twice.
+//! Setting a bit takes ownership of it, and only the owner clears it. Ownership needs no other synchronisation, and a thread may be
+//! interrupted, overtaken or cut off by a fork at any instruction. A thread that is cut off may leave bits set, which wastes memory, but no
+//! memory is ever handed out twice.
 #![allow(unsafe_code, reason = "lays atomics over zeroed memory")]
 
 use crate::os::{self, AllZero, Errno, Mapping};
@@ -472,9 +472,9 @@ impl<T: AllZero + Default> Table<T> {
     #[cfg(not(loom))]
     fn over(len: usize, map: fn(usize) -> Result<Mapping, Errno>) -> Result<Self, Errno> {
         let mapping = map((len * size_of::<T>()).max(1).next_multiple_of(os::HUGE_PAGE_BYTES))?.for_table();
-        // SAFETY: the mapping is long enough, aligned to a page, and accessed through nothing else. Every entry is zero when it is first
-        // read: the mapping is zeroed, or entries are zero once they are committed and are not read before. The mapping is removed when the
-        // table is dropped. That happens only if `Arena::build` fails, before any other thread can access the table.
+        // SAFETY: the mapping is long enough, aligned to a page, and accessed through nothing else. Entries are zero when they are first
+        // read: the mapping is zeroed, or entries become zero when they are committed, and none is read before that. The mapping is removed
+        // when the table is dropped. That happens only if `Arena::build` fails, before any other thread can access the table.
         let entries = unsafe { std::slice::from_raw_parts(mapping.start().cast::<T>().as_ptr(), len) };
         Ok(Self { entries, mapping })
     }
