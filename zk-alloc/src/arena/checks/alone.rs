@@ -264,7 +264,7 @@ mod threads {
             for pages in [2, 10] {
                 let visits = visits_of_growth(pages * 4096);
                 // A request may visit caches to take their runs, and to sum up their sizes for the peak. A request for a block may also
-                // claim a whole slab and fetch several blocks. Hence the factor of 4.
+                // claim a whole slab and fetch several blocks. So the limit is a multiple of the visits that its pages pay for.
                 let most = REQUESTS * 4 * tuning::visits_a_page() * (pages + 1);
                 assert!(visits <= most, "{visits} visits in {REQUESTS} requests of {pages} pages");
             }
