@@ -1,12 +1,12 @@
 //! The memory behind a zone's pages: which blocks are mapped, which pages are resident, and where huge pages may be.
 //!
-//! A *resident* page is counted in the process's [accounts](crate::accounts): the kernel backs it with memory, or will at the first touch.
-//! A *dirty* page may hold something other than zeroes. A prefaulted block is resident and clean. Lazily purged memory (`MADV_FREE`) is
-//! resident and dirty.
+//! A *resident* page is counted in the process's [accounts](crate::accounts): the kernel backs it with memory, or will do so at the first
+//! touch. A *dirty* page may hold something other than zeroes; all other pages are *clean*. A prefaulted block is resident and clean.
+//! Lazily purged memory (`MADV_FREE`) is resident and dirty.
 //!
-//! Only the owner of a page changes these two bits, so they are exact. The thread that set a page's bit in the zone's bitmap of used pages
-//! owns the page. A page of a slab has an owner for each block in it: each of these owners may set the bits, and a thread that owns all of
-//! the blocks may clear them.
+//! Each page has a resident bit and a dirty bit. Only the page's owner changes them, so they are exact. The thread that set a page's bit in
+//! the zone's bitmap of used pages owns the page. The blocks in a page of a slab may have different owners: each of them may set the page's
+//! bits, but only a thread that owns all of the blocks may clear them.
 //!
 //! # Which blocks are mapped
 //! A block is an aligned range that one huge page can back. It becomes *ready* when it is mapped for the zone, and stays ready. The arena
@@ -16,10 +16,11 @@
 //! thread claims a block before it maps the block: only one thread changes the block's claim word from 0, and only that thread maps the
 //! block. If the kernel then finds something mapped there, that mapping is foreign, and the block is never ready.
 //!
-//! No thread waits for a claiming thread, because that may be the very thread that a signal handler interrupted. A thread that finds a
-//! block claimed takes memory elsewhere. A claim holds the [generation](crate::os::process_generation) of its process. So a forked child
-//! recognises the claims of threads that exist only in its parent, and claims these blocks itself. A mapping that such a thread had already
-//! made counts as foreign in the child, which loses addresses but no memory.
+//! No thread waits for the thread that holds a claim: a signal handler that waited might have interrupted that very thread. A thread that
+//! finds a block claimed takes memory elsewhere. A claim holds the [generation](crate::os::process_generation) of its process. So a forked
+//! child recognises the claims of threads that exist only in its parent, and claims these blocks itself. If such a thread had mapped a
+//! block before the fork but had not yet made it ready, the child treats the block as foreign. This costs the child addresses, but no
+//! memory.
 #![allow(unsafe_code, reason = "prefaults memory, clears it and purges it, advises the kernel")]
 
 use std::ops::Range;
@@ -33,7 +34,7 @@ use crate::os::{self, Errno, HUGE_PAGE_BYTES, NotMoved, OCCUPIED};
 use crate::sync::{AtomicU64, Ordering};
 use crate::tuning;
 
-/// When the kernel takes back the memory that [`Residency::purge`] purges.
+/// When the kernel takes back the memory of pages that [`Residency::purge`] purges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purge {
     /// Immediately. Afterwards, the memory reads as zeroes.
@@ -42,7 +43,7 @@ pub(crate) enum Purge {
     Lazily,
 }
 
-/// The work that a purge may still do. A request purges in proportion to its own size, no matter how much free memory there is. Later
+/// The work that a purge may still do. A request's allowance depends on the size of the request, not on the amount of free memory. Later
 /// requests purge the rest.
 pub(crate) struct Allowance {
     pub(crate) bytes: usize,
@@ -53,12 +54,12 @@ pub(crate) struct Allowance {
 }
 
 impl Allowance {
-    /// Allows all the work that it takes to purge `bytes`. For callers other than requests.
+    /// Limits only the number of bytes purged. For callers that are not serving a request.
     pub(crate) fn unlimited(bytes: usize) -> Self {
         Self { bytes, ranges: usize::MAX, words: usize::MAX }
     }
 
-    /// Returns the work that a request of `request_bytes` may do. The request purges at most `bytes`.
+    /// Returns the allowance of a request for `request_bytes`, which purges at most `bytes`.
     pub(crate) fn of_request(request_bytes: usize, bytes: usize) -> Self {
         let most_bytes = tuning::request_purge_bytes().max(request_bytes.saturating_add(tuning::purge_ahead_bytes()));
         Self {
@@ -89,15 +90,15 @@ pub(crate) struct Residency {
     spec: ZoneSpec,
     pub(crate) resident: Bitmap<'static>,
     dirty: Bitmap<'static>,
-    /// A bit for each block, set while a huge page is forbidden there.
+    /// A bit for each block: set while the arena forbids the kernel to back the block with a huge page.
     forbidden: Bitmap<'static>,
     forbidden_blocks: AtomicUsize,
-    /// How densely zeroed memory has been used so far.
+    /// Predicts whether dirty memory to be zeroed was densely used.
     zeroed: Density,
 }
 
 impl Residency {
-    /// Creates the state of a zone without resident pages. The bitmaps are clear; `forbidden` has a bit for each block.
+    /// Creates the state of a zone without resident pages. All bitmaps must be clear; `forbidden` has one bit per block.
     pub(crate) fn new(
         base: NonNull<u8>,
         spec: ZoneSpec,
@@ -128,7 +129,7 @@ impl Residency {
         unsafe { self.base.add(self.bytes(page)) }
     }
 
-    /// Counts the resident pages in `[start, start + len)`.
+    /// Returns the number of resident pages in `[start, start + len)`.
     pub(crate) fn resident(&self, start: usize, len: usize) -> usize {
         self.resident.count(start, len)
     }
@@ -139,8 +140,8 @@ impl Residency {
         self.bytes(self.resident.set_runs(0, len).map(clean).sum())
     }
 
-    /// Returns how many bytes of these pages are in memory, or `None` if the kernel does not report it. More bytes may be counted as
-    /// resident, because some of them may never have been touched.
+    /// Returns how many bytes of these pages the kernel backs with memory, or `None` if the kernel does not report it. The number of bytes
+    /// counted as resident may be higher, because some pages may never have been touched.
     pub(crate) fn bytes_in_memory(&self, start: usize, len: usize) -> Option<usize> {
         accounts::system_call();
         // SAFETY: only queries pages of the zone, and changes nothing.
@@ -165,17 +166,17 @@ impl Residency {
         self.dirty.set(start, len);
     }
 
-    /// Marks as dirty those of the caller's pages that are resident.
+    /// Marks the resident pages among the caller's pages as dirty.
     pub(crate) fn mark_resident_dirty(&self, start: usize, len: usize) {
         self.resident.set_runs(start, len).for_each(|(start, len)| self.mark_dirty(start, len));
     }
 
-    /// Records that the memory of the caller's pages was moved elsewhere.
+    /// Records that the kernel moved the memory of the caller's pages elsewhere.
     pub(crate) fn moved_away(&self, start: usize, len: usize) {
         accounts::unaccount(self.forget(start, len));
     }
 
-    /// Records that the caller's pages no longer have memory. Returns how many of their bytes were counted as resident.
+    /// Marks the caller's pages as neither resident nor dirty. Returns how many of their bytes were counted as resident.
     fn forget(&self, start: usize, len: usize) -> usize {
         self.dirty.clear(start, len);
         self.bytes(self.resident.clear(start, len))
@@ -200,19 +201,20 @@ impl Residency {
             fresh += self.resident.set(start + first, len);
             self.dirty.set(start + first, len);
         }
-        // Since the bits were read, another thread may have counted a page that one of its blocks shares with the caller's blocks.
+        // Since this thread read the bits, another thread that owns a block in one of these pages may have counted the page.
         let fresh_bytes = self.bytes(fresh);
         accounts::unaccount(missing_bytes - fresh_bytes);
         Some(fresh_bytes)
     }
 
-    /// Has the kernel prefault those of `pages` that are not in memory. Their contents do not change, so any thread may own the pages.
+    /// Has the kernel prefault those of `pages` that are not in memory. The contents of the pages do not change, so the caller need not own
+    /// them.
     pub(crate) fn prefault(&self, pages: Range<usize>) {
         // SAFETY: committed pages of this zone.
         let _ = unsafe { self.call(pages, "prefault", os::prefault) };
     }
 
-    /// Makes a system call on pages, and counts it. If the kernel refuses, counts the refusal, too, and names `what` in the warning.
+    /// Makes a system call on pages, and counts it. If the kernel refuses, also counts the refusal; a warning about it names `what`.
     ///
     /// # Errors
     /// The system's error.
@@ -243,10 +245,10 @@ impl Residency {
         self.bytes(len)
     }
 
-    /// Purges pages by replacing their mapping with a fresh one, which has no advice yet.
+    /// Purges pages by replacing their mapping with a fresh one. Earlier advice (`madvise`) does not apply to the new mapping.
     ///
     /// # Errors
-    /// See [`os::renew`]. Lost pages are no longer counted as resident.
+    /// See [`os::renew`]. If the old mapping may be lost, the pages are no longer counted as resident.
     ///
     /// # Safety
     /// Same as for [`purge`](Self::purge).
@@ -274,7 +276,7 @@ impl Residency {
         unsafe { self.call(start..start + len, "purge memory", purge) }.is_ok()
     }
 
-    /// Clears the dirty part of the first `bytes` of the run at page `start`, which the caller owns and has counted as resident.
+    /// Zeroes the dirty pages in the first `bytes` of the run at page `start`. The caller owns the run, and has counted it as resident.
     pub(crate) fn zero(&self, start: usize, bytes: usize) {
         let end_bytes = self.bytes(start) + bytes;
         for (run, len) in self.dirty.set_runs(start, self.pages(bytes)) {
@@ -291,7 +293,7 @@ impl Residency {
     }
 
     /// Whether to zero dirty pages by purging them. Runs of [`ZoneSpec::lazy_zero_bytes`] or more are always purged. Shorter runs are
-    /// purged if they were barely touched since they were last zeroed (a table with few entries). Otherwise this thread clears them.
+    /// purged if few of their pages were touched since they were last zeroed (a table with few entries). Otherwise this thread clears them.
     fn is_zeroed_by_a_purge(&self, start: usize, len: usize) -> bool {
         let bytes = self.bytes(len);
         let is_sparse = || {
@@ -302,11 +304,11 @@ impl Residency {
             || bytes >= tuning::sparse_min_bytes() && self.zeroed.is_sparse(bytes, tuning::max_trust(), is_sparse)
     }
 
-    // Huge pages: where the zone has them, and where the kernel may create more.
+    // Huge pages: where the arena asks for them, and where it forbids them.
     //
-    // Where the arena asks for huge pages, khugepaged also creates them on its own. By default, it collapses each block of which any page
-    // is in memory. This brings purged memory of the block back into memory, although the arena does not count it as resident. Minutes
-    // later, the process is as large as before the purge.
+    // Where the arena asks for huge pages, khugepaged also creates them on its own. By default, it collapses each block that has at least
+    // one page in memory into a huge page. Purged pages of the block are then in memory again, although the arena does not count them as
+    // resident. Within minutes, the process is as large as before the purge.
     //
     // So the arena forbids a huge page in a block before it purges a part of the block. It allows a huge page there again when the whole
     // block is counted as resident.
@@ -321,7 +323,7 @@ impl Residency {
         match self.spec.huge {
             HugeAdvice::Ask => {
                 let border = self.pages(self.spec.small_pages_bytes).clamp(committed.start, committed.end);
-                // A host may create huge pages without being asked, and the arena would not count them as resident.
+                // Some hosts create huge pages without being asked, and the arena would not count that memory as resident.
                 self.advise(committed.start..border, os::forbid_huge);
                 self.advise(border..committed.end, os::advise_huge);
             }
@@ -330,7 +332,7 @@ impl Residency {
         }
     }
 
-    /// Repeats the advice on the caller's pages, because their mapping is new.
+    /// Repeats the arena's huge-page advice for the caller's pages, whose mapping is new.
     pub(crate) fn advise_again(&self, pages: Range<usize>) {
         self.advise_committed(pages.clone());
         let block = self.pages(HUGE_PAGE_BYTES);
@@ -339,12 +341,12 @@ impl Residency {
         }
     }
 
-    /// Whether a huge page is forbidden in the block around a page.
+    /// Whether a huge page is forbidden in the block that contains a page.
     pub(crate) fn is_forbidden(&self, page: usize) -> bool {
         self.forbidden.has(page / self.pages(HUGE_PAGE_BYTES))
     }
 
-    /// Returns the runs of forbidden blocks that `pages` touches, as `(start, length)`.
+    /// Returns the runs of forbidden blocks that overlap `pages`, as `(start, length)`.
     #[inline]
     fn forbidden_around(&self, pages: &Range<usize>) -> impl Iterator<Item = (usize, usize)> + use<> {
         let block = self.pages(HUGE_PAGE_BYTES);
@@ -353,7 +355,7 @@ impl Residency {
         self.forbidden.set_runs(first, if is_any { end - first } else { 0 })
     }
 
-    /// Forbids huge pages in the blocks that `pages` only partly covers. The caller owns these pages, and is about to purge them.
+    /// Forbids huge pages in the blocks that `pages` only partly covers. The caller owns `pages`, and is about to purge them.
     pub(crate) fn forbid_around(&self, pages: Range<usize>) {
         if self.spec.huge != HugeAdvice::Ask {
             return;
@@ -366,9 +368,9 @@ impl Residency {
             let is_needed = self.asks_for_huge(self.bytes(index * block)) && !self.forbidden.has(index);
             if is_needed && self.forbidden_blocks.load(Ordering::Relaxed) < tuning::max_forbidden() {
                 let all = index * block..(index + 1) * block;
-                // The bit is set after the call. `allow` skips a block whose bit is clear, so it does not allow this one at the same time.
-                // The counter is incremented before the bit is set. In a child that is forked in between, the counter is one too high, but
-                // never drops below zero.
+                // The bit is set only after the system call: `allow` skips blocks whose bit is clear, so it can't allow this block at the
+                // same time. The counter is incremented before the bit is set. If the process forks between the two steps, the child's
+                // counter is one too high, but never drops below zero.
                 if self.advise(all, os::forbid_huge) {
                     self.forbidden_blocks.fetch_add(1, Ordering::Relaxed);
                     self.forbidden_blocks.fetch_sub(1 - self.forbidden.set(index, 1), Ordering::Relaxed);
@@ -377,7 +379,7 @@ impl Residency {
         }
     }
 
-    /// Allows a huge page again in each block that these pages touch, if the whole block is counted as resident.
+    /// Allows a huge page again in each block that overlaps `pages`, if the whole block is counted as resident.
     pub(crate) fn allow(&self, pages: Range<usize>) {
         let block = self.pages(HUGE_PAGE_BYTES);
         for (index, len) in self.forbidden_around(&pages) {
@@ -394,25 +396,25 @@ impl Residency {
     /// Allows huge pages again (`MADV_HUGEPAGE`) in blocks whose pages are all counted as resident.
     fn allow_accounted(&self, index: usize, len: usize) {
         let block = self.pages(HUGE_PAGE_BYTES);
-        // The bit is cleared after the call. A thread that wants to forbid the block in between finds the bit set, and does nothing, so
-        // this once, the block may become a huge page.
+        // The bit is cleared only after the system call. If another thread tries to forbid the block before that, it finds the bit set and
+        // does nothing, so the kernel may create a huge page there.
         if self.advise(index * block..(index + len) * block, os::advise_huge) {
             self.forbidden_blocks.fetch_sub(self.forbidden.clear(index, len), Ordering::Relaxed);
         }
     }
 
-    /// Gives the kernel the same advice on all of a run whose pages will move, so that the kernel merges the run's mappings. This applies
-    /// to the part of the run in which the arena asks for huge pages. Before Linux 6.17, the kernel moves only one mapping at a time. Later
-    /// kernels move several, but a forbidden part would stay forbidden at its new place.
+    /// Prepares a run for a move: gives all of it the same advice, so that the kernel merges its mappings. The part of the zone in which
+    /// the arena does not ask for huge pages is left alone. Before Linux 6.17, the kernel moves only one mapping at a time. Later kernels
+    /// move several, but a forbidden part would stay forbidden at its new place.
     pub(crate) fn make_one_mapping(&self, pages: Range<usize>) {
         if self.forbidden_around(&pages).next().is_some() {
             let border = self.pages(self.spec.small_pages_bytes);
-            // Huge pages are now forbidden only in blocks that the run partly covers, and a part of a block can't become huge.
+            // Only blocks that the run covers partly are still forbidden, and the kernel can't create a huge page in a part of a block.
             self.advise(border.max(pages.start)..pages.end, os::advise_huge);
         }
     }
 
-    /// Gives the kernel advice on pages. Returns `false` if the kernel refuses.
+    /// Gives the kernel advice on huge pages for a range of pages. Returns `false` if the kernel refuses.
     fn advise(&self, pages: Range<usize>, advice: Call) -> bool {
         // SAFETY: the zone commits whole blocks, so these pages are committed. Advice does not change their contents.
         pages.is_empty() || unsafe { self.call(pages, "advise on huge pages for", advice) }.is_ok()
@@ -421,10 +423,10 @@ impl Residency {
 
 // How densely memory is used.
 
-/// Decides how often to check whether memory of one length class was densely used: each time while such memory is sparse, and less and less
-/// often while it is dense. Threads that race here may check once too often, or skip a check.
+/// Decides when to check whether buffers of one length class were densely used: for every buffer while they are sparse, and less and less
+/// often while they are dense. Threads that race here may check once too often, or skip a check.
 struct DensityPredictor {
-    /// The number of requests that are assumed to be dense before the next check.
+    /// The number of buffers that are assumed to be dense before the next check.
     left: AtomicU16,
     /// The value of `left` after the last check.
     granted: AtomicU16,
@@ -433,7 +435,7 @@ struct DensityPredictor {
 /// The number of length classes: one for each binary logarithm.
 const KINDS: usize = 48;
 
-/// How densely memory of each length class has been used so far. The last buffers of a class predict the next one.
+/// Predicts whether a buffer was densely used, from the last buffers of its length class.
 pub(crate) struct Density([DensityPredictor; KINDS]);
 
 impl Density {
@@ -441,8 +443,8 @@ impl Density {
         Self([const { DensityPredictor { left: AtomicU16::new(0), granted: AtomicU16::new(0) } }; KINDS])
     }
 
-    /// Whether a buffer of `bytes` is sparse. `look` checks the buffer. At most `most` buffers of a class in a row are assumed to be dense
-    /// without a check.
+    /// Whether a buffer of `bytes` was sparsely used. `look` checks the buffer. At most `most` buffers of a class in a row are assumed to
+    /// be dense without a check.
     pub(crate) fn is_sparse(&self, bytes: usize, most: usize, look: impl FnOnce() -> bool) -> bool {
         let DensityPredictor { left, granted } = &self.0[(bytes.ilog2() as usize).min(KINDS - 1)];
         let before = left.load(Ordering::Relaxed);
@@ -463,18 +465,18 @@ impl Density {
 /// The blocks of a zone that are mapped.
 pub(crate) struct Mapped {
     ready: Bitmap<'static>,
-    /// For each block: 0, the generation of the process whose thread claimed it last, or [`NEVER`].
+    /// The claim word of each block: 0, the generation of the process whose thread claimed the block last, or [`NEVER`].
     claims: &'static [AtomicU64],
     /// The end of the ready blocks: no block at or above this index is ready.
     end: AtomicUsize,
-    /// The number of blocks that the last call of `pass` passed over. They end at `passed_until`.
+    /// The number of blocks that the last call of `pass` passed over. The last of them is just below `passed_until`.
     passed: AtomicUsize,
     passed_until: AtomicUsize,
     /// The total number of blocks that were passed over.
     foreign: AtomicUsize,
 }
 
-/// The claim of a block that is foreign, or was passed over. Such a block is never ready.
+/// The claim word of a block that is foreign, or was passed over. Such a block never becomes ready.
 const NEVER: u64 = u64::MAX;
 
 /// The maximum number of blocks that a search above an obstacle examines.
@@ -483,15 +485,15 @@ const MAX_PROBES: usize = 64;
 /// Why blocks are not ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
-    /// Another thread is mapping one of the blocks, or one is foreign. Blocks from `behind` on may be free. This call found the blocks in
-    /// `passed` to be foreign, or passed over them.
+    /// Another thread is mapping one of the blocks, or one is foreign. Blocks from `behind` on may be free. `passed` contains the foreign
+    /// block that this call found, and the blocks that it passed over with that block.
     Taken { behind: usize, passed: Range<usize> },
     /// The kernel refuses memory.
     Refused,
 }
 
 impl Mapped {
-    /// Creates the state in which no block is ready. `ready` and `claims` are clear, and have room for all blocks.
+    /// Creates the state of a zone without ready blocks. `ready` and `claims` must be clear, with an entry for each block.
     pub(crate) const fn new(ready: Bitmap<'static>, claims: &'static [AtomicU64]) -> Self {
         Self {
             ready,
@@ -503,12 +505,12 @@ impl Mapped {
         }
     }
 
-    /// Returns the end of the ready blocks. No block at or above this index is ready, and blocks below it may be.
+    /// Returns the end of the ready blocks. No block at or above this index is ready; those below may or may not be.
     pub(crate) fn end(&self) -> usize {
         self.end.load(atomic::Ordering::Acquire)
     }
 
-    /// Counts the blocks that are foreign, or were passed over along with foreign ones.
+    /// Returns the number of blocks that are foreign, or were passed over along with foreign ones.
     pub(crate) fn foreign(&self) -> usize {
         self.foreign.load(atomic::Ordering::Relaxed)
     }
@@ -596,8 +598,8 @@ impl Mapped {
             let claim = &self.claims[block];
             let found = claim.load(Ordering::SeqCst);
             let is_free = found == 0 || (found != generation && found != NEVER);
-            // Readiness is checked after the claim is read. A ready block keeps its claim, so an ancestor's claim does not show whether the
-            // block is ready. Of the threads that see the same claim, only one replaces it.
+            // Readiness is checked after the claim is read: a ready block keeps its claim, so a claim from an ancestor process does not
+            // show whether the block is ready. Of the threads that see the same claim, only one replaces it.
             is_free
                 && !self.is_ready_by_now(block)
                 && claim.compare_exchange(found, generation, Ordering::SeqCst, Ordering::SeqCst).is_ok()
@@ -622,7 +624,7 @@ impl Mapped {
         self.ready.next_clear_within(block, block + 1).is_none()
     }
 
-    /// Returns the first block above `taken` that is ready or not claimed, or the block at which the search ended.
+    /// Returns the first block above `taken` that is ready or not claimed, or the end of the search range if there is none.
     fn behind(&self, taken: usize, generation: u64) -> usize {
         let end = self.claims.len().min(taken + MAX_PROBES);
         let is_taken = |&block: &usize| {
@@ -658,9 +660,9 @@ impl Mapped {
         Obstacle::Taken { behind: passed.end, passed }
     }
 
-    /// Passes over a foreign block that the caller claimed. If the last pass ended at this block, passes over twice as many blocks as that
-    /// pass, but at most half of the remaining ones. So passing over a foreign mapping of any length takes only a few calls, and wastes at
-    /// most its own length of addresses above it.
+    /// Passes over a foreign block that the caller claimed. If the last call of `pass` ended at this block, passes over twice as many
+    /// blocks as that call, but at most half of the zone's remaining blocks. So passing over a foreign mapping of any length takes only a
+    /// few calls, and wastes at most as many addresses above the mapping as it is long.
     fn pass(&self, block: usize) -> Range<usize> {
         let continues = self.passed_until.load(atomic::Ordering::Relaxed) == block;
         let len = if continues { 2 * self.passed.load(atomic::Ordering::Relaxed) } else { 1 };
@@ -686,7 +688,7 @@ mod tests {
     const OURS: u8 = 1;
     const FOREIGN: u8 = 2;
 
-    /// The kernel's view of a zone.
+    /// A fake kernel: records who mapped each block of a zone.
     struct Kernel(Mutex<Vec<u8>>);
 
     impl Kernel {
@@ -711,7 +713,8 @@ mod tests {
         Mapped::new(Bitmap::new(words(Bitmap::words_for(blocks))), words(blocks))
     }
 
-    /// Claims a place for `len` blocks as a zone does. Returns the place, and how many calls found an obstacle.
+    /// Makes `len` consecutive blocks ready, at or above `from`, as a zone does. Returns the first block, and how many calls found an
+    /// obstacle.
     fn place(mapped: &Mapped, kernel: &Kernel, len: usize, mut from: usize) -> Option<(usize, usize)> {
         for obstacles in 0.. {
             if from + len > mapped.claims.len() {
@@ -726,8 +729,8 @@ mod tests {
         None
     }
 
-    /// Each request makes only a few calls, no matter how long the foreign mapping is. The blocks before, between and after the mappings
-    /// are used.
+    /// Each request makes only a few calls, no matter how long the foreign mapping is. The blocks before, between and after foreign
+    /// mappings are used.
     #[test]
     fn foreign_mappings_are_passed_in_a_few_calls_and_all_other_blocks_become_ready() {
         for len in [3, 50] {

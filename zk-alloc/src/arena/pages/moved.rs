@@ -1,8 +1,8 @@
-//! The mappings that moved pages leave behind.
+//! Tracks the mappings of moved pages, and limits their number.
 //!
 //! The kernel numbers the pages of a mapping by the address at which they were first mapped. Pages that were moved keep their numbers, so
 //! the kernel never merges their mapping with its neighbours. Each move splits the zone's mapping in three, and it stays split after the
-//! run is freed. The kernel limits the mappings of a process (`vm.max_map_count`). At the limit, the process can't even start a thread.
+//! run is freed. The kernel limits the mappings of a process (`vm.max_map_count`). A process at this limit can't even start a thread.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicIsize;
@@ -20,19 +20,19 @@ pub(crate) fn may_move() -> bool {
     EDGES.load(Ordering::Relaxed) < max_edges()
 }
 
-/// Returns the number of edges at which moves stop. Each edge adds a mapping.
+/// Returns the number of edges at which the arena stops moving pages. Each edge adds a mapping.
 fn max_edges() -> isize {
     (os::max_mappings() / tuning::moved_part()) as isize
 }
 
 /// Which pages of a zone are in moved mappings, and where those mappings begin and end. Moves add such mappings (see [`may_move`]). When
-/// moved pages are purged or move on, a fresh mapping replaces theirs ([`Moved::renewed`]). The owner of a page changes its bits. If the
-/// owners of neighbouring pages do so at the same time, the bit of the edge between these pages may be wrong for a while, and the count is
-/// then off by one mapping.
+/// moved pages are purged or moved again, a fresh mapping may replace the one that they leave ([`Moved::renewed`]). The owner of a page
+/// changes its bits. If the owners of neighbouring pages do so at the same time, the bit of the edge between these pages may be wrong for a
+/// while, and the count is then off by one.
 pub(crate) struct Moved {
     /// The pages that are in moved mappings.
     pub(crate) pages: Bitmap<'static>,
-    /// The pages at which such a mapping begins, or directly above one that ends.
+    /// The pages at which such a mapping begins, and the pages directly above its end.
     pub(crate) edges: Bitmap<'static>,
 }
 
@@ -53,7 +53,8 @@ impl Moved {
         self.edges.set_runs(start + 1, edges).flat_map(|(first, len)| first..first + len).map(move |page| page - start)
     }
 
-    /// Whether a run has moved pages, and a fresh mapping for it would not add mappings. (In the middle of a moved mapping, it would.)
+    /// Whether to replace the mappings of a run with a fresh one: the run has moved pages, and the replacement would not increase the
+    /// number of mappings. (In the middle of a moved mapping, it would.)
     pub(crate) fn is_better_renewed(&self, start: usize, n: usize) -> bool {
         if !is_any_moved() || self.pages.count(start, n) == 0 {
             return false;
@@ -72,7 +73,7 @@ impl Moved {
         EDGES.load(Ordering::Relaxed) >= max_edges() / 2 && self.is_better_renewed(start, n)
     }
 
-    /// Records that a fresh mapping replaced those of the caller's run.
+    /// Records that a fresh mapping replaced all mappings in the caller's run.
     pub(crate) fn renewed(&self, start: usize, n: usize) {
         self.pages.clear(start, n);
         let mut gone = self.edges.clear(start + 1, n - 1);

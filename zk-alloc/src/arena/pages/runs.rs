@@ -12,24 +12,25 @@ use crate::tuning;
 /// A free run is a maximal run of clear bits in the bitmap of used pages. For each class of lengths, a [hint
 /// set](crate::arena::pages::bitmap) names the words of the bitmap in which such a free run may begin. A search visits only free runs that
 /// are long enough. Three operations create free runs, and set hints for them: freeing a run, claiming a part of a free run, and giving up
-/// a claim. A search that finds no free run of a class in a word clears the hint, then checks once more.
+/// a claim. A search that finds no free run of the class in a hinted word clears the hint, then checks the word again.
 ///
 /// A search takes a bounded number of steps, no matter how many free runs there are: it visits a bounded number of free runs and
 /// superfluous hints of each class.
 pub(crate) struct Runs {
     pub(crate) used: Bitmap<'static>,
     sets: HintSets<CLASSES>,
-    /// A bit for each class whose set may have a hint. Most sets are usually empty. The models search all classes.
+    /// A bit for each class: set if the class's hint set may not be empty. Most sets are usually empty. The loom models ignore this word
+    /// and search all classes.
     hinted: AtomicU64,
-    /// Set in the models of zones and slabs: they do not index free runs, and a search scans the bitmap instead. The models of the bitmap
-    /// use the index.
+    /// Whether searches scan the bitmap instead of using the index. Set in the loom models of zones and slabs; the models of the bitmap use
+    /// the index.
     is_off: bool,
     /// No page at or above this index has ever been used.
     frontier: AtomicUsize,
 }
 
 impl Runs {
-    /// Creates the runs of a zone. `used` is clear, so all pages are free.
+    /// Creates the runs of a zone. `used` must be clear: all pages are free.
     ///
     /// # Errors
     /// The system's error, if it refuses memory.
@@ -40,7 +41,7 @@ impl Runs {
         Ok(runs)
     }
 
-    /// Like [`new`](Self::new), but does not index free runs.
+    /// Like [`new`](Self::new), but searches scan the bitmap instead of the index.
     pub(crate) fn without_index(used: Bitmap<'static>) -> Result<Self, Errno> {
         Ok(Self { is_off: true, ..Self::new(used)? })
     }
@@ -49,8 +50,9 @@ impl Runs {
         self.used.len()
     }
 
-    /// Claims the lowest free run at or above `from` that fits `wanted`, or a higher one if many free runs below are too short. In a zone
-    /// without long free runs, the search may find nothing although one of many short runs would fit.
+    /// Claims `wanted` in the lowest free run at or above `from` that has room for it, or in a higher one if many free runs below are too
+    /// short. The number of free runs that a search visits is bounded, so in a zone without long free runs it may miss one of many short
+    /// runs that would fit.
     pub(crate) fn claim_first_fit(&self, from: usize, wanted: Wanted) -> Option<usize> {
         #[cfg(loom)]
         if self.is_off {
@@ -60,12 +62,13 @@ impl Runs {
         }
         self.claim_aligned_nearby(from, wanted)
             .or_else(|| self.claim_noted(from, wanted))
-            // If most of the hints are superfluous, the search above gives up. This one clears any number of superfluous hints.
+            // The search above gives up after a number of superfluous hints. This one clears any number of them.
             .or_else(|| self.claim_found(from, wanted.n, |from| self.lowest(from, wanted, usize::MAX)))
     }
 
-    /// Like [`claim_first_fit`](Self::claim_first_fit), for runs shorter than their alignment, which is at most a word of the bitmap. Reads
-    /// only a few words. With the index, the search would visit the many free runs that are too short or not aligned, one by one.
+    /// Like [`claim_first_fit`](Self::claim_first_fit), for runs that are shorter than their alignment. Handles alignments of up to one
+    /// bitmap word, and reads only a few words. With the index, the search would visit the many free runs that are too short or not
+    /// aligned, one by one.
     fn claim_aligned_nearby(&self, from: usize, Wanted { n, align, skew }: Wanted) -> Option<usize> {
         if n >= align || align > WORD_BITS || skew != 0 {
             return None;
@@ -89,7 +92,7 @@ impl Runs {
     }
 
     /// Claims a free run at or above `from` whose pages are all in `resident`. Visits up to [`tuning::max_resident_probes`] free runs, in
-    /// ascending order of length class. Examines up to [`PROBED_PAGES`] pages of each (more if the request needs more), plus `beyond`
+    /// ascending order of length class. Examines up to [`PROBED_PAGES`] pages of each (or as many as the request needs), plus `beyond`
     /// pages.
     pub(crate) fn claim_resident(
         &self,
@@ -110,7 +113,7 @@ impl Runs {
         if start + n > self.len() {
             return false;
         }
-        // The frontier moves first, so a thread that reads it overlooks no used page.
+        // The frontier moves first, so that all used pages are below the frontier that another thread reads.
         if self.frontier() < start + n {
             self.frontier.fetch_max(start + n, atomic::Ordering::SeqCst);
         }
@@ -120,8 +123,8 @@ impl Runs {
                 true
             }
             Err(taken) => {
-                // Another thread may have seen the bits of the failed claim, and treated these pages as used. So this thread sets their
-                // hints once more.
+                // While the failed claim had set some bits, another thread may have cleared hints for these pages. So this thread sets the
+                // hints again.
                 let end = (taken + 1).next_multiple_of(WORD_BITS).min(start + n);
                 self.note_within(start, end - start);
                 false
@@ -155,13 +158,14 @@ impl Runs {
         }
     }
 
-    /// Returns the classes from `class` on that may have a hint.
+    /// Returns the classes that may have a hint, from `class` upwards.
     fn classes_from(&self, class: usize) -> impl Iterator<Item = usize> {
         let hinted = if cfg!(loom) { low_bits(CLASSES) } else { self.hinted.load(Ordering::SeqCst) };
         each_bit(hinted & !low_bits(class))
     }
 
-    /// Clears the bit of a class in which a search found no hint. As with every hint, checks once more afterwards.
+    /// Clears the bit of a class in `hinted` if the class's hint set is empty. Then checks again, and sets the bit if another thread has
+    /// added a hint.
     fn found_none(&self, class: usize) {
         let set = self.sets.set(class);
         if !cfg!(loom) && set.is_empty() {
@@ -179,7 +183,7 @@ impl Runs {
         }
         let (mut at, last) = (start, start + n);
         while let Some(clear) = self.used.next_clear_within(at, last) {
-            // A free run that begins further below is already in the last class.
+            // A free run that begins further below is so long that it already has a hint in the last class.
             let lowest = clear.saturating_sub(LONG);
             let begin = if clear == at { self.used.end_of_set(lowest, clear) } else { clear };
             let end = self.end_of(clear, LONG);
@@ -190,7 +194,7 @@ impl Runs {
         }
     }
 
-    /// Returns the end of the free run around a clear page, or the end of the next `reach` pages if the run is longer.
+    /// Returns the end of the free run around the page `clear`, or `clear + reach` if the run extends beyond that.
     fn end_of(&self, clear: usize, reach: usize) -> usize {
         let last = self.used.len().min(clear.saturating_add(reach));
         self.used.next_set(clear, last.min(self.frontier())).unwrap_or(last)
@@ -200,7 +204,7 @@ impl Runs {
         self.frontier.load(atomic::Ordering::SeqCst)
     }
 
-    /// Sets hints for what is left of a free run on both sides of the claimed `[start, start + n)`.
+    /// Sets hints for the parts of a free run that remain on both sides after `[start, start + n)` was claimed.
     fn note_rest(&self, start: usize, n: usize) {
         if start > 0 {
             self.note_within(start - 1, 1);
@@ -210,7 +214,7 @@ impl Runs {
         }
     }
 
-    /// Returns the start and end of each free run that begins in a word. Measures at most `reach` pages of each.
+    /// Returns the start and end of each free run that begins in a word of the bitmap. Runs longer than `reach` pages are cut off there.
     fn in_word(&self, word: usize, reach: usize) -> impl Iterator<Item = (usize, usize)> {
         self.measured(word, self.used.begins_of_clear(word), reach)
     }
@@ -243,7 +247,8 @@ impl Runs {
                 return None;
             }
             let is_of_class = |&(start, end): &(usize, usize)| class_of(end - start) == class;
-            // The hint may be for a free run below `from`. That run is not measured, because the caller may have just visited it.
+            // If a free run begins in this word below `from`, the hint may be for that run, so it is kept. The run is not measured, because
+            // the caller may have just visited it.
             let begins = self.used.begins_of_clear(word);
             let below = low_bits(from.saturating_sub(word * WORD_BITS).min(WORD_BITS));
             let mut is_hinted = begins & below != 0;
@@ -256,8 +261,8 @@ impl Runs {
             if !is_hinted {
                 *hints = hints.checked_sub(1)?;
                 set.clear(word);
-                // Another thread may have set this hint for a new free run just before it was cleared. Or that thread measured a longer
-                // run, and set only a hint of the class of that length.
+                // Another thread may have freed a run here and set this hint just before this thread cleared it. Or that thread measured
+                // the run when it was longer, and set a hint only in the class of that length.
                 #[cfg(not(loom))]
                 self.in_word(word, reach).for_each(|(start, end)| self.note(start, end));
                 #[cfg(loom)]
@@ -269,7 +274,7 @@ impl Runs {
         }
     }
 
-    /// Returns the part of a free run at and above `from`, if the run begins there or below.
+    /// Returns the part at or above `from` of the free run that contains the page `from`, if that page is free.
     fn across(&self, from: usize, reach: usize) -> Option<(usize, usize)> {
         (from > 0).then(|| (from, self.end_of(from, reach))).filter(|&(start, end)| start < end)
     }
@@ -288,7 +293,7 @@ impl Runs {
         for class in self.classes_from(class_of(wanted.n)) {
             let mut at = from;
             let mut hints = max_hints;
-            // The number of free runs that may be too short before the search goes on to the next class.
+            // The number of free runs without a suitable place after which the search goes on to the next class.
             let is_long = class == CLASSES - 1;
             let probes = if is_long { tuning::max_long_probes_per_bin() } else { tuning::max_probes_per_bin() };
             for _ in 0..probes {
@@ -300,13 +305,13 @@ impl Runs {
                 at = start + 1;
             }
         }
-        // The pages beyond the frontier are free, and the search finds them without a hint.
+        // The pages beyond the frontier are free; no hint is needed to find them.
         if lowest == usize::MAX { wanted.place_in(from.max(self.frontier()), self.len()) } else { Some(lowest) }
     }
 
     /// Visits up to `max_visits` free runs at or above `from`, in ascending order of length class, until `place_in` finds a place in one.
-    /// The part of a free run that begins below `from` comes last. `place_in` gets up to [`PROBED_PAGES`] pages of a free run (more if the
-    /// request needs more), plus `beyond` pages.
+    /// If the page `from` is in a free run, the part of that run from there on is visited last. `place_in` gets up to [`PROBED_PAGES`]
+    /// pages of a free run (or as many as the request needs), plus `beyond` pages.
     fn shortest(
         &self,
         from: usize,
@@ -344,10 +349,11 @@ impl Runs {
 /// class holds all free runs of [`LONG`] pages or more.
 #[cfg(not(loom))]
 const CLASSES: usize = 37;
-/// The models have two classes, free runs shorter than [`LONG`] and all others, so a search takes few loads.
+/// In the loom models there are only two classes, free runs shorter than [`LONG`] and all others, so that a search takes few loads.
 #[cfg(loom)]
 const CLASSES: usize = 2;
-/// The maximum number of pages of a free run that are measured, unless a request needs more.
+/// The length from which free runs are in the last class, in pages. Free runs are measured only up to this length, unless a request needs
+/// more.
 const LONG: usize = if cfg!(loom) { 15 } else { 1024 };
 const EXACT: usize = 8;
 const PER_DOUBLING: usize = 4;
@@ -355,7 +361,7 @@ const PER_DOUBLING: usize = 4;
 /// The maximum number of pages of a free run that a search for resident memory reads, unless the request needs more.
 const PROBED_PAGES: usize = 1024;
 
-/// Returns the class of free runs of a length.
+/// Returns the class of free runs that are `len` pages long.
 const fn class_of(len: usize) -> usize {
     if len >= LONG {
         return CLASSES - 1;
@@ -385,7 +391,7 @@ impl Wanted {
         Self { n, align: 1, skew: 0 }
     }
 
-    /// Returns the first place for such a run in the free run `start..end`.
+    /// Returns the lowest place for such a run in the free run `start..end`, if there is one.
     pub(crate) fn place_in(self, start: usize, end: usize) -> Option<usize> {
         let place = (start + self.skew).next_multiple_of(self.align) - self.skew;
         (place + self.n <= end).then_some(place)
