@@ -1,6 +1,6 @@
 //! The background thread. It purges free memory while the program is idle. It is opt-in, and a process has at most one.
 //!
-//! Nothing depends on it. A forked child has none until it starts its own.
+//! The allocator works without it. A forked child has none until it starts its own.
 #![allow(unsafe_code, reason = "keeps the thread's handle in a cell")]
 
 use std::cell::UnsafeCell;
@@ -32,10 +32,10 @@ static HANDLE: Handle = Handle(UnsafeCell::new(None));
 /// Where the thread sleeps.
 pub(crate) static PARKER: Parking = Parking::new();
 
-/// Whether the setting was applied, so that [`start_if_set`] has nothing to do.
+/// Whether the setting was applied, or a call has replaced it: then [`start_if_set`] has nothing to do.
 static IS_SETTLED: AtomicBool = AtomicBool::new(false);
 
-/// The stack size of the thread, in bytes. The thread only purges.
+/// The stack size of the thread, in bytes. The thread only purges, so it needs little.
 const STACK_BYTES: usize = 128 << 10;
 
 fn state_of(generation: u64, state: u64) -> u64 {
@@ -52,7 +52,7 @@ pub(crate) fn is_running() -> bool {
 ///
 /// The thread purges memory that has been free for as long as [`Retain::For`](crate::Retain::For) or `ZK_ALLOC_RETAIN_FOR` sets, even while
 /// the program requests no memory. It is an ordinary thread named `zk-alloc`, and blocks all signals. Without this call, and without the
-/// setting, the allocator has no thread.
+/// setting, the allocator starts no such thread.
 ///
 /// A forked child has no such thread, and may start its own.
 ///
@@ -93,8 +93,7 @@ pub fn stop_background_thread() {
     STATE.store(NONE, Ordering::Release);
 }
 
-/// Starts the thread once, if the program or the environment asks for it. Must not be called in a signal handler, which must not start a
-/// thread.
+/// Starts the thread if the program's settings or the environment ask for it, and only once. Must not be called in a signal handler.
 #[inline]
 pub(crate) fn start_if_set() {
     if !IS_SETTLED.load(Ordering::Relaxed) {

@@ -25,8 +25,8 @@ use crate::os::{self, Errno, HUGE_PAGE_BYTES, NotMoved};
 use crate::sync::AtomicU64;
 use crate::{gate, tuning};
 
-/// Stack size of a thread that helps to prefault, in bytes. Without it, the standard library would read a default from the environment
-/// while holding the environment's lock.
+/// The stack size of a thread that helps to prefault, in bytes. If none were given, the standard library would read a default from the
+/// environment, under the environment's lock.
 const HELPER_STACK_BYTES: usize = 256 << 10;
 
 /// The contents of a new allocation.
@@ -107,7 +107,8 @@ impl Zone {
         })
     }
 
-    /// Hands out a run of at least `bytes` bytes. Before it hands out pages that are not resident, it asks `elsewhere` for memory.
+    /// Hands out a run of at least `bytes` bytes. If no free run that it finds is fully resident, it first calls `elsewhere`, and returns
+    /// the memory that this call finds, if any.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -150,7 +151,7 @@ impl Zone {
         self.hand_out(start, bytes, contents, limit)
     }
 
-    /// Hands out a run that is free and resident, for a request whose own zone has none.
+    /// Serves a request that belongs to another zone, if this zone has a free run that is fully resident.
     pub(crate) fn claim_for_other_zone(&self, bytes: usize, align: usize, contents: Contents) -> Option<NonNull<u8>> {
         // Resident pages are committed.
         let start = self.claim_resident(RunUse::of_run(bytes), self.wanted(bytes, align))?;
@@ -240,8 +241,8 @@ impl Zone {
         Some(self.page_at(run.address()))
     }
 
-    /// Claims the lowest run of free pages. If it is not fully resident, frees cached runs and tries again. If the second run is not fully
-    /// resident either, takes any other run that is.
+    /// Claims the lowest free run that fits. If it is not fully resident, frees cached runs and searches again. If the second run is not
+    /// fully resident either, claims any other free run that is; for slabs, keeps the second run.
     fn claim_free(&self, run_use: RunUse, wanted: Wanted) -> Option<usize> {
         let (from, pages) = (self.first_of(run_use), wanted.n);
         let first_fit = || self.first_fit(run_use, from, wanted);
@@ -270,7 +271,7 @@ impl Zone {
         self.runs.claim_first_fit(behind, wanted)
     }
 
-    /// Returns the first page above the range that is kept from long runs, if this run is long and touches that range.
+    /// Returns the first page above the range that is kept from long runs, if this run is long and overlaps that range.
     fn first_behind_kept(&self, run_use: RunUse, start: usize, pages: usize) -> Option<usize> {
         let kept = layout::kept_from_long_runs(self.spec.small_region_bytes, self.capacity_bytes());
         let (from, until) = (self.pages(kept.start), self.pages(kept.end));
@@ -295,7 +296,8 @@ impl Zone {
         if accounts::free_bytes() < self.bytes(wanted.n) {
             return None;
         }
-        // If the small-object region has shrunk, the memory of the first phase's long runs begins where the region ended before.
+        // If the small-object region has shrunk, the resident memory of the first phase's long runs begins only at the region's former end,
+        // so the search looks that far into each free run.
         let (from, beyond) = (self.first_of(RunUse::LongRun), self.pages(self.spec.small_region_bytes));
         let start = self.runs.claim_resident(from, self.residency.resident, wanted, beyond)?;
         if self.first_behind_kept(run_use, start, wanted.n).is_some() {
@@ -327,8 +329,8 @@ impl Zone {
         gate::tick();
     }
 
-    /// Frees pages that the caller owns. Purges them at once if more is resident than may stay, or if there are too many mappings. Purges
-    /// the part of a long run that exceeds the memory that the program [uses again](accounts::bytes_beyond_reuse).
+    /// Frees pages that the caller owns. Purges them at once if more is resident than may stay, or if there are too many mappings. Of a
+    /// long run, purges the part beyond the memory that the program [uses again](accounts::bytes_beyond_reuse).
     fn free_pages(&self, start: usize, pages: usize) {
         let beyond_reuse = if layout::is_long_run(self.bytes(pages)) { accounts::bytes_beyond_reuse() } else { 0 };
         // SAFETY: the caller's pages were handed out, so they are committed, and their contents are no longer needed.
@@ -351,8 +353,8 @@ impl Zone {
         }
     }
 
-    /// Counts as resident committed pages that the caller owns, and prefaults the huge pages at their edges. Returns how many of their
-    /// bytes were not resident. On failure, frees the pages.
+    /// Counts the caller's pages as resident, and prefaults the huge pages at both ends of the run. The pages are committed. Returns how
+    /// many of their bytes were not resident before. On failure, frees the pages.
     fn make_usable(&self, start: usize, pages: usize, limit: Limit) -> Result<usize, Shortage> {
         let fresh = self.account(start, pages, limit)?;
         if fresh > 0 {
@@ -436,7 +438,7 @@ impl Zone {
         self.residency.address(page)
     }
 
-    /// Whether the zone has mapped memory at an address in its range. Other mappings may be elsewhere in the range.
+    /// Whether the zone has mapped memory at an address in its range. Where it has not, the range may contain foreign mappings.
     #[inline(always)]
     pub(crate) fn owns(&self, at: NonNull<u8>) -> bool {
         self.mapped.is_ready((at.addr().get() - self.base.addr().get()) / HUGE_PAGE_BYTES)
@@ -444,8 +446,9 @@ impl Zone {
 
     // Making the zone's address space accessible, block by block (see [`memory`](crate::arena::pages::memory)).
 
-    /// Makes the caller's run accessible. If something is in the way, frees the caller's run, and claims the next run above it that can be
-    /// made accessible. Returns the first page of the run that the caller now owns. On failure, the caller owns none.
+    /// Makes the caller's run accessible. If a foreign mapping or another thread is in the way, frees the caller's run, and claims the next
+    /// run above it that can be made accessible. Returns the first page of the run that the caller now owns. On failure, the caller owns
+    /// none.
     ///
     /// # Errors
     /// [`Shortage::Full`] if there is no such run, or if more than [`tuning::max_foreign_probes`] foreign mappings are in the way; the next
@@ -472,7 +475,7 @@ impl Zone {
         }
     }
 
-    /// Makes the caller's pages accessible where they are.
+    /// Makes the caller's pages accessible.
     ///
     /// # Errors
     /// See [`Obstacle`].
@@ -504,8 +507,8 @@ impl Zone {
         self.runs.release(from, end - from);
     }
 
-    /// Claims the free pages of foreign blocks for good. Other threads that own pages there at this moment [give them up](Self::give_up)
-    /// themselves.
+    /// Marks the free pages of foreign blocks as used for good. Other threads that own pages there at this moment [give them
+    /// up](Self::give_up) themselves.
     fn take_out(&self, blocks: Range<usize>) {
         let (used, block) = (self.runs.used, self.block_pages());
         let mut first = blocks.start;
@@ -522,7 +525,7 @@ impl Zone {
         }
     }
 
-    /// Treats all of the zone as committed, for the loom models, which have memory of their own.
+    /// Treats all of the zone as committed, for the loom models, which provide the memory themselves.
     #[cfg(loom)]
     pub(crate) fn assume_committed(&self) {
         self.residency.advise_committed(0..self.runs.len());
@@ -541,7 +544,7 @@ impl Zone {
         self.mapped.ready().map(|(start, len)| self.residency.bytes_in_memory(start * block, len * block)).sum()
     }
 
-    /// Returns the number of bytes of address space in which the zone has found other mappings.
+    /// Returns how many bytes of its address space the zone does not use because of foreign mappings.
     pub(crate) fn foreign_bytes(&self) -> usize {
         self.mapped.foreign() * HUGE_PAGE_BYTES
     }
@@ -579,9 +582,9 @@ impl Zone {
     }
 
     // Prefaulting: if the first touch of a run or a slab would fault in a whole huge page, the zone faults the huge page in at once, and
-    // counts all of it as resident. In small pages, it prefaults nothing (docs/experiments/ablation.md).
+    // counts all of it as resident. It does not prefault small pages (docs/experiments/ablation.md).
 
-    /// Prefaults the blocks that the caller's run begins and ends in. Leaves the blocks between them to the threads that touch them.
+    /// Prefaults the first and the last block of the caller's run. The blocks between them are faulted in by the threads that touch them.
     fn prefault_edges(&self, start: usize, pages: usize) {
         let (last, end, block) = (start + pages - 1, start + pages, self.block_pages());
         self.prefault_around(start, start..end);
@@ -611,16 +614,16 @@ impl Zone {
         }
     }
 
-    /// Prefaults the caller's pages, `own`, together with the rest of their block. Claims the rest meanwhile, because only an owner may
-    /// count pages as resident.
+    /// Prefaults the caller's pages, `own`, together with the rest of their block. Claims the free pages of the rest meanwhile, because
+    /// only the owner of a page may count it as resident.
     fn prefault_block(&self, block: Range<usize>, own: Range<usize>) {
         let mut paged = own.clone();
         let mut is_short = false;
-        // If the claim fails, another thread or a slab owns the page, and counts it as resident. (Or another thread's claim is failing at
-        // this moment. Then the page is counted when it is handed out.)
+        // If the claim fails, the page is in use, and its owner counts it as resident. (Or another thread's claim of the page is about to
+        // fail; then the page is counted when it is handed out.)
         let mut claim = |&page: &usize| {
             let claimed = self.residency.resident(page, 1) == 0 && self.runs.try_claim(page, 1);
-            // The kernel faults in the huge page whether it is counted or not, so only the cap limits this, not the headroom.
+            // The kernel faults in the whole huge page whether it is counted or not, so only the cap applies here, and not the lower limit.
             if claimed && self.residency.account(page, 1, Limit::Cap).is_none() {
                 self.runs.release(page, 1);
                 is_short = true;
@@ -639,13 +642,13 @@ impl Zone {
             }
         }
         self.residency.allow(own.clone());
-        // The zone prefaults explicitly, although the first touch would fault in a huge page. The kernel may have no huge page, or may have
-        // split this one before. Then some pages that are counted as resident would not be in memory. The claimed pages are freed only
-        // afterwards, so that no other thread purges them first.
+        // Do not rely on the first touch to fault in the huge page: the kernel may have no huge page, or may have split this one before.
+        // Then some pages that are counted as resident would not be in memory. The claimed pages are freed only afterwards, so that no
+        // other thread purges them first.
         self.residency.prefault(paged.clone());
         self.runs.release(paged.start, own.start - paged.start);
         self.runs.release(own.end, paged.end - own.end);
-        // The huge page also made memory resident that does not fit under the cap.
+        // Purge the pages that the huge page brought into memory although they do not fit under the cap.
         if is_short {
             let calls = self.purge_unaccounted(self.address(block.start), self.bytes(block.len()));
             (0..calls).for_each(|_| accounts::system_call());
@@ -673,7 +676,7 @@ impl Zone {
     /// threads.
     ///
     /// # Errors
-    /// The system's error for one of the parts. Even then, other parts may be resident.
+    /// The system's error for one of the parts. The other parts may be resident nevertheless.
     ///
     /// # Safety
     /// The caller owns the run at `at`, which is committed, and no other thread accesses it.
@@ -705,7 +708,7 @@ impl Zone {
         refused.into_inner().map_or(Ok(()), Err)
     }
 
-    // Where the zone's blocks may be huge pages.
+    // Where a touch may fault in a huge page.
 
     /// Whether the first touch of a page faults in a huge page.
     fn faults_huge_page(&self, page: usize) -> bool {
@@ -714,9 +717,9 @@ impl Zone {
 
     // Changing the length of a run, in place or elsewhere.
 
-    /// Hands out a run of at least `bytes` bytes for the contents of another run, which is `len` bytes long. Also returns whether the
-    /// contents must be copied. That is the case if the first `len` bytes of the new run are all resident or do not read as zeroes, or if
-    /// there are too many mappings. The caller counts the request.
+    /// Hands out a run of at least `bytes` bytes, to hold the contents of another run of `len` bytes. Also returns whether the contents
+    /// must be copied instead of moved: if the first `len` bytes of the new run are all resident, if the kernel refuses to purge resident
+    /// pages there, or if there are too many mappings. The caller counts the request.
     ///
     /// # Errors
     /// See [`Shortage`].
@@ -732,8 +735,8 @@ impl Zone {
         let (pages, moved) = (wanted.n, self.pages(len));
         let resident = self.residency.resident(start, moved);
         let fresh = self.account(start, pages, Limit::Cap)?;
-        // A move replaces the resident pages of the new place. If the whole place is resident, a copy keeps these pages. Otherwise the
-        // place is purged before the move.
+        // A move would replace resident pages of the new run. If all pages that would be replaced are resident, the contents are copied,
+        // which keeps the pages. Otherwise these pages are purged before the move.
         let is_copied = resident == moved
             || !moved::may_move()
             // SAFETY: claimed and committed above; its contents are not needed.
@@ -741,7 +744,7 @@ impl Zone {
         if fresh > 0 && moved < pages {
             self.prefault_edges(start + moved, pages - moved);
         }
-        // Moved pages are not faulted in.
+        // Pages that are moved here cause no page faults, so they do not count as fresh.
         let moved_bytes = if is_copied { 0 } else { self.bytes(moved - resident) };
         self.count(self.bytes(pages), fresh.saturating_sub(moved_bytes));
         self.residency.mark_dirty(start, pages);
@@ -790,7 +793,7 @@ impl Zone {
         None
     }
 
-    /// Changes the length of a run in place. Returns `false` if the run can't grow there. Shrinking never fails.
+    /// Changes the length of a run in place. Returns `false` if the run can't grow in place. Shrinking never fails.
     ///
     /// # Safety
     /// `at` came from [`claim`](Self::claim) and is now `old_bytes` long. If the run shrinks, the part that is cut off must not be used
@@ -915,7 +918,7 @@ impl Zone {
     }
 
     /// Replaces the mappings of free runs of moved pages, if all pages of the run are purged. Makes a bounded number of system calls; the
-    /// next call continues below.
+    /// next call continues at lower addresses.
     fn renew_purged(&self, allowance: &mut Allowance) {
         let top = self.mapped_end();
         let mut end = take_place(&self.renewed_to, top);
@@ -967,8 +970,8 @@ impl Zone {
         }
     }
 
-    /// Purges the caller's pages, and frees them. With [`Purge::Now`], replaces mappings that moves left there with a fresh one, if that
-    /// adds no mappings. Returns how many bytes were purged.
+    /// Purges the caller's pages, and frees them. With [`Purge::Now`], replaces the mappings of moved pages with a fresh one, if that does
+    /// not increase the number of mappings. Returns how many bytes were purged.
     ///
     /// # Safety
     /// Same as for [`Residency::purge`].
@@ -1025,7 +1028,7 @@ impl Zone {
     }
 
     /// Purges the free memory of `[at, at + bytes)` that is not counted as resident, but that the kernel may have brought into memory.
-    /// Returns the number of system calls, which callers count if a thread of the program makes them.
+    /// Returns the number of system calls, so that callers on a thread of the program can count them.
     pub(crate) fn purge_unaccounted(&self, at: NonNull<u8>, bytes: usize) -> usize {
         let (start, pages) = (self.index(at), self.pages(bytes));
         if self.residency.resident(start, pages) == pages {
@@ -1114,7 +1117,7 @@ impl Zone {
         self.runs.release(self.index(at), self.pages(bytes));
     }
 
-    /// Frees a range that was withheld from a child. In the child, it has no memory.
+    /// Frees a range that was withheld from a child; in the child, purges it.
     ///
     /// # Safety
     /// The caller owns the range, and does not need its contents.
@@ -1122,12 +1125,11 @@ impl Zone {
         let (start, pages, what) = (self.index(at), self.pages(bytes), "let children inherit memory");
         // SAFETY: upheld by the caller.
         match unsafe { self.residency.call(start..start + pages, what, os::keep_on_fork) } {
-            // If another thread was about to withhold the range at the fork, the child may have inherited some of it.
-            // SAFETY: upheld by the caller; the range is committed, because it was free and resident.
+            // If another thread was just withholding the range when the process forked, the child may have inherited a part of it. SAFETY:
+            // upheld by the caller; the range is committed, because it was free and resident.
             Ok(()) if is_in_child => _ = unsafe { self.purge_and_free(start, pages, Purge::Now) },
             Ok(()) => self.runs.release(start, pages),
-            // The range stays used for good, because a child would not inherit its contents.
-            // SAFETY: as above.
+            // The range stays used for good, because later children would not inherit its contents. SAFETY: as above.
             Err(_) => _ = unsafe { self.purge(start, pages, Purge::Now) },
         }
     }

@@ -1,12 +1,12 @@
 //! Purging by time: resident memory follows the peak live size of the last few seconds. [`Window`] decides how much may stay;
 //! [`DecayState`] decides which thread purges, and when.
 //!
-//! The program's own threads run the decay ticks, on the allocator's slow paths ([`gate::tick`]). While the process has a background
-//! thread, that thread ticks instead. A process that is idle and has no such thread keeps its memory.
+//! The program's own threads run the decay ticks, on the allocator's slow paths ([`gate::tick`]). If the process has a background thread,
+//! that thread runs them instead. An idle process without such a thread keeps its memory.
 //!
-//! One thread ticks at a time. A second thread skips its tick, and so does a signal handler that interrupted a tick. The word that guards
-//! this holds the [generation](os::process_generation) of the process, so that a forked child ignores a thread that exists only in its
-//! parent.
+//! Only one thread at a time runs a tick. A second thread skips its tick, and so does a signal handler that interrupted a tick. The word
+//! that enforces this holds the [generation](os::process_generation) of the process, so that a forked child ignores a thread that exists
+//! only in its parent.
 #![allow(unsafe_code, reason = "a cell that one thread at a time accesses")]
 
 use std::cell::UnsafeCell;
@@ -30,23 +30,24 @@ static NEXT_TICK_NS: AtomicU64 = AtomicU64::new(0);
 
 /// The number of ticks per window.
 pub(crate) const TICKS: usize = 8;
-/// The number of windows that count while a process is busy. A proof may take longer than one window, and be at its peak only for a moment.
+/// The number of windows whose peaks count while a process is busy. A proof may take longer than one window, and be at its peak only for a
+/// moment.
 const WINDOWS: usize = 8;
 
 /// Sets the policy: memory above the peak live size of the last `window_ns` nanoseconds may be purged; 0 turns purging by time off. If
-/// `empties` is set, a process that idled for a window purges all free memory, because its phases show when it works. The call neither
-/// waits nor allocates.
+/// `empties` is set, all free memory is purged once the process has been idle for a window: for programs with phases, which show when they
+/// work. The call neither waits nor allocates.
 pub(crate) fn follow(window_ns: u64, empties: bool) {
     EMPTIES.store(empties, Ordering::Relaxed);
     if WINDOW_NS.swap(window_ns, Ordering::SeqCst) == 0 {
-        // There were no ticks without a window, so the state is out of date.
+        // No ticks ran while purging by time was off, so the state is out of date.
         let _ = with_state(|state| *state = DecayState::new());
     }
     NEXT_TICK_NS.store(0, Ordering::Relaxed);
-    // Without a window, no request would end a purge that the previous policy began.
+    // End any purge that the previous policy began: without a window, no request would finish it.
     IS_UNFINISHED.store(false, Ordering::Relaxed);
     gate::set_ticking(window_ns != 0);
-    // The background thread may be asleep until a tick of the previous window.
+    // The background thread may be asleep until the next tick of the previous policy.
     if background::is_running() {
         background::PARKER.wake();
     }
@@ -84,8 +85,7 @@ pub(crate) fn time_to_tick() -> Option<Duration> {
     is_on.then(|| Duration::from_nanos(NEXT_TICK_NS.load(Ordering::Relaxed).saturating_sub(os::monotonic_ns())))
 }
 
-/// Schedules the next tick of the background thread after it ran one. `is_at_rest` is `true` if there is nothing to purge until the program
-/// does something.
+/// Schedules the background thread's next tick. `is_at_rest` is `true` if there is nothing to purge until the program is active again.
 pub(crate) fn ticked(is_at_rest: bool) {
     let pause_ns = if is_at_rest { tick_ns().max(tuning::rest_ms() as u64 * 1_000_000) } else { tick_ns() };
     NEXT_TICK_NS.store(os::monotonic_ns().saturating_add(pause_ns), Ordering::Relaxed);
@@ -99,7 +99,7 @@ pub(crate) struct DecayState {
     at_ns: u64,
     /// Bytes served from the start of the process until the last tick.
     served_bytes: u64,
-    /// Resident and live bytes when a purge last freed nothing.
+    /// The heap's sizes when a purge last freed nothing.
     last_failed_purge: Marks,
     /// The target of an unfinished purge, in resident bytes; `None` if the purge is done. Requests purge towards the target until the next
     /// tick.
@@ -117,7 +117,7 @@ pub(crate) struct HeapSnapshot {
     pub(crate) peak_bytes: usize,
     /// Bytes served since the process started.
     pub(crate) served_bytes: u64,
-    /// Whether a phase is open, in which nothing is purged.
+    /// Whether a phase is open. Nothing is purged while one is.
     pub(crate) is_in_phase: bool,
 }
 
@@ -149,7 +149,7 @@ impl HeapSnapshot {
 pub(crate) enum Verdict {
     /// Purge nothing now.
     Wait,
-    /// Purge nothing until the program does something.
+    /// Purge nothing now, and nothing later until the program is active again.
     Rest,
     /// Purge down to this many resident bytes.
     Keep(usize),
@@ -165,7 +165,8 @@ impl DecayState {
         let is_first = self.at_ns == 0;
         let passed = if is_first { 1 } else { now_ns.saturating_sub(self.at_ns) / tick_ns() };
         let served_bytes = snapshot.served_bytes.saturating_sub(self.served_bytes);
-        // Threads that allocate from their caches use that memory, although the counters show it as cached at each tick.
+        // While threads allocate from their caches, cached memory counts as live: they use it between ticks, although it is in the caches
+        // at each tick.
         let is_cache_used = served_bytes >= (snapshot.cached_bytes / 8).max(1) as u64;
         let live_now_bytes = snapshot.used_bytes.saturating_sub(if is_cache_used { 0 } else { snapshot.cached_bytes });
         let seen = Seen { live_bytes: live_now_bytes.max(snapshot.peak_bytes), live_now_bytes, served_bytes };
@@ -204,8 +205,8 @@ impl DecayState {
         let keep_bytes = if is_over && EMPTIES.load(Ordering::Relaxed) { 0 } else { keep_bytes };
         let surplus = snapshot.resident_bytes.saturating_sub(keep_bytes);
         if surplus > 0 && !snapshot.is_in_phase && self.last_failed_purge != snapshot.marks() {
-            // A program thread purges one part for this tick and one for each missed tick, up to a limit: the program may need the rest
-            // soon.
+            // The program may need the surplus soon, so a program thread purges only a part of it for this tick, and another part for each
+            // missed tick, up to a limit.
             let part = (surplus / tuning::tick_part()).max(tuning::tick_bytes());
             let gone = match by {
                 Caller::Background => surplus,
@@ -239,7 +240,7 @@ static TICKING: AtomicU64 = AtomicU64::new(0);
 pub(crate) fn with_state<R>(run: impl FnOnce(&mut DecayState) -> R) -> Option<R> {
     let own = os::process_generation();
     let other = TICKING.load(Ordering::Relaxed);
-    // Another generation was stored by a thread that exists only in the parent.
+    // If the word holds another generation, a thread that exists only in the parent stored it.
     if other == own || TICKING.compare_exchange(other, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return None;
     }
@@ -271,7 +272,7 @@ pub(crate) enum Caller {
     Program,
 }
 
-/// How much may stay resident: the peak live size during the *window*, as seen at a few ticks.
+/// Decides how much may stay resident: the peak live size during the *window*, as the ticks saw it.
 ///
 /// A process that repeatedly allocates the same memory, as a prover does, keeps its peak of that window, and neither faults nor purges.
 /// When it needs less, or idles, the surplus may be purged.
@@ -350,7 +351,7 @@ impl Window {
         self.ticks[(self.next + TICKS - 1) % TICKS]
     }
 
-    /// Returns the peak that applies while the process is busy.
+    /// Returns the highest peak of all windows, which applies while the process is busy.
     fn highest(&self) -> usize {
         self.before.iter().fold(self.high(), |high, &before| high.max(before))
     }
@@ -362,7 +363,7 @@ impl Window {
         self.is_busy_with(served, self.last().live_bytes)
     }
 
-    /// Like [`is_busy`](Self::is_busy), for these numbers of bytes.
+    /// Like [`is_busy`](Self::is_busy), for a process that allocated `served_bytes` and has `live_bytes` in use.
     fn is_busy_with(&self, served_bytes: u64, live_bytes: usize) -> bool {
         let spare = self.highest().saturating_sub(live_bytes);
         served_bytes >= (spare.max(live_bytes) / 64).max(tuning::min_busy_bytes()) as u64
@@ -399,7 +400,7 @@ mod tests {
         HeapSnapshot { resident_bytes, used_bytes, cached_bytes: 0, peak_bytes: 0, served_bytes: 0, is_in_phase: false }
     }
 
-    /// Runs a tick, this many tick intervals after the last one.
+    /// Runs a tick, `intervals` tick intervals after the last one.
     fn tick(state: &mut DecayState, snapshot: HeapSnapshot, intervals: u64, by: Caller) -> Verdict {
         state.take_in(snapshot, state.at_ns + intervals * min_tick_ns(), by)
     }
@@ -486,7 +487,7 @@ mod tests {
         assert!(!of(10).1);
     }
 
-    /// If a fork or a signal could leave the lock held, purging would end for good.
+    /// If a fork or a signal could leave the lock held, purging would stop for good.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_tick_excludes_other_ticks_but_not_those_of_a_forked_child() {
@@ -503,7 +504,7 @@ mod tests {
         Seen { live_bytes, live_now_bytes: live_bytes, served_bytes: served_kib << 10 }
     }
 
-    /// All memory may stay: the tick purges nothing.
+    /// How many MiB may stay if a tick must purge nothing.
     const ALL: usize = usize::MAX;
 
     /// Runs steps of equal ticks. Each step gives the number of ticks and, for each tick, the live MiB, the KiB served, the tick intervals
@@ -524,12 +525,13 @@ mod tests {
         for by in [Background, Program] {
             let window = run(Window::new(0), by, &[(1, 800, 800_000, 1, 800..=900)]);
             let window = run(window, by, &[(TICKS * WINDOWS - 1, 100, 50_000, 1, 800..=900)]);
-            // The highest peak was too long ago.
+            // The highest peak is now too long ago to count.
             run(window, by, &[(2 * TICKS - 1, 100, 50_000, 1, 0..=900), (1, 100, 50_000, 1, 100..=113)]);
         }
     }
 
-    /// The services allocate nothing, or a little now and then. For the small service, a little is a large part of its memory.
+    /// Tests services that allocate nothing, and services that allocate a little now and then. For the smallest service, a little is a
+    /// large part of its memory.
     #[test]
     fn an_idle_process_keeps_little_more_than_its_live_size() {
         for (before_mib, live_mib, served_kib) in [(700, 200, 0), (700, 200, 100), (13, 4, 100), (200, 0, 0)] {
@@ -546,7 +548,7 @@ mod tests {
         }
     }
 
-    /// Returns a window that saw a prover at work with a peak of 1,000 MiB. A tenth of the peak is live now.
+    /// Returns the window of a prover that has just worked, with a peak of 1,000 MiB. A tenth of the peak is live now.
     fn after_work() -> Window {
         let steps = [(3 * TICKS, 1_000, 100_000, 1, 1_000..=2_000), (1, 100, 100_000, 1, 1_000..=2_000)];
         run(Window::new(0), Program, &steps)
@@ -577,8 +579,8 @@ mod tests {
         run(after_work(), Program, &[(2 * TICKS * WINDOWS - 1, 10, 500, 4, 0..=ALL), (1, 10, 500, 4, 0..=20)]);
     }
 
-    /// With nothing to purge, the background thread sleeps longer. The activity that it then sees is recent, and not from the start of its
-    /// sleep.
+    /// With nothing to purge, the background thread sleeps longer. The activity that it finds afterwards must count as recent, not as
+    /// spread over its sleep.
     #[test]
     fn a_proof_that_began_while_the_background_thread_rested_keeps_its_memory() {
         let window = run(after_work(), Background, &[(2 * TICKS, 100, 0, 1, 100..=2_000)]);

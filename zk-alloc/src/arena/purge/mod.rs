@@ -1,4 +1,4 @@
-//! Purging the free memory of all zones, by policy or to make room for a request.
+//! Purges the free memory of all zones, by policy or to make room for a request.
 
 pub(crate) mod decay;
 pub(crate) mod rhythm;
@@ -50,7 +50,8 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
             }
             let bytes = size.checked_add(tuning::purge_ahead_bytes())?;
             let limit = accounts::max_bytes().saturating_sub(bytes);
-            // A block in a thread cache keeps its slab alive, and that slab may be where a run would fit.
+            // A cached block keeps its slab in use, and the slab may occupy the only place where the run would fit. So empty some caches
+            // first.
             let cached_before = cached_bytes();
             arena.size_classes.empty_some_caches(arena.slab_zone(), size);
             let gone = purge_for(arena, size, limit);
@@ -77,7 +78,7 @@ fn ask_for_untouched(arena: &Arena) -> bool {
 }
 
 /// Purges free memory for a request of `request_bytes`, until at most `limit_bytes` are resident or the request has done its share. Returns
-/// the number of bytes purged, and records if nothing could be purged.
+/// the number of bytes purged. If it is 0, records that there is nothing left to purge.
 fn purge_for(arena: &Arena, request_bytes: usize, limit_bytes: usize) -> usize {
     let surplus = resident_bytes().saturating_sub(limit_bytes);
     let gone = trim_within(arena, &mut Allowance::of_request(request_bytes, surplus));
@@ -87,9 +88,9 @@ fn purge_for(arena: &Arena, request_bytes: usize, limit_bytes: usize) -> usize {
     gone
 }
 
-/// Empties thread caches, some at a time, if they hold [a large part](tuning::cached_part) of the memory in use. Then their slabs may
-/// return to the zone. Threads have to refill emptied caches, so the program must request as much memory as that part before the same cache
-/// is emptied again. Returns whether some caches were emptied.
+/// Empties thread caches, some at a time, if they hold [a large part](tuning::cached_part) of the memory in use. The slabs of the cached
+/// blocks may then return to the zone. Threads have to refill emptied caches, so a cache is not emptied again until the program has
+/// requested as much memory as that part. Returns whether some caches were emptied.
 fn empty_large_caches(arena: &Arena, request_bytes: usize) -> bool {
     /// The number of bytes served when caches were last emptied.
     static LAST_BYTES: AtomicU64 = AtomicU64::new(0);
@@ -104,7 +105,7 @@ fn empty_large_caches(arena: &Arena, request_bytes: usize) -> bool {
     is_due
 }
 
-/// Purges free memory until at most `keep_bytes` are resident, or no free memory is resident. Returns the number of bytes purged.
+/// Purges free memory until at most `keep_bytes` are resident, or no free memory is left to purge. Returns the number of bytes purged.
 pub(crate) fn trim(arena: &Arena, keep_bytes: usize, how: Purge) -> usize {
     let surplus = || Allowance::unlimited(resident_bytes().saturating_sub(keep_bytes));
     if how == Purge::Lazily {
@@ -165,7 +166,8 @@ fn tick(arena: &Arena, state: &mut DecayState, by: Caller) -> Verdict {
     verdict
 }
 
-/// Purges down to `keep_bytes` resident bytes, but no more than one request may. Empties thread caches only if nothing else can be purged.
+/// Purges down to `keep_bytes` resident bytes, but at most as much as one request may purge. Empties thread caches only if nothing else can
+/// be purged.
 fn purge_part(arena: &Arena, state: &mut DecayState, keep_bytes: usize) {
     let mut gone_bytes = purge_for(arena, 0, keep_bytes);
     if gone_bytes == 0 && resident_bytes() > keep_bytes {

@@ -1,4 +1,4 @@
-//! The rhythm of phases: whether free memory stays resident in the pause that begins when the last open phase ends.
+//! Decides, from the lengths of earlier phases and pauses, whether free memory stays resident when the last open phase ends.
 //!
 //! The arena purges free memory if each of the last two pauses was longer than the phase that just ended, and longer than
 //! [`tuning::min_pause_ms`]. A program that proves without pauses, or in batches, keeps its memory. A program whose pauses are longer than
@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::tuning;
 
-/// The pauses between phases so far. Times are those of [`coarse_ns`](crate::os::coarse_ns), or 0 before the first. Threads that begin and
-/// end phases at the same moment may mix up two pauses, which costs page faults, or memory during one pause.
+/// The pauses between phases so far. Times are those of [`coarse_ns`](crate::os::coarse_ns), or 0 before the first. If threads begin and
+/// end phases at the same moment, two pauses may be mixed up. Then memory is purged, or stays resident, in one pause in which it should
+/// not.
 pub(crate) struct Rhythm {
     /// The time at which the last open phase ended.
     ended_ns: AtomicU64,
-    /// The time at which the first open phase began.
+    /// The time at which a phase last began while no other was open.
     began_ns: AtomicU64,
     /// The lengths of the last two pauses.
     pauses_ns: [AtomicU64; 2],
@@ -26,7 +27,7 @@ impl Rhythm {
         Self { ended_ns: AtomicU64::new(0), began_ns: AtomicU64::new(0), pauses_ns: [const { AtomicU64::new(0) }; 2] }
     }
 
-    /// Records that the first open phase begins.
+    /// Records that a phase begins while no other is open.
     pub(crate) fn begin(&self, now_ns: u64) {
         let ended_ns = self.ended_ns.load(Ordering::Relaxed);
         if ended_ns > 0 {
@@ -36,7 +37,7 @@ impl Rhythm {
         self.began_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Records that the last open phase ends. Returns whether free memory stays resident.
+    /// Records that the last open phase ends. Returns whether free memory may stay resident.
     pub(crate) fn end(&self, now_ns: u64) -> bool {
         self.ended_ns.store(now_ns, Ordering::Relaxed);
         let open_ns = now_ns.saturating_sub(self.began_ns.load(Ordering::Relaxed));
