@@ -26,12 +26,12 @@ pub const MIN_ALIGN: usize = 16;
 pub enum Resized {
     /// The memory has the new length, and kept its contents. It is at this address, which may be the old one.
     To(NonNull<u8>),
-    /// Nothing changed: the memory still has this many bytes. The caller must copy it.
+    /// Nothing changed: the memory still has this many bytes. The caller must allocate new memory and copy the contents.
     Not(usize),
 }
 
-/// Allocates from the arena. `first` runs before the first request of the process is served. Its argument is `true` if that request does
-/// not come from a signal handler. Then `first` may call the backing allocator.
+/// Allocates from the arena. `first` runs before the first request of the process is served. Its argument says whether it may call the
+/// backing allocator: `false` if the request may come from a signal handler, otherwise `true`.
 ///
 /// `align` is a power of two.
 ///
@@ -74,7 +74,7 @@ pub fn alloc_cached(size: usize) -> Option<NonNull<u8>> {
 /// The result of [`put_cached`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cached {
-    /// The address was that of a block, which is free now.
+    /// The address is that of a block, which is now free.
     Done,
     /// The arena does not own the address. Nothing was done.
     Elsewhere,
@@ -96,8 +96,7 @@ pub unsafe fn put_cached(at: *mut u8) -> Cached {
     if is_cached { Cached::Done } else { Cached::Unknown }
 }
 
-/// Returns whether an address belongs to the arena's memory. It does not if another allocator handed it out, as long as that allocator owns
-/// the memory.
+/// Returns whether an address belongs to the arena's memory. Returns `false` for memory that another allocator handed out and still owns.
 #[inline(always)]
 #[must_use]
 pub fn owns(at: *mut u8) -> bool {
@@ -157,8 +156,8 @@ pub unsafe fn resize(at: *mut u8, new_size: usize) -> Result<Resized, NotFreeabl
     Ok(resized.map_or(Resized::Not(old_size), Resized::To))
 }
 
-/// Copies `bytes` bytes from `from`, which [`alloc`] returned, to `to`. If both are large page runs of the arena, this may skip pages that
-/// were never touched. Does nothing if `from` is outside of the arena.
+/// Copies `bytes` bytes from `from`, which [`alloc`] returned, to `to`. If both are large page runs of the arena, the copy may skip pages
+/// of `from` that were never touched. Does nothing if `from` is outside of the arena.
 ///
 /// # Safety
 /// Both allocations are at least `bytes` long, belong to the caller alone, and do not overlap.
@@ -185,8 +184,8 @@ pub unsafe fn shrink_in_place(at: *mut u8, new_size: usize) {
     }
 }
 
-/// Prepares for a sandbox that kills the process for an unexpected system call. Reads the facts about the host that the arena will need.
-/// From now on, the arena makes only the system calls of glibc's malloc.
+/// Prepares for a sandbox that kills the process for an unexpected system call. Reads what the arena needs to know about the host.
+/// Afterwards, the arena makes only the system calls of glibc's malloc.
 pub fn enter_sandbox() {
     os::host();
     os::process_generation();

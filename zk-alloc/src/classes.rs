@@ -1,6 +1,6 @@
 //! Size classes of small and medium blocks. This module is pure arithmetic, and its tests need no memory.
 //!
-//! Up to 128 bytes the classes are 16 bytes apart. Above, there are eight classes per doubling, so that rounding up wastes at most
+//! Up to 128 bytes, the classes are 16 bytes apart. Above that, there are eight classes per doubling, so that rounding up wastes at most
 //! 1/8. A slab is cut into blocks of one class.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,8 +13,8 @@ pub(crate) struct Class(u8);
 
 /// The largest request that a class serves, in bytes.
 ///
-/// Under loom there are two classes, so that a thread cache has few atomics. The bitmap of a slab has two words in the shorter class,
-/// and one in the longer class. A page holds eight short blocks, or four long ones.
+/// Under loom there are two classes, so that a thread cache has few atomics. The bitmap of a slab has two words in the class of short
+/// blocks, and one in the class of long blocks. A page holds eight short blocks, or four long ones.
 pub(crate) const MAX_BYTES: usize = if cfg!(loom) { 2 * FINE_BYTES } else { 32 << 10 };
 /// The largest alignment that a class serves, in bytes. A request aligned to more gets pages of its own, because it would leave most of a
 /// block empty.
@@ -27,7 +27,7 @@ pub(crate) const COUNT: usize = number(MAX_BYTES) + 1;
 const WORD_BITS: usize = u64::BITS as usize;
 /// The number of words in the longest bitmap.
 pub(crate) const MAX_WORDS: usize = if cfg!(loom) { 2 } else { 16 };
-/// The maximum number of blocks in a slab. Under loom, slabs of the shorter class end with a page without blocks.
+/// The maximum number of blocks in a slab. Under loom, slabs of short blocks end with a page without blocks.
 const MAX_BLOCKS: usize = if cfg!(loom) { MAX_WORDS * WORD_BITS - 8 } else { MAX_WORDS * WORD_BITS };
 
 /// The size of the smallest slab, in bytes. A slab's address is a multiple of its size. Under loom, the bitmap of a slab has two words in
@@ -226,14 +226,14 @@ impl Class {
         self.blocks().div_ceil(WORD_BITS)
     }
 
-    /// Returns word `word` of a slab's bitmap, with a bit set for each block that the word covers.
+    /// Returns the value of word `word` of a slab's bitmap in which the bits of all blocks are set.
     pub(crate) fn full_word(self, word: usize) -> u64 {
         let left = self.blocks() - word * WORD_BITS;
         if left >= WORD_BITS { u64::MAX } else { (1 << left) - 1 }
     }
 
-    /// Returns the number of neighbouring blocks that together fill whole cache lines. The index of the first of them is a multiple of this
-    /// number. The number is 1 for blocks longer than two lines, which share lines only at their ends.
+    /// Returns the size of the smallest group of neighbouring blocks that fills whole cache lines, as a number of blocks. Groups begin at
+    /// multiples of this number. It is 1 for blocks longer than two lines, which share lines only at their ends.
     pub(crate) fn blocks_by_lines(self) -> usize {
         const LINE_BYTES: usize = 64;
         let share_lines = tuning::fetches_lines() != 0 && self.block_bytes() <= 2 * LINE_BYTES;
@@ -278,8 +278,8 @@ impl Class {
 mod tests {
     use super::*;
 
-    /// A class whose blocks are too short for a request would hand out a neighbour's memory. Misaligned blocks would break the
-    /// request.
+    /// If a class served a request with a block that is too short, the program would overwrite the next block. Misaligned blocks would
+    /// violate the requested alignment.
     #[test]
     fn block_meets_size_and_alignment_and_wastes_little() {
         for size in 1..=MAX_BYTES {

@@ -25,7 +25,7 @@ use crate::{arena, gate, tuning};
 
 macro_rules! settings {
     ($($(#[doc = $sentence:literal])+ $name:ident: $type:ty = $default:expr, $variable:literal, $kind:expr;)+) => {
-        /// Values that the program sets, instead of the defaults. The environment overrides them, because the operator knows the host.
+        /// Settings that the program uses instead of the defaults. The environment overrides them, because the operator knows the host.
         ///
         /// ```
         /// use zk_alloc::{HugePages, Settings, ZkAllocator};
@@ -66,7 +66,8 @@ macro_rules! settings {
             )+
         }
 
-        /// The settings that the arena was opened with. `Display` lists those that are not defaults, by their variables.
+        /// The settings that the arena was opened with. `Display` lists the settings that are not defaults, under the names of their
+        /// variables.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize))]
         #[non_exhaustive]
@@ -151,7 +152,7 @@ settings! {
     trace_escaped: bool = |_| false, "ZK_ALLOC_TRACE_ESCAPED", SWITCH;
 }
 
-/// Not a setting of the arena: with "off" there is no arena.
+/// Switches the arena on or off. Not among the arena's settings, because with "off" there is no arena.
 const OFF: Setting<bool> = Setting {
     variable: "ZK_ALLOC",
     kind: Kind {
@@ -170,12 +171,12 @@ const SIGNAL: Kind<i32> = Kind {
     show: |_, f| f.write_str("no signal"),
 };
 
-/// Signals to handle, which are not settings of the arena.
+/// The signal on which free memory is released. Not a setting of the arena.
 pub(crate) const RELEASE_SIGNAL: Setting<i32> = Setting { variable: "ZK_ALLOC_RELEASE_SIGNAL", kind: SIGNAL };
 #[cfg(feature = "profile")]
 pub(crate) const PROFILE_SIGNAL: Setting<i32> = Setting { variable: "ZK_ALLOC_PROFILE_SIGNAL", kind: SIGNAL };
 
-/// A setting of the profiler, not of the arena.
+/// The mean distance between samples. A setting of the profiler, not of the arena.
 #[cfg(feature = "profile")]
 const PROFILE_BYTES: Setting<usize> =
     Setting { variable: "ZK_ALLOC_PROFILE_BYTES", kind: Kind { bound: |bytes| bytes.max(1), ..BYTES } };
@@ -184,12 +185,12 @@ const PROFILE_BYTES: Setting<usize> =
 #[cfg(feature = "tune")]
 const TUNE: &str = "ZK_ALLOC_TUNE";
 
-/// The values that a setting can have.
+/// A kind of value: how to parse it from an environment variable, check it, and show it.
 struct Kind<T> {
     wanted: &'static str,
     parse: fn(&str) -> Option<T>,
-    /// Returns the nearest usable value. It replaces a value that the program sets. A value from the environment is refused if it is not
-    /// usable itself.
+    /// Returns the usable value that is nearest to this one. It replaces a value that the program sets; an unusable value in the
+    /// environment is refused instead.
     bound: fn(T) -> T,
     /// Writes the value in the format of the environment variable.
     show: fn(T, &mut fmt::Formatter<'_>) -> fmt::Result,
@@ -202,11 +203,11 @@ const BYTES: Kind<usize> = Kind {
     show: |bytes, f| bytes.fmt(f),
 };
 
-/// As [`BYTES`], where `usize::MAX` means no limit.
+/// Like [`BYTES`], but `usize::MAX` means no limit.
 const LIMIT: Kind<usize> =
     Kind { show: |bytes, f| if bytes == usize::MAX { f.write_str("no limit") } else { bytes.fmt(f) }, ..BYTES };
 
-/// As [`BYTES`], where `usize::MAX` means never.
+/// Like [`BYTES`], but `usize::MAX` means never.
 const THRESHOLD: Kind<usize> =
     Kind { show: |bytes, f| if bytes == usize::MAX { f.write_str("never") } else { bytes.fmt(f) }, ..BYTES };
 
@@ -214,7 +215,7 @@ const GIB: usize = 1 << 30;
 /// The most address space for one thread: 64 TiB, half of what x86-64 gives a process.
 const MAX_CAPACITY_GIB: usize = if usize::BITS < 64 { 1 } else { 64 << 10 };
 
-/// The variable is in GiB, as in the crate zk-alloc 0.0.9. Everything else is in bytes.
+/// A number of bytes that the variable gives in GiB, as in the crate zk-alloc 0.0.9.
 const GIBIBYTES: Kind<usize> = Kind {
     wanted: "a whole number of GiB, at least 1",
     parse: |text| text.parse::<usize>().ok()?.checked_mul(GIB),
@@ -329,7 +330,7 @@ impl<T: Copy> fmt::Display for Shown<T> {
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Origin {
-    /// Nobody set it.
+    /// Neither the program nor the environment set it.
     Default,
     /// The program set it, by [`Settings`](crate::Settings).
     Program,
@@ -367,16 +368,16 @@ pub enum HugePages {
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum HugePagesOutcome {
-    /// The arena asks for them where they save more time than they cost; the host has them.
+    /// The host provides them, and the arena asks for them where they save more time than they cost.
     Auto,
-    /// The arena asks for them everywhere; the host has them.
+    /// The host provides them, and the arena asks for them everywhere.
     Always,
-    /// The outcome of [`HugePages::Auto`] if the kernel reports free memory to a hypervisor, which takes it. The first touch of a huge
-    /// page then has to get hundreds of small pages from the hypervisor, so the arena forbids huge pages.
+    /// The outcome of [`HugePages::Auto`] if the kernel reports free memory to a hypervisor, which then reclaims it. The first touch of a
+    /// huge page then has to get hundreds of small pages from the hypervisor, so the arena forbids huge pages.
     Avoided,
     /// The arena forbids them, regardless of the host's setting.
     Never,
-    /// The host has none to ask for.
+    /// The host does not provide them.
     Unavailable,
 }
 
@@ -429,10 +430,10 @@ pub(crate) struct Config {
 
 pub(crate) const DEFAULT_MIN_BYTES: usize = 0;
 
-/// The number of threads, beyond the machine's, that also get the address space of `ZK_ALLOC_SLAB_GB`, as in the crate zk-alloc 0.0.9.
+/// The arena reserves address space for this many threads more than the machine has, as the crate zk-alloc 0.0.9 did.
 const EXTRA_THREADS: usize = 4;
 
-/// The smallest request that the arena serves if it serves nothing. It is larger than any request.
+/// The value of [`min_arena_bytes`] if the arena serves no requests. It is larger than any request.
 const NEVER: usize = gate::UNKNOWN - 1;
 /// Whether `warn_of_settings` has warned of values that can't be used. The arena then does not warn of them when it opens.
 static HAS_WARNED: AtomicBool = AtomicBool::new(false);
@@ -499,7 +500,7 @@ pub(crate) fn program() -> Option<&'static Settings> {
     PROGRAM.get()
 }
 
-/// Returns whether the process was started with `ZK_ALLOC=off`: the backing allocator serves every request, and no arena opens.
+/// Returns whether the process was started with `ZK_ALLOC=off`. If so, the backing allocator serves every request, and no arena opens.
 #[must_use]
 pub fn is_off() -> bool {
     OFF.environment_value().unwrap_or(false)
@@ -530,8 +531,8 @@ pub(crate) fn load(program: &Settings) -> Config {
     config
 }
 
-/// Resolves the settings on a host. Warns of each unusable value in the environment, and of a variable that nothing reads. Passes the name
-/// of the variable to `warn`.
+/// Resolves the settings on a host. Calls `warn`, with the name of the variable and the text, for each unusable value in the environment,
+/// and for a variable that nothing reads.
 fn resolve_all(host: Host, program: &Settings, warn: &mut dyn FnMut(&str, fmt::Arguments<'_>)) -> Config {
     let config = Config::resolve(host, os::variable, program, &mut *warn);
     OFF.resolve(os::variable, None, false, &mut *warn);
@@ -571,8 +572,8 @@ fn parse_constant(text: &str) -> Option<usize> {
 #[cfg(feature = "c-api")]
 pub fn warn_of_settings(is_reported: impl Fn(&str) -> bool) {
     HAS_WARNED.store(true, Ordering::Relaxed);
-    // Whether there is a warning does not depend on the host. Only the text of a warning names the host's defaults, and reading those takes
-    // longer.
+    // Find out first whether there is a warning, which does not depend on the host. Only the text of a warning names the host's defaults,
+    // and they take longer to read.
     let limits = Limits { threads: 1, memory_bytes: 0, is_memory_grouped: false };
     let mut is_any = false;
     resolve_all(Host { limits, huge_pages: HostHugePages::Unavailable }, &Settings::new(), &mut |_, _| is_any = true);
@@ -625,7 +626,7 @@ pub(crate) fn huge_pages() -> HugePagesOutcome {
 }
 
 impl Config {
-    /// Returns the resident bytes up to which the program or the environment asked to keep memory; 0 if neither did.
+    /// Returns the number of resident bytes up to which the program or the environment asked to retain free memory; 0 if neither did.
     pub(crate) fn kept_bytes(&self) -> usize {
         let (bytes, time) = (self.settings.retain_bytes, self.settings.retain_for);
         match (bytes.origin, time.origin) {

@@ -12,8 +12,8 @@ use crate::frames;
 use crate::gate::{self, Observer};
 use crate::observe::{self, sites::Source};
 
-/// The number of the current window. A window begins with each phase that begins while none is open. Allocations before the first phase
-/// belong to window 1.
+/// The number of the current window. A window begins whenever a phase begins while none is open. Allocations before the first phase belong
+/// to window 1.
 static WINDOW: AtomicU64 = AtomicU64::new(1);
 
 /// The live allocations that one place in the program made during a phase.
@@ -34,8 +34,8 @@ impl fmt::Display for Escaped {
     }
 }
 
-/// Switches the tracing of allocations that outlive their phase on or off. With `ZK_ALLOC_TRACE_ESCAPED=1` it is on from the first phase,
-/// and the end of the last open phase prints the result of [`escaped`] by function: 20 lines at most.
+/// Switches the tracing of allocations that outlive their phase on or off. With `ZK_ALLOC_TRACE_ESCAPED=1`, tracing is on from the first
+/// phase. Whenever the last open phase ends, the allocations of [`escaped`] are then printed, grouped by function, in at most 20 lines.
 ///
 /// ```
 /// zk_alloc::trace_escaped(true);
@@ -46,7 +46,7 @@ impl fmt::Display for Escaped {
 /// # drop(kept);
 /// ```
 pub fn trace_escaped(on: bool) {
-    // If a profile is on, the tables are mapped already, and the profile keeps its samples.
+    // If a profile is on, do not call `begin`: the tables are mapped already, and the profile must keep its samples.
     gate::switch(Observer::Escapes, on && (gate::is_observed() || observe::begin()));
 }
 
@@ -96,7 +96,8 @@ pub(crate) fn window_begun() {
     WINDOW.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Returns whether the report itself makes this request. The backing allocator serves it, so that it does not count as escaped.
+/// Returns whether this thread makes the request while it compiles the report. The backing allocator serves it, so that it does not count
+/// as escaped.
 #[inline(always)]
 pub(crate) fn is_own_request() -> bool {
     gate::is_told(Observer::Escapes) && observe::sampler::is_reading()

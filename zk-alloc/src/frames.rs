@@ -7,11 +7,11 @@ pub(crate) struct Frames {
     len: usize,
 }
 
-/// The most frames that are captured. Frames further out are left out.
+/// The maximum number of frames that are captured. Further callers are left out.
 pub(crate) const MAX_FRAMES: usize = 64;
 
 impl Frames {
-    /// Captures the call chain of this thread. Takes no lock of its own and allocates nothing. With glibc before 2.35, the unwinder holds
+    /// Captures the call chain of this thread. Takes no lock of its own and allocates nothing. With glibc before 2.35, the unwinder takes
     /// the loader's lock.
     pub(crate) fn capture() -> Self {
         #[cfg_attr(not(feature = "backtrace"), allow(unused_mut, reason = "stays empty"))]

@@ -1,6 +1,6 @@
-//! The global words that requests read. They contain the number of open phases, the smallest requests that the arena and the pinned range
-//! serve, and the location of that range. They also show which observers of allocations are on, and whether slow paths end with a decay
-//! tick. Only rare events write them.
+//! The global variables that every request may read. They contain the number of open phases, the smallest requests that the arena and the
+//! pinned range serve, and the location of that range. They also show which observers of allocations are on, and whether slow paths end
+//! with a decay tick. They are rarely written.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
@@ -61,7 +61,7 @@ pub(crate) fn set_pinned_min_bytes(bytes: usize) {
 static PINNED: AtomicU64 = AtomicU64::new(0);
 const PINNED_LEN_BITS: u32 = 28;
 
-/// Returns whether an address is in the pinned range. Relaxed: a caller with an address of the range got it after the range was
+/// Returns whether an address is in the pinned range. A relaxed load is enough: a caller got its address in the range after the range was
 /// [set](set_pinned), and the range lasts as long as the allocation.
 #[inline(always)]
 pub(crate) fn is_pinned(at: *const u8) -> bool {
@@ -70,7 +70,7 @@ pub(crate) fn is_pinned(at: *const u8) -> bool {
     block.wrapping_sub(range >> PINNED_LEN_BITS) < range & ((1 << PINNED_LEN_BITS) - 1)
 }
 
-/// Sets the pinned range, in whole huge pages. With 0 bytes there is none.
+/// Sets the pinned range, which consists of whole huge pages. 0 bytes mean that there is no such range.
 pub(crate) fn set_pinned(at: *const u8, bytes: usize) {
     let (block, blocks) = ((at.addr() / HUGE_PAGE_BYTES) as u64, (bytes / HUGE_PAGE_BYTES) as u64);
     PINNED.store(if blocks == 0 { 0 } else { block << PINNED_LEN_BITS | blocks }, Ordering::Relaxed);

@@ -66,7 +66,7 @@ pub use stats::{
     PhaseReport, ResidentParts, Stats, ThreadStats, resident_parts, stats, take_peak_live_bytes, thread_stats,
 };
 
-/// Every adapter refers to this constant, so it compiles only against this crate. The crate `zk-alloc` on crates.io has the same library
-/// name and the same functions, but not this constant. Its arena overwrites live memory.
+/// Every adapter refers to this constant, so that adapters compile only against this crate. The crate `zk-alloc` on crates.io has the same
+/// library name and the same functions, but not this constant. The arena of that crate overwrites live memory.
 #[doc(hidden)]
 pub const REUSES_ONLY_WHAT_WAS_FREED: () = ();

@@ -6,8 +6,8 @@ const MACHINE: Host = Host {
     huge_pages: HostHugePages::Available,
 };
 
-/// Each setting: its variable, a usable value, another value as the program sets it, and that other value as text in an environment
-/// variable.
+/// For each setting: its variable, a usable value of that variable, a program's settings with a different value, and that value as the
+/// variable would give it.
 const EACH: [(&str, &str, Settings, &str); 11] = [
     ("ZK_ALLOC_MIN_BYTES", "4K", Settings::new().min_bytes(100), "100"),
     ("ZK_ALLOC_SLAB_GB", "8", Settings::new().thread_capacity_bytes(3 << 30), "3"),
@@ -139,7 +139,7 @@ fn huge_pages_are_not_requested_where_they_are_unavailable_or_costly() {
 fn constants_are_set_by_name_and_a_part_that_sets_none_is_reported() {
     use tuning::{in_force, max_postponed, min_span_bytes};
     let set = |text| tuning::set(text, parse_constant);
-    // No other test of this process reads these.
+    // No other test in this process reads these constants.
     assert_eq!(set("max_postponed=7, min_span_bytes=2M"), Ok(()));
     assert_eq!((max_postponed(), min_span_bytes()), (7, 2 << 20));
     assert_eq!(set("no_such=1,max_postponed=100,min_span_bytes=64M"), Err("no_such=1"));

@@ -1,7 +1,8 @@
 //! The table of live recorded allocations, by address.
 //!
-//! Most memory that is freed was not sampled. A small table of counters, indexed by a hash of the address, filters out most of them. The
-//! allocations are in a hash table. Each slot is claimed and released with one compare-and-swap, and no thread waits.
+//! Most memory that is freed was not sampled. A small table of counters, indexed by a hash of the address, shows this for most frees
+//! without a search. The recorded allocations are in a hash table. Each slot is claimed and released with one compare-and-swap, and no
+//! thread waits.
 #![allow(unsafe_code, reason = "promises that zeroes are a table")]
 
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -104,7 +105,7 @@ pub(crate) fn of_window(window: u64) -> impl Iterator<Item = (Index, u64)> {
 /// Forgets all allocations.
 pub(super) fn clear() {
     let Some(table) = TABLE.get() else { return };
-    // Each value is read first, so that pages that were never written take no memory.
+    // Only values other than 0 are overwritten, so that pages that were never written stay without memory.
     for counter in table.may_hold.iter().filter(|counter| counter.load(Ordering::Relaxed) != 0) {
         counter.store(0, Ordering::Relaxed);
     }
@@ -124,7 +125,7 @@ mod tests {
     fn every_address_is_removed_once_even_from_a_full_table() {
         let _turn = crate::observe::tests::turn();
         TABLE.map().unwrap();
-        // Addresses at equal distances would fill the table evenly.
+        // The distances differ, because addresses at equal distances would fill the table evenly.
         let addresses = || (0..SLOTS * 3 / 4).map(|i| (1 << 40) + i * (i + 1) / 2 * 16);
         assert!(!addresses().any(may_hold));
         let noted: Vec<_> = addresses().map(|at| insert(at, at as Index, NOTED, 0)).collect();

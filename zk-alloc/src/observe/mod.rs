@@ -18,7 +18,7 @@ use sites::Source;
 /// The number of calls to [`begin`]. A sample that a thread started before the latest call is dropped.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 
-/// Discards earlier samples, and maps the tables. If the system grants no memory for them, one warning says so, and this returns `false`.
+/// Discards earlier samples, and maps the tables. If the system refuses memory for them, prints a warning and returns `false`.
 pub(crate) fn begin() -> bool {
     if let Err(refused) = sites::TABLE.map().and_then(|()| live::TABLE.map()) {
         os::warn(format_args!(
@@ -31,7 +31,8 @@ pub(crate) fn begin() -> bool {
     sites::clear();
     live::clear();
     sampler::MISSED.store(0, Ordering::Relaxed);
-    // The first stack walk initialises the unwinder. It must not do so in a signal handler, which may take the first sample.
+    // The first stack walk initialises the unwinder. Do one now, because the first sample may be taken in a signal handler, which must not
+    // initialise the unwinder.
     std::hint::black_box(Frames::capture());
     true
 }
@@ -133,7 +134,7 @@ fn forget(at: usize) {
 mod tests {
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
-    /// Makes the tests that use the tables take turns.
+    /// Returns a guard that only one test at a time can hold. Tests that use the tables hold it.
     pub(super) fn turn() -> MutexGuard<'static, ()> {
         static TURN: Mutex<()> = Mutex::new(());
         TURN.lock().unwrap_or_else(PoisonError::into_inner)

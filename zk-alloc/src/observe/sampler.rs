@@ -1,7 +1,7 @@
 //! Decides which requests are sampled, and how many requests each sample stands for.
 //!
 //! A request for `s` bytes is sampled with the probability `p = s / mean`, and stands for `1 / p` requests of its size. So the estimates
-//! are unbiased. A request of the mean or more is always sampled.
+//! are unbiased. A request for at least `mean` bytes is always sampled.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -133,7 +133,7 @@ pub(crate) fn is_reading() -> bool {
     local().state.get() == SamplerState::Reading
 }
 
-/// A guard. While it lives, its thread's requests are not sampled.
+/// A guard: while it exists, its thread's requests are not sampled.
 pub(crate) struct Reading {
     before: SamplerState,
 }

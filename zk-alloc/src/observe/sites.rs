@@ -3,9 +3,9 @@
 //! The sites are in a hash table that only grows. A thread claims a slot with one compare-and-swap, and no other thread waits for it. If
 //! the thread stops halfway, as it may in a forked child, the site stays without addresses.
 //!
-//! Live bytes rise until something is freed. So a *peak* begins just before a free, if the live bytes exceed those of the previous peak by
-//! 1/256. Each peak has a number. A site records its live bytes for a peak just before they first change after the peak began. Until then,
-//! its live bytes are those of the peak.
+//! Live bytes fall only when something is freed. So a new *peak* is recorded just before a free, if the live bytes exceed those of the
+//! previous peak by 1/256. Peaks are numbered. Each site saves its own live bytes at the latest peak just before they first change after
+//! it; until then, they are those at the peak.
 #![allow(unsafe_code, reason = "promises that zeroes are a table")]
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -26,7 +26,7 @@ static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
 /// The live bytes at the latest peak, and the number of that peak ([`Tagged`]).
 static PEAK: AtomicU64 = AtomicU64::new(0);
 
-/// A peak begins if the live bytes exceed those of the previous peak by one part in this many.
+/// A new peak is recorded if the live bytes exceed those of the previous peak by one part in this many.
 const STEP: u64 = 256;
 
 pub(super) struct Table {
@@ -91,7 +91,7 @@ impl Site {
 #[repr(align(64))]
 struct Entry {
     allocated: Counted,
-    /// Negative if sampling was restarted between an allocation and its free.
+    /// May be negative if sampling was restarted between an allocation and its free.
     live: Counted,
     /// The site's live bytes at a peak, and the number of that peak. They share one word, so that no thread sees one without the other.
     peak: AtomicU64,
@@ -226,7 +226,7 @@ pub(crate) fn read_one(site: Index) -> Option<Site> {
     at(site).map(Entry::read)
 }
 
-/// Resets the estimates as [`mark`](crate::profile::mark) documents, and begins a peak.
+/// Resets the estimates as [`mark`](crate::profile::mark) documents, and records the current live bytes as a new peak.
 pub(crate) fn mark() {
     for (_, site) in all() {
         site.allocated.set(Noted::default());
@@ -235,7 +235,7 @@ pub(crate) fn mark() {
     begin_peak(|_, _| true);
 }
 
-/// Begins a peak if `is_due` returns `true` for the live bytes now and at the previous peak.
+/// Records the current live bytes as a new peak if `is_due` returns `true` for them and those of the previous peak.
 fn begin_peak(is_due: impl Fn(u64, u64) -> bool) {
     let next = |last| {
         let (last, live) = (Tagged(last), LIVE_BYTES.load(Ordering::Relaxed).max(0) as u64);
@@ -290,7 +290,7 @@ impl Entry {
         self.fresh_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Records the live bytes as those of the latest peak, unless they are recorded already. Called before the live bytes change.
+    /// Saves the site's live bytes as those at the latest peak, unless that was done already. Called before the live bytes change.
     fn note_peak(&self) {
         // Read the site's record before the number of the latest peak, so that the record is not ahead of it. Also read it before the live
         // bytes: if another thread records the peak and then changes them, the exchange below fails, and this thread records nothing.

@@ -15,7 +15,7 @@ pub(crate) use unix::*;
 #[cfg(not(unix))]
 pub(crate) use without_arena::*;
 
-/// Defines stubs for calls on a memory range that a system lacks. All of them return the same result.
+/// Defines stubs for system calls on a memory range that these systems lack. All stubs return the same result.
 macro_rules! refuse {
     ($answer:expr => $($name:ident),+) => {$(
         /// Always returns the same result: this system has no such call.
@@ -44,7 +44,7 @@ use answer;
 refuse!(Err(UNSUPPORTED) => leave_out_of_dumps, wipe_on_fork, leave_out_of_children, hand_to_children);
 
 answer! {
-    /// Refuses: these systems reserve address ranges, or have no arena.
+    /// Refuses: on these systems, the arena reserves its address range, or there is no arena.
     try_place(*mut u8, usize) -> Result<(), Errno> = Err(UNSUPPORTED);
     /// Returns `None`: the limit on mappings is unknown.
     mappings_limit() -> Option<usize> = None;
@@ -54,7 +54,7 @@ answer! {
     host_huge_pages() -> HostHugePages = HostHugePages::Unavailable;
     /// Does nothing: only glibc can trim its heap.
     trim_heap() -> () = ();
-    /// Returns `false`: there is no such fence.
+    /// Returns `false`: these systems have no such call.
     fence_other_threads() -> bool = false;
 }
 
@@ -90,8 +90,8 @@ pub(crate) unsafe fn count_resident(_at: *const u8, _len: usize) -> Option<usize
     None
 }
 
-/// The part of a [`Parking`](super::Parking) in which a thread sleeps: the handle of that thread, or null before the first sleep. The
-/// handle is leaked, because a waker may use it at any time.
+/// The part of a [`Parking`](super::Parking) that depends on the system: the handle of the thread that sleeps, or null before the first
+/// sleep. The handle is leaked, because a waker may use it at any time.
 pub(super) struct Sleeper(AtomicPtr<Thread>);
 
 impl Sleeper {
@@ -130,7 +130,7 @@ mod unix {
     pub(in crate::os) const UNSUPPORTED: Errno = Errno(libc::ENOTSUP);
 
     super::refuse!(Err(UNSUPPORTED) => keep_on_fork);
-    // Skipped without an error: these calls only affect speed.
+    // These calls only affect speed, so the stubs do nothing and report success.
     super::refuse!(Ok(()) => prefault, advise_huge, forbid_huge);
 
     fn last_error() -> Errno {
@@ -160,12 +160,12 @@ mod unix {
         map(len, libc::PROT_READ | libc::PROT_WRITE)
     }
 
-    /// Unmaps a mapping, or an edge of one.
+    /// Unmaps a mapping, or a part at either end of one.
     ///
     /// # Safety
     /// The range belongs to the caller, and is not used afterwards.
     pub(in crate::os) unsafe fn unmap(at: *mut u8, len: usize) {
-        // SAFETY: upheld by the caller. If the kernel refuses, the range only stays mapped.
+        // SAFETY: upheld by the caller. If the kernel refuses, the range merely stays mapped.
         let _ = unsafe { libc::munmap(at.cast(), len) };
     }
 
@@ -285,7 +285,7 @@ mod without_arena {
     );
 
     super::answer! {
-        /// Returns `None`: only the standard library notices when a thread ends.
+        /// Returns `None`: there are no keys whose destructors run when a thread ends.
         thread_exit_key(unsafe extern "C" fn(*mut c_void)) -> Option<u32> = None;
         /// Does nothing: there are no keys.
         return_key(u32) -> () = ();
@@ -341,7 +341,7 @@ mod without_arena {
         }
     }
 
-    /// Returns the number of threads that can run at once, at least 1, and 0 for the memory, which is unknown.
+    /// Returns the number of threads that can run at once, at least 1. The amount of memory is unknown, and given as 0.
     pub(crate) fn limits() -> Limits {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         Limits { threads, memory_bytes: 0, is_memory_grouped: false }
@@ -363,11 +363,11 @@ mod without_arena {
         let _ = std::io::Write::write_all(&mut std::io::stderr(), bytes);
     }
 
-    /// A thread for the allocator, from the standard library. Dropping it leaves the thread running.
+    /// A thread of the allocator, started by the standard library. Dropping it leaves the thread running.
     pub(crate) struct OwnThread(JoinHandle<()>);
 
     impl OwnThread {
-        /// Starts a thread that runs `run`, which must not panic, on a stack of this size, or of the default.
+        /// Starts a thread that runs `run`, which must not panic, on a stack of this size, or of the default size for `None`.
         ///
         /// # Errors
         /// The system's error, if it can't create a thread.

@@ -623,7 +623,7 @@ impl Zone {
         // fail; then the page is counted when it is handed out.)
         let mut claim = |&page: &usize| {
             let claimed = self.residency.resident(page, 1) == 0 && self.runs.try_claim(page, 1);
-            // The kernel faults in the whole huge page whether it is counted or not, so only the cap applies here, and not the lower limit.
+            // The kernel faults in the whole huge page whether it is counted or not, so only the cap applies here, and not [`Limit::Peak`].
             if claimed && self.residency.account(page, 1, Limit::Cap).is_none() {
                 self.runs.release(page, 1);
                 is_short = true;
