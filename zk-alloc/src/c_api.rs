@@ -1,5 +1,5 @@
-//! The arena for callers that free memory without passing its length, as C does. `integrations/preload` is built on it. Semantic
-//! versioning does not cover this module.
+//! An interface to the arena for callers that free memory without passing its length, as C does. `integrations/preload` is built on it.
+//! Semantic versioning does not cover this module.
 //!
 //! Nothing here sets `errno`, unwinds, or checks whether a phase is open: the caller decides which requests the arena serves.
 #![allow(unsafe_code, reason = "hands out memory, and frees it")]

@@ -1,4 +1,4 @@
-//! The table of live recorded allocations, by address.
+//! The table of recorded allocations that are still live, by address.
 //!
 //! Most memory that is freed was not sampled. A small table of counters, indexed by a hash of the address, shows this for most frees
 //! without a search. The recorded allocations are in a hash table. Each slot is claimed and released with one compare-and-swap, and no

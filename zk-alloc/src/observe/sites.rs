@@ -15,7 +15,7 @@ use super::sampler::{COUNT_PARTS, Noted};
 use crate::frames;
 use crate::os::{AllZero, MappedOnce};
 
-/// The maximum number of sites. Samples of any further site are counted for a site without addresses.
+/// The maximum number of sites. Samples of all further sites are counted under a site without addresses.
 const SITES: usize = 1 << 14;
 /// The number of slots that are tried for a site.
 const TRIES: usize = 32;

@@ -54,7 +54,7 @@ pub(crate) struct Allowance {
 }
 
 impl Allowance {
-    /// Limits only the number of bytes purged. For callers that are not serving a request.
+    /// Creates an allowance that limits only the number of bytes, for callers that are not serving a request.
     pub(crate) fn unlimited(bytes: usize) -> Self {
         Self { bytes, ranges: usize::MAX, words: usize::MAX }
     }
@@ -403,9 +403,9 @@ impl Residency {
         }
     }
 
-    /// Prepares a run for a move: gives all of it the same advice, so that the kernel merges its mappings. The part of the zone in which
-    /// the arena does not ask for huge pages is left alone. Before Linux 6.17, the kernel moves only one mapping at a time. Later kernels
-    /// move several, but a forbidden part would stay forbidden at its new place.
+    /// Prepares a run for a move: gives the same advice on all of it (except where the arena does not ask for huge pages), so that the
+    /// kernel merges its mappings. Before Linux 6.17, the kernel moves only one mapping at a time. Later kernels move several, but a
+    /// forbidden part would stay forbidden at its new place.
     pub(crate) fn make_one_mapping(&self, pages: Range<usize>) {
         if self.forbidden_around(&pages).next().is_some() {
             let border = self.pages(self.spec.small_pages_bytes);
@@ -534,7 +534,7 @@ impl Mapped {
     /// [`OCCUPIED`] if something is mapped there already.
     ///
     /// # Errors
-    /// See [`Obstacle`]. Even then, some of the blocks may be ready.
+    /// See [`Obstacle`]. Even after an error, some of the blocks may be ready.
     pub(crate) fn reach(
         &self,
         wanted: Range<usize>,

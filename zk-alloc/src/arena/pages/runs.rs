@@ -10,12 +10,12 @@ use crate::tuning;
 /// The pages of a zone, and an index of the free page runs by length.
 ///
 /// A free run is a maximal run of clear bits in the bitmap of used pages. For each class of lengths, a [hint
-/// set](crate::arena::pages::bitmap) names the words of the bitmap in which such a free run may begin. A search visits only free runs that
-/// are long enough. Three operations create free runs, and set hints for them: freeing a run, claiming a part of a free run, and giving up
-/// a claim. A search that finds no free run of the class in a hinted word clears the hint, then checks the word again.
+/// set](crate::arena::pages::bitmap) names the words of the bitmap in which a free run of that class may begin. A search visits only free
+/// runs that are long enough. Three operations create free runs, and set hints for them: freeing a run, claiming a part of a free run, and
+/// giving up a claim. A search that finds no free run of the class in a hinted word clears the hint, then checks the word again.
 ///
-/// A search takes a bounded number of steps, no matter how many free runs there are: it visits a bounded number of free runs and
-/// superfluous hints of each class.
+/// A search takes a bounded number of steps, no matter how many free runs there are: in each class, it visits a bounded number of free
+/// runs, and of superfluous hints (those for words in which no such run begins).
 pub(crate) struct Runs {
     pub(crate) used: Bitmap<'static>,
     sets: HintSets<CLASSES>,

@@ -307,7 +307,7 @@ impl Zone {
         Some(start)
     }
 
-    /// Frees runs that the caller takes out of caches, if they belong to this zone. Returns whether any were freed.
+    /// Frees the runs that `cached` takes out of thread caches, if caches hold runs of this zone. Returns whether any were freed.
     pub(crate) fn release_runs(&self, cached: impl Iterator<Item = Run>) -> bool {
         self.spec.is_cached && cached.map(|run| self.release_run(run)).count() > 0
     }
@@ -751,7 +751,8 @@ impl Zone {
         Ok((self.address(start), is_copied))
     }
 
-    /// Counts a request that was served with a run: in the thread's cache if the thread can use it now, or else for the process.
+    /// Counts a request that was served with a run: in this thread's cache if the thread can use the cache now, otherwise in the accounts
+    /// of the process.
     pub(crate) fn count_request(&self, bytes: usize) {
         if !front::count_run(bytes) {
             accounts::requested(bytes);

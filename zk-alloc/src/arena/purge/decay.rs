@@ -53,7 +53,7 @@ pub(crate) fn follow(window_ns: u64, empties: bool) {
     }
 }
 
-/// Runs a tick, if one is due. Called at the end of a slow path, while there is a window.
+/// Runs a tick, if one is due. Called at the end of a slow path, while purging by time is on.
 #[cold]
 pub(crate) fn tick_if_due() {
     let now = os::coarse_ns();
@@ -79,7 +79,7 @@ fn tick_ns() -> u64 {
     (WINDOW_NS.load(Ordering::Relaxed) / TICKS as u64).max(min_tick_ns())
 }
 
-/// Returns how long the background thread may sleep before its next tick, or `None` without a window.
+/// Returns how long the background thread may sleep before its next tick, or `None` if purging by time is off.
 pub(crate) fn time_to_tick() -> Option<Duration> {
     let is_on = WINDOW_NS.load(Ordering::SeqCst) != 0;
     is_on.then(|| Duration::from_nanos(NEXT_TICK_NS.load(Ordering::Relaxed).saturating_sub(os::monotonic_ns())))
