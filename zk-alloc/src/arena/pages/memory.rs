@@ -90,7 +90,7 @@ pub(crate) struct Residency {
     spec: ZoneSpec,
     pub(crate) resident: Bitmap<'static>,
     dirty: Bitmap<'static>,
-    /// A bit for each block: set while the arena forbids the kernel to back the block with a huge page.
+    /// A bit for each block: set while huge pages are forbidden in the block.
     forbidden: Bitmap<'static>,
     forbidden_blocks: AtomicUsize,
     /// Predicts whether dirty memory to be zeroed was densely used.

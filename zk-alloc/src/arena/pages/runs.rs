@@ -123,8 +123,8 @@ impl Runs {
                 true
             }
             Err(taken) => {
-                // While the failed claim had set some bits, another thread may have cleared hints for these pages. So this thread sets the
-                // hints again.
+                // While some bits of the failed claim were set, another thread may have cleared hints for these pages. So this thread sets
+                // the hints again.
                 let end = (taken + 1).next_multiple_of(WORD_BITS).min(start + n);
                 self.note_within(start, end - start);
                 false

@@ -329,8 +329,8 @@ impl Zone {
         gate::tick();
     }
 
-    /// Frees pages that the caller owns. Purges them at once if more is resident than may stay, or if there are too many mappings. Of a
-    /// long run, purges the part beyond the memory that the program [uses again](accounts::bytes_beyond_reuse).
+    /// Frees pages that the caller owns. Purges them at once if more is resident than may stay, or if there are too many mappings.
+    /// Otherwise, purges as much of a long run as [exceeds](accounts::bytes_beyond_reuse) the memory that the program uses again.
     fn free_pages(&self, start: usize, pages: usize) {
         let beyond_reuse = if layout::is_long_run(self.bytes(pages)) { accounts::bytes_beyond_reuse() } else { 0 };
         // SAFETY: the caller's pages were handed out, so they are committed, and their contents are no longer needed.
@@ -708,7 +708,7 @@ impl Zone {
         refused.into_inner().map_or(Ok(()), Err)
     }
 
-    // Where a touch may fault in a huge page.
+    // Where the first touch faults in a huge page.
 
     /// Whether the first touch of a page faults in a huge page.
     fn faults_huge_page(&self, page: usize) -> bool {
@@ -1126,11 +1126,12 @@ impl Zone {
         let (start, pages, what) = (self.index(at), self.pages(bytes), "let children inherit memory");
         // SAFETY: upheld by the caller.
         match unsafe { self.residency.call(start..start + pages, what, os::keep_on_fork) } {
-            // If another thread was just withholding the range when the process forked, the child may have inherited a part of it. SAFETY:
-            // upheld by the caller; the range is committed, because it was free and resident.
+            // If another thread was just withholding the range when the process forked, the child may have inherited a part of it.
+            // SAFETY: upheld by the caller; the range is committed, because it was free and resident.
             Ok(()) if is_in_child => _ = unsafe { self.purge_and_free(start, pages, Purge::Now) },
             Ok(()) => self.runs.release(start, pages),
-            // The range stays used for good, because later children would not inherit its contents. SAFETY: as above.
+            // The range stays used for good, because later children would not inherit its contents.
+            // SAFETY: as above.
             Err(_) => _ = unsafe { self.purge(start, pages, Purge::Now) },
         }
     }
