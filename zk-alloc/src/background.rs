@@ -32,7 +32,7 @@ static HANDLE: Handle = Handle(UnsafeCell::new(None));
 /// Where the thread sleeps.
 pub(crate) static PARKER: Parking = Parking::new();
 
-/// Whether the setting was applied, or a call has replaced it: then [`start_if_set`] has nothing to do.
+/// Whether the setting was applied, or a call to start or stop the thread has overridden it: then [`start_if_set`] has nothing to do.
 static IS_SETTLED: AtomicBool = AtomicBool::new(false);
 
 /// The stack size of the thread, in bytes. The thread only purges, so it needs little.

@@ -105,7 +105,7 @@ pub(crate) fn of_window(window: u64) -> impl Iterator<Item = (Index, u64)> {
 /// Forgets all allocations.
 pub(super) fn clear() {
     let Some(table) = TABLE.get() else { return };
-    // Only values other than 0 are overwritten, so that pages that were never written stay without memory.
+    // Only values other than 0 are overwritten, so that pages that were never written still take no memory.
     for counter in table.may_hold.iter().filter(|counter| counter.load(Ordering::Relaxed) != 0) {
         counter.store(0, Ordering::Relaxed);
     }

@@ -4,8 +4,8 @@
 //! the thread stops halfway, as it may in a forked child, the site stays without addresses.
 //!
 //! Live bytes fall only when something is freed. So a new *peak* is recorded just before a free, if the live bytes exceed those of the
-//! previous peak by 1/256. Peaks are numbered. Each site saves its own live bytes at the latest peak just before they first change after
-//! it; until then, they are those at the peak.
+//! previous peak by 1/256. Peaks are numbered. Each site saves its live bytes just before they first change after the latest peak; until
+//! then, their current number is also that at the peak.
 #![allow(unsafe_code, reason = "promises that zeroes are a table")]
 
 use std::hash::{DefaultHasher, Hash, Hasher};

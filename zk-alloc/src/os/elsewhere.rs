@@ -179,7 +179,7 @@ mod unix {
         checked(unsafe { libc::mprotect(at.cast(), len, libc::PROT_READ | libc::PROT_WRITE) })
     }
 
-    // On these systems, an address range is reserved, so extending it only makes pages accessible.
+    // On these systems, the whole address range is reserved, so extending it only makes pages accessible.
     pub(crate) use self::commit as extend;
 
     /// Purges the pages. The range reads as zeroes afterwards.

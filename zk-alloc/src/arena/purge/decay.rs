@@ -265,14 +265,14 @@ pub(crate) struct Seen {
 /// The kind of thread that runs a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// The background thread, which ticks on time.
+    /// The background thread, which runs ticks on time.
     Background,
-    /// A thread of the program, which ticks when it asks for memory. After a pause, it may be about to use memory that was superfluous
-    /// during the pause.
+    /// A thread of the program, which runs a tick only when it asks for memory. After a pause, it may be about to use memory that was
+    /// superfluous during the pause.
     Program,
 }
 
-/// Decides how much may stay resident: the peak live size during the *window*, as the ticks saw it.
+/// Decides how much may stay resident: the peak live size during the *window*, as seen at the ticks.
 ///
 /// A process that repeatedly allocates the same memory, as a prover does, keeps its peak of that window, and neither faults nor purges.
 /// When it needs less, or idles, the surplus may be purged.

@@ -31,7 +31,7 @@ pub(crate) fn alloc_within_budget(arena: &Arena, size: usize, align: usize, cont
     match served {
         Ok(at) => {
             // The purge comes after the allocation, so that it spares the resident pages that the allocation took. The allocation's other
-            // pages are counted as resident, but not in memory yet.
+            // pages are counted as resident, but are not in memory yet.
             let gone = purge_for(arena, size, accounts::peak_limit(0).saturating_sub(tuning::purge_ahead_bytes()));
             accounts::purged_at_peak(gone, arena.served_bytes());
             Some(at)
