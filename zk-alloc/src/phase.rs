@@ -27,7 +27,7 @@ pub enum Participants {
     Pool,
 }
 
-/// Returns whether this thread is one of [`Participants::Pool`].
+/// Returns whether this thread belongs to [`Participants::Pool`].
 #[inline]
 pub(crate) fn is_in_pool() -> bool {
     WORKER.get() || OWN.get() > 0
@@ -49,7 +49,7 @@ pub fn is_serving() -> bool {
     arena::get().is_some() && (gate::is_any_phase_open() || retain::is_resident())
 }
 
-/// Runs `f` in a phase: while it runs, every thread of the process gets its memory from the arena.
+/// Runs `f` in a phase: while it runs, the arena serves every thread of the process (or fewer: see [`Participants`]).
 ///
 /// Phases are safe. They may nest, they may overlap on any threads, and they end if `f` panics. Values that `f` returns or leaves behind
 /// stay valid after the phase.
@@ -66,8 +66,7 @@ where
     f()
 }
 
-/// A phase that lasts until the guard is dropped. A [`Phase`] is such a guard that also records the counters when it begins, so that it can
-/// report their changes.
+/// A phase that lasts until the guard is dropped. A [`Phase`] is such a guard that can also report the changes in the counters.
 ///
 /// ```
 /// let guard = zk_alloc::PhaseGuard::new();
@@ -123,7 +122,8 @@ impl Drop for PhaseGuard {
     }
 }
 
-/// A [`PhaseGuard`] that also records the counters when it begins, so that it can report their changes. This takes a few microseconds more.
+/// A [`PhaseGuard`] that can also report the changes in the counters since the phase began. Recording the counters at that time takes a few
+/// microseconds.
 ///
 /// ```
 /// let phase = zk_alloc::Phase::new();
@@ -180,7 +180,8 @@ impl Phase {
         Self { begun: Begun::now(), _guard: guard }
     }
 
-    /// Returns the changes in the process's counters since the phase began. So overlapping phases report each other's allocations, too.
+    /// Returns the changes in the process's counters since the phase began. The counters cover the whole process, so overlapping phases
+    /// report each other's allocations, too.
     #[must_use]
     pub fn report(&self) -> PhaseReport {
         self.begun.report()
@@ -208,7 +209,7 @@ pub fn begin_phase() {
     }
 }
 
-/// Ends a phase that [`begin_phase`] began, on any thread. If none is open, nothing happens.
+/// Ends a phase that [`begin_phase`] began on this thread or another. Does nothing if no phase is open.
 pub fn end_phase() {
     // A phase may end on a different thread than it began on. The thread that began it then counts one open phase too many, and allocates
     // from the arena in phases of other threads. This has an effect only with `Participants::Pool`.
@@ -225,7 +226,7 @@ pub fn end_phase() {
 /// Prints the report of `ZK_ALLOC_TRACE_ESCAPED=1`. Bypasses the standard library's lock on standard error.
 #[cold]
 fn print_escaped() {
-    /// The most places that are printed. With the lines before and after them, the report has at most 20 lines.
+    /// The maximum number of places that are printed. With the lines before and after them, the report has at most 20 lines.
     const MAX_SHOWN: usize = 17;
     let places = escape::by_function();
     let bytes: usize = places.iter().map(|place| place.bytes).sum();
@@ -245,7 +246,7 @@ fn print_escaped() {
 }
 
 pub mod pool {
-    //! The prover's thread pool, which is built outside of phases and whose threads are workers.
+    //! The prover's thread pool: builds the pool outside of phases, and makes its threads workers, which the arena serves in every phase.
 
     /// Makes the calling thread a worker: the arena serves it in every phase, even under
     /// [`Participants::Pool`](crate::Participants::Pool). Call it in the start handler of your own thread pool. [`build_global`]

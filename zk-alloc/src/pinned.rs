@@ -22,7 +22,7 @@
 //!
 //! The range is one run of the arena's huge zone. The zone counts the run as in use, so nothing purges it, moves it or hands it out. The
 //! range has a bitmap of its own, in which threads claim and free pages without a lock, as in a zone. If a request does not fit, the arena
-//! serves it as usual. A forked child has no such memory ([`Pinned`]).
+//! serves it as usual. The range is not mapped in a forked child (see [`Pinned`]).
 #![allow(unsafe_code, reason = "hands out memory of the range, advises the kernel on it and locks it")]
 #![allow(clippy::not_unsafe_ptr_arg_deref, reason = "the kernel refuses to lock an address that is not mapped")]
 
@@ -62,7 +62,7 @@ struct Range {
 // SAFETY: `start` never changes, everything mutable is atomic, and only the owner of a page accesses its memory.
 unsafe impl Sync for Range {}
 
-/// The range; null while there is none. A published range is never freed, because a thread may be about to claim pages in it.
+/// The range; null while there is none. A `Range` that was published is never freed, because a thread may be about to claim pages in it.
 static RANGE: AtomicPtr<Range> = AtomicPtr::new(null_mut());
 /// Whether the process has a range, is making one, or inherited one.
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
@@ -123,8 +123,8 @@ pub(crate) unsafe fn resize(at: NonNull<u8>, old_size: usize, new_size: usize) -
     true
 }
 
-/// Returns whether a growing run should be copied into the range: the range serves requests of this size, and has `size` bytes free,
-/// perhaps not contiguous.
+/// Returns whether a growing run should be copied into the range: whether the range serves requests of `size` bytes and has that many free
+/// bytes, contiguous or not.
 pub(crate) fn has_room(size: usize) -> bool {
     let free_bytes = |range: &Range| range.bytes - range.in_use_bytes.load(Ordering::Relaxed);
     size >= gate::pinned_min_bytes() && own().is_some_and(|range| free_bytes(range) >= size)
@@ -150,13 +150,13 @@ pub(crate) fn after_fork_in_child(arena: &Arena) {
 
 impl Range {
     /// Returns the whole range to its zone. Returns `false`, and leaves the range in use, if the kernel does not let children inherit it
-    /// again. The caller owns all pages, and they are not used.
+    /// again. The caller owns all pages, and nothing uses them any more.
     fn return_to_zone(&self, arena: &Arena) -> bool {
         // SAFETY: the range is the run that was claimed for it, in one mapping of the arena.
         if self.is_left_out_of_children && unsafe { os::hand_to_children(self.start.as_ptr(), self.bytes) }.is_err() {
             return false;
         }
-        // SAFETY: the range is the run that was claimed for it. The caller guarantees that it is not used.
+        // SAFETY: the range is the run that was claimed for it. The caller guarantees that nothing uses it any more.
         unsafe { arena.huge_zone().release(self.start, self.bytes) };
         true
     }
@@ -218,10 +218,10 @@ pub struct Pinned {
 impl Pinned {
     /// Prefaults a range of at least `bytes` (whole huge pages of 2 MiB), on all processors, and calls `register` to register it with a
     /// driver. `unregister` runs when the `Pinned` is dropped, if no allocation is left in the range. Both receive the address and the
-    /// length. Neither is called within a request.
+    /// length. Neither is called while the allocator serves a request.
     ///
     /// # Errors
-    /// See [`NotPinned`]. The process is then unchanged.
+    /// See [`NotPinned`]. An error leaves the process unchanged.
     pub fn new<E, U: fmt::Display>(
         bytes: usize,
         register: impl FnOnce(*mut u8, usize) -> Result<(), E>,
@@ -238,15 +238,16 @@ impl Pinned {
             let warn = |error| os::warn(format_args!("unregistering {bytes} pinned bytes failed: {error}; they stay"));
             unregister(at, bytes).map_err(warn).is_ok()
         });
-        // Publish the location first, then the range with Release. So each thread that claims pages, or gets them from such a thread, sees
-        // the location.
+        // Publish the location first, then the range with Release. So each thread that claims pages, or is passed memory in them by such a
+        // thread, sees the location.
         gate::set_pinned(range.start.as_ptr(), range.bytes);
         RANGE.store(std::ptr::from_ref(range).cast_mut(), Ordering::Release);
         gate::set_pinned_min_bytes(MIN_BYTES);
         Ok(Self { range, unregister: Some(unregister) })
     }
 
-    /// Creates a range that is resident, registered and free, but marked as used in its zone. Does not publish it.
+    /// Creates a range that is resident, registered with the driver, and empty. In its zone, it is one run in use. Does not publish the
+    /// range.
     fn registered<E>(
         arena: &Arena,
         asked_bytes: usize,
@@ -353,7 +354,7 @@ pub fn contains<T: ?Sized>(at: *const T) -> bool {
 /// Locks memory with mlock(2), so that it is never written to swap. Pass this to [`Pinned::new`] on hosts without a GPU.
 ///
 /// # Errors
-/// If the system refuses. The error has the number of bytes, and the limit `RLIMIT_MEMLOCK`, which is the usual reason.
+/// If the system refuses. The error contains the number of bytes, and the limit `RLIMIT_MEMLOCK`, which is the usual reason.
 pub fn lock(at: *mut u8, bytes: usize) -> io::Result<()> {
     // SAFETY: the call changes no contents, wherever the address points.
     unsafe { os::lock(at, bytes) }.map_err(|errno| {

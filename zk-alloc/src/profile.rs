@@ -1,8 +1,9 @@
 //! A sampling profiler that shows which call sites hold the memory.
 //!
-//! [`start`] samples requests at random: on average one in 512 KiB, and every request of that size or more. Each sample records the call
-//! chain of the request. From the samples, [`snapshot`] estimates for each call site how many bytes were allocated, are live, were live at
-//! the peak, and were fresh. The crate `zk-alloc-profile` writes these estimates as pprof profiles and flame graphs, with function names.
+//! [`start`] samples requests at random: with [`MEAN_BYTES`], on average one for each 512 KiB requested, and every request of that size or
+//! more. Each sample records the call chain of the request. From the samples, [`snapshot`] estimates for each call site how many bytes were
+//! allocated, are live, were live at the peak, and were fresh. The crate `zk-alloc-profile` writes these estimates as pprof profiles and
+//! flame graphs, with function names.
 //!
 //! ```
 //! # #[global_allocator]
@@ -34,7 +35,7 @@
 //! the samples. [`Snapshot::missed`] counts samples that could not be recorded.
 //!
 //! The unwinder walks the stack. On glibc before 2.35, it takes the loader's lock. With such a glibc, a child that is forked while another
-//! thread takes a sample may deadlock at its own first sample. The walk needs a few KiB of stack, which a coroutine may lack.
+//! thread takes a sample may deadlock at its own first sample. The walk needs a few KiB of stack, which a coroutine may not have.
 
 use crate::gate::{self, Observer};
 pub use crate::observe::sites::{Amount, Site, Source};
@@ -51,7 +52,7 @@ const MAX_MEAN_BYTES: usize = 32 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// The call sites that allocated since the start, in no particular order.
+    /// The call sites that allocated since sampling started, in no particular order.
     pub sites: Vec<Site>,
     /// The mean distance between two samples, in bytes.
     pub mean_bytes: usize,
@@ -59,8 +60,8 @@ pub struct Snapshot {
     pub missed: u64,
 }
 
-/// Starts sampling, on average once every `mean_bytes`. Requests of that size or more, or of 1 MiB or more, are always sampled. With a mean
-/// of 1, every request is sampled. Discards earlier samples.
+/// Starts sampling, on average one request for each `mean_bytes` requested. Requests of that size or more, or of 1 MiB or more, are always
+/// sampled. With a mean of 1, every request is sampled. Discards earlier samples.
 ///
 /// The largest mean is 32 MiB. With `ZK_ALLOC_PROFILE` in the environment, sampling starts automatically when the arena serves its first
 /// request, with `ZK_ALLOC_PROFILE_BYTES` as the mean. If the system grants no memory for the tables, one warning says so, and nothing is
@@ -150,7 +151,7 @@ pub fn on_signal(write: fn()) {
     }
 }
 
-/// Runs `f` without sampling the requests that this thread makes in it.
+/// Runs `f` without sampling the requests that it makes on this thread.
 ///
 /// ```
 /// # #[global_allocator]

@@ -10,7 +10,7 @@ use crate::background;
 use crate::config::{self, Origin, Settings};
 use crate::{accounts, gate, os};
 
-/// The free memory that the arena keeps resident when the last open phase ends. Memory in use is never touched.
+/// The free memory that the arena keeps resident when the last open phase ends. Memory in use is never purged.
 ///
 /// Without a call to [`set_retain`] and without `ZK_ALLOC_RETAIN_BYTES`, the arena adapts to the program's rhythm. If the last two pauses
 /// between phases were each longer than the phase that ends, and longer than a second, all free memory is purged. Otherwise it stays, up to
@@ -18,22 +18,21 @@ use crate::{accounts, gate, os};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Retain {
-    /// All memory: the next phase finds its pages resident, and RSS stays at its peak. Within a phase, no memory is purged to stay near the
-    /// peak either.
+    /// All memory: the next phase finds its pages resident, and RSS stays at its peak. Phases don't purge free memory either to keep
+    /// resident memory near the peak live size.
     Always,
-    /// At most this many bytes, including memory in use. While no more than that is resident, nothing is purged within a phase either.
-    /// `ZK_ALLOC_RETAIN_BYTES` sets this policy from the environment.
+    /// As much as keeps at most this many bytes resident, including memory in use. While no more than that is resident, nothing is purged
+    /// within a phase either. `ZK_ALLOC_RETAIN_BYTES` sets this policy from the environment.
     Bytes(usize),
-    /// The peak live size of the last `Duration`. Between phases, free memory beyond that is purged. Once that time has passed
-    /// without a phase, all free memory is purged. While a phase is open, nothing is purged.
+    /// As much as the program used at its peak in the last `Duration`. Between phases, free memory beyond that is purged. Once that time
+    /// has passed without a phase, all free memory is purged. While a phase is open, nothing is purged.
     ///
-    /// The program's own threads purge, when they request memory. A process that goes fully idle requests none, and keeps its memory:
-    /// call [`release`], or start the background thread ([`start_background_thread`](crate::start_background_thread),
-    /// `ZK_ALLOC_BACKGROUND=1`).
+    /// The program's own threads purge when they request memory. A fully idle process requests none, so it keeps its memory, unless it
+    /// calls [`release`] or has a background thread ([`start_background_thread`](crate::start_background_thread), `ZK_ALLOC_BACKGROUND=1`).
     ///
-    /// In [`Mode::Resident`](crate::Mode::Resident) this is the default, with `ZK_ALLOC_RETAIN_FOR` seconds, or else 8. In that mode, an
-    /// idle process keeps its live size and a little more. A freed run of 256 KiB or more is purged at once, until the program has
-    /// requested as much again.
+    /// In [`Mode::Resident`](crate::Mode::Resident) this is the default, with `ZK_ALLOC_RETAIN_FOR` seconds, or 8 if it is not set. In that
+    /// mode, an idle process keeps its live size and a little more. Freed runs of 256 KiB or more stay resident only up to the number of
+    /// bytes that the program has requested again after freeing them; the rest is purged at once.
     For(Duration),
     /// Nothing: every phase faults its pages in again.
     Never,
@@ -45,7 +44,7 @@ const DEFAULT: u64 = 0;
 const BYTES: u64 = 1 << VALUE_BITS;
 const FOR_NS: u64 = 2 << VALUE_BITS;
 const TAG_MASK: u64 = 3 << VALUE_BITS;
-/// The longest duration of [`Retain::For`]. Longer durations saturate to it, and mean forever.
+/// The longest duration of [`Retain::For`]. Longer durations are reduced to it. It means forever.
 const FOR_EVER_NS: u64 = !TAG_MASK;
 
 static POLICY: AtomicU64 = AtomicU64::new(DEFAULT);
@@ -72,7 +71,8 @@ pub fn set_retain(retain: Retain) {
     background::start_if_set();
 }
 
-/// Whether an allocator is in [`Mode::Resident`](crate::Mode::Resident), so that memory has to be purged without the end of a phase.
+/// Whether an allocator in [`Mode::Resident`](crate::Mode::Resident) has served a request. From then on, memory is purged even if no phase
+/// ends.
 static IS_RESIDENT: AtomicBool = AtomicBool::new(false);
 
 /// Turns on purging by time, for an allocator in [`Mode::Resident`](crate::Mode::Resident). Never waits, and allocates nothing.
@@ -86,7 +86,7 @@ pub(crate) fn is_resident() -> bool {
     IS_RESIDENT.load(Ordering::SeqCst)
 }
 
-/// Turns purging by time on or off, according to the policy or the setting.
+/// Turns purging by time on or off, according to the policy, or to the setting if the program set no policy.
 fn follow() {
     let is_resident = IS_RESIDENT.load(Ordering::SeqCst);
     let by_setting = || arena::get().map_or(Duration::MAX, |arena| arena.config().settings.retain_for.value);
@@ -95,7 +95,7 @@ fn follow() {
     arena::purge::decay::follow(window_ns, !is_resident);
 }
 
-/// Returns the length of the window under a policy, in nanoseconds; 0 turns purging by time off.
+/// Returns the time for which memory stays resident under a policy, in nanoseconds; 0 turns purging by time off.
 fn window_ns(policy: u64, is_resident: bool, by_setting: impl FnOnce() -> Duration) -> u64 {
     match policy & TAG_MASK {
         FOR_NS => (policy & !TAG_MASK).max(1),
@@ -133,7 +133,7 @@ fn keep_between_phases(bytes: usize) {
 /// Applies the policy at the end of the last phase. Never waits, and allocates nothing.
 pub(crate) fn last_phase_ended() {
     let Some(arena) = arena::get() else { return };
-    // The next phase may begin on other threads.
+    // Free the runs in thread caches, because the next phase may begin on other threads.
     arena.release_cached();
     let policy = POLICY.load(Ordering::Relaxed);
     let is_kept_over_pause = RHYTHM.end(os::coarse_ns());
@@ -205,8 +205,8 @@ pub fn soften() -> usize {
 }
 
 /// Prefaults `bytes` of the arena before the first phase, on several threads (with `MADV_POPULATE_WRITE`, if the kernel has it). Returns
-/// how many bytes are resident. If a prover has one huge buffer, pass its size: the memory is then in the zone for requests of that size.
-/// Returns 0 if there is no arena, or if the system refused.
+/// how many bytes were made resident. If a prover has one huge buffer, pass its size: the memory is then in the zone for requests of that
+/// size. Returns 0 if there is no arena, or if the system refused.
 ///
 /// ```
 /// # #[global_allocator]
@@ -228,8 +228,8 @@ pub fn reserve(bytes: usize) -> usize {
     })
 }
 
-/// Opens the arena with the program's settings. These come with the first request, which may be the one made here. If the global allocator
-/// is not ours, there are none.
+/// Opens the arena with the program's settings. The global allocator passes them with its first request, so this makes a request. If the
+/// global allocator is not ours, the defaults apply.
 pub(crate) fn open_arena() -> Option<&'static Arena> {
     drop(black_box(Box::new(0u8)));
     config::init_settings(&Settings::new());

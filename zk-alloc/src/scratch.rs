@@ -16,7 +16,7 @@ use crate::config;
 use crate::os::{self, Errno, HUGE_PAGE_BYTES, Mapping};
 use crate::secret::wipe;
 
-/// The smallest alignment of arrays, in bytes: a cache line, and a vector of AVX-512.
+/// The smallest alignment of arrays, in bytes: the size of a cache line and of an AVX-512 vector.
 const LINE_BYTES: usize = 64;
 
 /// Scratch memory of fixed capacity. Allocating moves a pointer, [`reset`](Self::reset) frees everything at once, and the pages stay
@@ -35,8 +35,8 @@ const LINE_BYTES: usize = 64;
 ///
 /// It needs no [`ZkAllocator`](struct@crate::ZkAllocator) and no phase. Its memory is one mapping of its own, whichever global allocator is
 /// installed (on non-Unix systems, a block of the system's allocator). A page takes memory when it is first touched, so a generous capacity
-/// costs only address space (but under `vm.overcommit_memory=2` all of it counts). Capacities of 2 MiB and more ask for huge pages, unless
-/// `ZK_ALLOC_THP` is `never`, or `auto` avoids them.
+/// costs only address space (but under `vm.overcommit_memory=2`, all of it counts as committed memory). A scratch of 2 MiB or more asks for
+/// huge pages, unless `ZK_ALLOC_THP` is `never`, or is `auto` and the host's huge pages are avoided.
 ///
 /// # Live values are never overwritten
 ///
@@ -83,14 +83,14 @@ const LINE_BYTES: usize = 64;
 ///
 /// # Collections
 ///
-/// With the feature `allocator-api2`, `&Scratch` is an `allocator_api2::alloc::Allocator`: for `Vec::new_in(&scratch)` of that crate, and
-/// hashbrown's maps. The most recent block grows in place, and is freed when it is dropped. All other blocks are freed by the reset.
+/// With the feature `allocator-api2`, `&Scratch` is an `allocator_api2::alloc::Allocator`: use it for that crate's `Vec::new_in(&scratch)`,
+/// or for hashbrown's maps. The most recent block grows in place, and is freed when it is dropped. All other blocks are freed by the reset.
 pub struct Scratch {
     // Bytes at `used` and beyond are free. Bytes at `written` and beyond are zero, unless they are handed out now.
     memory: Mapping,
     /// Bytes from the start that are handed out, including the gaps that alignment left.
     used: Cell<usize>,
-    /// The highest value of `used` since the last wipe or release. Only a resize or a reset updates it.
+    /// The highest value of `used` since the last wipe or release, as of the last resize or reset.
     written: Cell<usize>,
 }
 
@@ -212,8 +212,8 @@ impl Scratch {
         self.slots(self.array_layout::<T>(len)?, len, Self::claim)
     }
 
-    /// Allocates room for `len` values, aligned to 64 bytes or more, with all bytes zero. The kernel zeroes pages that were not used since
-    /// the scratch was made or last [wiped](Self::wipe) or [released](Self::release), when they are first touched.
+    /// Allocates room for `len` values, aligned to 64 bytes or more, with all bytes zero. Only bytes that were used since the scratch was
+    /// made or last [wiped](Self::wipe) or [released](Self::release) have to be zeroed; all others are zero already.
     ///
     /// Zero bytes are not a valid value of every type. The caller asserts that they are, as for [`Box::new_zeroed_slice`]:
     ///
@@ -246,9 +246,9 @@ impl Scratch {
         self.set_used(0);
     }
 
-    /// Frees everything, and zeroes all memory that was handed out since the scratch was made or last wiped. The compiler does
-    /// not remove these writes. Pages stay resident. Use it for secrets that must not outlive their round. Dropping a scratch
-    /// does not zero its pages. [`SecretBuf`](crate::SecretBuf) guards secrets that need more.
+    /// Frees everything, and zeroes all memory that was handed out since the scratch was made or last wiped. The compiler does not remove
+    /// these writes. Pages stay resident. Use it for secrets that must not outlive their round. Dropping a scratch does not zero its pages.
+    /// For more protection, use a [`SecretBuf`](crate::SecretBuf).
     pub fn wipe(&mut self) {
         self.reset();
         let start = self.memory.start().cast::<MaybeUninit<u8>>().as_ptr();
@@ -260,7 +260,7 @@ impl Scratch {
     /// Frees everything, and purges the pages. If the system refuses (pages locked by `mlockall`, non-Unix platforms), they stay.
     pub fn release(&mut self) {
         self.reset();
-        // SAFETY: the range is our mapping, whose contents are dead after a reset.
+        // SAFETY: the range is our mapping, whose contents are not needed after a reset.
         let purged = unsafe { os::discard(self.memory.start().as_ptr(), self.memory.len()) };
         // If the kernel refuses, the contents stay, and `claim_zeroed` zeroes them.
         if purged.is_ok() {
@@ -301,7 +301,7 @@ impl Scratch {
         Ok(unsafe { slice::from_raw_parts_mut(at.cast().as_ptr(), len) })
     }
 
-    // The bump pointer. It handles addresses only; the methods above decide who owns the memory at them.
+    // The bump pointer. The methods below only handle addresses; those above decide who owns the memory.
 
     /// Claims `size` free bytes, aligned to `align`, a power of two.
     #[inline]
@@ -323,8 +323,8 @@ impl Scratch {
         Ok(at)
     }
 
-    /// Changes the length of a claim in place, and returns whether that was possible. The most recent claim grows while there is room, and
-    /// frees the bytes that it gives up. Any other claim can only shrink, and the bytes that it gives up stay unused until the reset. A
+    /// Changes the length of a claim in place, and returns whether that was possible. The most recent claim can grow while there is room,
+    /// and bytes that it gives up become free. Any other claim can only shrink, and bytes that it gives up stay unused until the reset. A
     /// length of 0 frees a claim.
     ///
     /// The caller must not use more than `new_size` bytes afterwards.
@@ -448,7 +448,7 @@ fn or_panic<T>(result: Result<T, impl fmt::Display>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The name of [`Scratch`] in the crate zk-nalloc. In this crate, the arena is something else: the memory that
+/// The name of [`Scratch`] in the crate zk-nalloc. In this crate, "arena" means something else: the memory that
 /// [`ZkAllocator`](struct@crate::ZkAllocator) serves from.
 pub type Arena = Scratch;
 

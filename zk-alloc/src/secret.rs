@@ -1,4 +1,5 @@
-//! `SecretBuf`: bytes that leave as few traces as a process can manage.
+//! `SecretBuf`: a buffer for secrets, kept out of swap, core dumps and forked children where the system allows, and zeroed when it is
+//! dropped.
 #![allow(unsafe_code, reason = "reads and writes a mapping of its own")]
 
 use std::mem::MaybeUninit;
@@ -49,7 +50,7 @@ use crate::scratch::MemoryRefused;
 /// let copy = zk_alloc::SecretBuf::zeroed(32).clone();
 /// ```
 pub struct SecretBuf {
-    /// Unmapped only after [`Drop::drop`] has zeroed it, because fields are dropped after the value itself.
+    /// Unmapped only after [`Drop::drop`] has zeroed it, because fields are dropped after that call.
     _memory: Mapping,
     start: NonNull<u8>,
     len: usize,
@@ -155,7 +156,7 @@ impl Drop for SecretBuf {
     }
 }
 
-/// Never shows the contents.
+/// Formats the length and whether the buffer is locked, but never the contents.
 impl fmt::Debug for SecretBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SecretBuf").field("len", &self.len).field("locked", &self.locked).finish_non_exhaustive()
@@ -168,7 +169,7 @@ pub(crate) fn wipe(bytes: &mut [MaybeUninit<u8>]) {
     // SAFETY: any bytes are valid as `MaybeUninit<u64>`.
     let (head, words, tail) = unsafe { bytes.align_to_mut::<MaybeUninit<u64>>() };
     head.iter_mut().for_each(zero);
-    // Word by word: byte by byte, a large range would take eight times as long.
+    // Zero whole words: byte by byte, a large range would take eight times as long.
     words.iter_mut().for_each(zero);
     tail.iter_mut().for_each(zero);
     // Keep the compiler from moving later accesses (unmapping, reuse) before the writes.

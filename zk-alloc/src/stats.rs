@@ -18,7 +18,7 @@ pub struct Stats {
     pub arena_bytes: u64,
     /// The number of allocations served from slabs (up to 32 KiB).
     pub slab_allocations: u64,
-    /// Bytes of these allocations since the process started, rounded up to their size classes. For the bytes that slabs take now, see
+    /// Bytes of these allocations since the process started, rounded up to their size classes. For the bytes that slabs occupy now, see
     /// [`slabs_in_use_bytes`](Self::slabs_in_use_bytes).
     pub slab_bytes: u64,
     /// The number of larger allocations, served as page runs.
@@ -106,7 +106,7 @@ impl Stats {
 
 /// Computes [`Stats::hit_rate`] for any period.
 pub(crate) fn hit_rate(served_bytes: u64, fresh_bytes: u64) -> Option<f64> {
-    // Fresh bytes are counted in whole pages.
+    // Fresh bytes are counted in whole pages, so they may exceed the bytes served.
     (served_bytes > 0).then(|| 1.0 - fresh_bytes.min(served_bytes) as f64 / served_bytes as f64)
 }
 
@@ -153,8 +153,8 @@ pub fn stats() -> Stats {
     stats
 }
 
-/// Returns the peak of the live bytes since the last call, or since the process started, and starts a new one. The result is at least the
-/// bytes that are live now. [`Stats::peak_live_bytes`] says what counts as live. No other counter changes.
+/// Returns the peak of the live bytes since the last call, or since the process started, and resets it. The result is at least the bytes
+/// that are live now. [`Stats::peak_live_bytes`] says what counts as live. No other counter changes.
 ///
 /// The process has only one such peak. Each call resets it for all callers, so only one layer, profiler or loop should call this.
 ///
@@ -182,8 +182,8 @@ pub struct ThreadStats {
     pub bytes: u64,
 }
 
-/// Returns the calling thread's part of [`stats`]: its requests since it started. Takes a few nanoseconds. While a thread exits and drops
-/// its thread-locals, most of its requests may be missing.
+/// Returns the calling thread's part of [`stats`]: the requests that it has made since the thread started. Takes a few nanoseconds. In the
+/// destructors of a thread's thread-locals, most of its requests may be missing from the result.
 ///
 /// ```
 /// # #[global_allocator]
@@ -261,15 +261,14 @@ pub struct PhaseReport {
     pub fresh_bytes: u64,
     /// Bytes handed out that were resident before.
     pub reused_bytes: u64,
-    /// The peak of the bytes of blocks and page runs in use since the first of the open phases began, as
-    /// [`Stats::peak_live_bytes`] counts them.
+    /// The peak of the live bytes since the first of the phases that are now open began. [`Stats::peak_live_bytes`] says what counts as
+    /// live.
     pub peak_live_bytes: usize,
     /// The number of minor page faults of the process (those without a disk read).
     pub minor_faults: u64,
     /// The number of system calls that the arena made.
     pub system_calls: u64,
-    /// The growth of the live size since the phase began: bytes of blocks and page runs. At the end of the phase, it is the number of bytes
-    /// that outlive it.
+    /// The growth of [`Stats::live_bytes`] since the phase began. At the end of the phase, it is the number of bytes that outlive it.
     pub escaped_bytes: usize,
 }
 
@@ -294,7 +293,8 @@ impl fmt::Display for PhaseReport {
     }
 }
 
-/// The resident memory of the arena, by use. Sizes are in bytes. [`resident_bytes`](Self::resident_bytes) is the sum of all parts.
+/// The resident memory of the arena, broken down by use. Sizes are in bytes. [`resident_bytes`](Self::resident_bytes) is the sum of all
+/// parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -309,7 +309,7 @@ pub struct ResidentParts {
     pub free_slab_bytes: usize,
     /// Free page runs, retained for the next requests.
     pub free_run_bytes: usize,
-    /// Memory that was prefaulted, and not handed out since.
+    /// Memory that was prefaulted and has not been handed out since.
     pub prefaulted_bytes: usize,
     /// The resident bytes of all these parts as the kernel counts them; `None` if it does not report them. The kernel counts fewer than the
     /// sum if memory was handed out but not touched, and more if huge pages extend beyond the parts.
@@ -379,9 +379,9 @@ impl fmt::Display for ResidentParts {
     }
 }
 
-/// Sets the allocator's metrics to the values of [`stats`](crate::stats()), through the facade of the crate
-/// [metrics](https://docs.rs/metrics). Call it after each proof, or every few seconds. It also registers their descriptions, so no other
-/// call is needed. It does nothing if the program has no recorder.
+/// Sets the allocator's metrics to the values of [`stats`](crate::stats()), through the facade crate [metrics](https://docs.rs/metrics).
+/// Call it after each proof, or every few seconds. It also registers their descriptions, so no other call is needed. It does nothing if the
+/// program has no recorder.
 ///
 /// | Metric | Kind | Meaning |
 /// |---|---|---|

@@ -13,14 +13,16 @@ mod watched {
     //!
     //! Loom 0.7.2 runs only those orders of accesses that may differ in their effect. It finds these orders from the last access to each
     //! atomic, and treats loads as independent of each other. If a thread loads an atomic that another thread has loaded, and then changes
-    //! it, its own load hides the other thread's. So loom never tries the change before the other thread's load. For example:
+    //! it, its own load replaces the other thread's as the last access. So loom never tries the change before the other thread's load. For
+    //! example:
     //!
     //! ```text
     //! one thread: x.load(); x.fetch_add(1); y.store(1)        the other: x.load(); y.load()     never sees 1 and 1
     //! ```
     //!
     //! Most of our protocols load a value, and then may change it. So each atomic here has a twin, and every access, even a load, first
-    //! writes the twin. Loom then tries each order of any two accesses. The twin's writes are `Relaxed`, so that they order nothing.
+    //! writes the twin. Loom then tries each order of any two accesses. The twin's writes are `Relaxed`, so that they don't order other
+    //! accesses.
 
     use std::ops::Deref;
 
@@ -57,8 +59,8 @@ mod watched {
 #[cfg(loom)]
 pub(crate) use watched::{AtomicU8, AtomicU64, Ordering};
 
-/// Stands in for a compiler fence, which loom lacks. In production, the asymmetric fence of a claimant orders the accesses of a cache's
-/// owner. The models use a full fence on both sides instead.
+/// Stands in for a compiler fence, which loom lacks. In production, a cache's owner needs only a compiler fence, because a thread that
+/// claims the cache makes all other threads fence. In the models, both sides use a full fence.
 #[cfg(loom)]
 pub(crate) fn compiler_fence(order: Ordering) {
     loom::sync::atomic::fence(order);
@@ -91,7 +93,7 @@ impl<T> WrittenOnce<T> {
         if self.state.load(atomic::Ordering::Acquire) != WRITTEN {
             return None;
         }
-        // SAFETY: this thread saw `WRITTEN`, so the value is not written any more.
+        // SAFETY: this thread saw `WRITTEN`, so no thread writes the value any more.
         unsafe { (*self.value.get()).as_ref() }
     }
 

@@ -1,21 +1,22 @@
-//! The environment of the process when it starts: its variables, its standard error, and the host. Functions that run before `main` record
-//! all three, because later the answers may differ, or the process may not be allowed to ask. This module also writes the messages for
-//! users, and keeps the flag for a process in a sandbox.
+//! What the process finds when it starts: its environment variables, its standard error, and the host. Functions that run before `main`
+//! record all three, because they may change later, or the process may lose the permission to query them. This module also writes messages
+//! to standard error, and stores whether the process is in a sandbox.
 //!
 //! The variables are read without `std::env`, which guards the environment with a lock. Another thread may hold that lock while it sets a
-//! variable, and in a forked child the lock may stay locked forever. The first allocation may come at such a moment, and must not wait. So
-//! a function that runs before `main` copies the values, while the process has only one thread. All later reads use that copy. Variables
-//! that the program sets later are not seen.
+//! variable, and in a forked child the lock may stay locked forever. The first allocation may be made while the lock is held, and must not
+//! wait for it. So a function that runs before `main` copies the values, while the process has only one thread. All later reads use that
+//! copy. Changes that the program makes later have no effect.
 //!
 //! Messages go to the file that was standard error when the process started, and to no other. A program may close descriptor 2, or be
-//! started without one. The next file that it opens takes that number, and a message would land in that file. So before each message, this
-//! module compares the file behind descriptor 2 with the recorded one.
+//! started without it. The next file that it opens then gets that number, and a message would be written to that file. So before each
+//! message, this module compares the file behind descriptor 2 with the recorded one.
 //!
-//! A program may lose the right to query the host before its first allocation, through a system-call filter (seccomp) or a change of its
-//! root directory or user. So on Linux, a function that runs before `main` queries the host. It also makes each system call once that the
-//! arena may make later ([`imp::rehearse`]). Later changes of the control group or the allowed processors are not seen.
+//! By the time of its first allocation, a program may no longer be allowed to query the host, because of a system-call filter (seccomp) or
+//! a change of its root directory or user. So on Linux, a function that runs before `main` queries the host. It also makes, once each, the
+//! system calls that the arena may make later ([`imp::rehearse`]). Later changes to the control group or to the allowed processors are not
+//! noticed.
 //!
-//! (In a library loaded by `dlopen`, all this happens when it is loaded.)
+//! (If this code is in a library loaded by `dlopen`, all this happens when the library is loaded.)
 #![allow(
     unsafe_code,
     reason = "runs before main, reads the C library's list of variables, and asks about a descriptor"
@@ -35,7 +36,7 @@ use hook::write_stderr;
 
 // The variables.
 
-/// The prefix of the names of all variables.
+/// The prefix that the names of all our variables share.
 #[cfg(unix)]
 const PREFIX: &[u8] = b"ZK_ALLOC";
 
@@ -52,7 +53,7 @@ const ELSEWHERE: &[&str] = &[
     "ZK_ALLOC_SOAK_",
 ];
 
-/// The most bytes of a value that are kept and shown in messages. No usable value is longer.
+/// The maximum number of bytes of a value that are stored and shown in messages. No valid value is longer.
 const HEAD_BYTES: usize = 80;
 
 /// The value of a variable, or the beginning of a value that is too long to be usable.
@@ -81,7 +82,7 @@ impl Value {
     }
 }
 
-/// Formats the value like an `OsStr`.
+/// Formats the value like an `OsStr`, followed by `...` if it was truncated.
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         #[cfg(unix)]
@@ -97,7 +98,7 @@ impl fmt::Debug for Value {
 struct Values {
     /// The value of each of [`VARIABLES`].
     known: [Option<Value>; VARIABLES.len()],
-    /// The name of the first variable that looks like one of ours but is unknown.
+    /// The name of the first variable that begins with `ZK_ALLOC_` but is unknown.
     unknown: Option<Value>,
 }
 
@@ -133,13 +134,13 @@ pub(crate) fn variable(name: &str) -> Option<Value> {
     snapshot()?.known[VARIABLES.iter().position(|&known| known == name)?]
 }
 
-/// Returns the name of a variable that the process was started with and that looks like one of ours, but that no part of the allocator
-/// reads.
+/// Returns the name of a variable with which the process was started, and which begins with `ZK_ALLOC_` but is read by no part of the
+/// project.
 pub(crate) fn unknown_variable() -> Option<Value> {
     snapshot()?.unknown
 }
 
-/// Returns the name of an entry of the environment, if it is an [unknown variable](unknown_variable).
+/// Returns the name in an entry of the environment (`NAME=value`), if it is an [unknown variable](unknown_variable).
 #[cfg(any(unix, test))]
 fn unknown_name(entry: &[u8]) -> Option<&[u8]> {
     let name = entry.split(|&byte| byte == b'=').next().filter(|name| name.starts_with(b"ZK_ALLOC_"))?;
@@ -151,20 +152,20 @@ fn unknown_name(entry: &[u8]) -> Option<&[u8]> {
     if is_known { None } else { Some(name) }
 }
 
-/// Returns the variable whose name is most similar to this one, if it is similar enough.
+/// Returns the variable whose name is most similar to `name`; `None` if none is similar enough.
 pub(crate) fn nearest_variable(name: &str) -> Option<&'static str> {
-    /// The maximum number of letters that may differ.
+    /// The maximum number of different letters.
     const MAX_DIFFERENT: usize = 4;
     let is_public = |known: &&&str| !known.starts_with("ZK_ALLOC_TEST_");
     let near = VARIABLES.iter().filter(is_public).map(|&known| (different(name.as_bytes(), known.as_bytes()), known));
-    // In a short name, that many letters could be the whole name.
+    // In a short name, that many letters could be everything after the prefix.
     let max_different = MAX_DIFFERENT.min(name.len().saturating_sub("ZK_ALLOC_X".len()));
     near.min_by_key(|&(different, _)| different)
         .filter(|&(different, _)| different <= max_different)
         .map(|(_, known)| known)
 }
 
-/// Counts the letters of the longer text between the prefix and the suffix that both texts share.
+/// Strips the prefix and the suffix that both texts share, and returns the length of the longer remainder.
 fn different(one: &[u8], other: &[u8]) -> usize {
     let is_same = |(one, other): &(&u8, &u8)| one == other;
     let start = one.iter().zip(other).take_while(is_same).count();
@@ -174,13 +175,13 @@ fn different(one: &[u8], other: &[u8]) -> usize {
 
 // Messages for users, written without allocating.
 
-/// Writes one line to standard error, with a single call and without allocating. Does not take the standard library's lock, which a fork
-/// may have left locked. Truncates messages longer than 500 bytes. Does nothing in a sandbox.
+/// Writes one line to standard error, in a single system call and without allocating. Does not take the standard library's lock, which a
+/// fork may have left locked. Truncates messages longer than 500 bytes. Does nothing in a sandbox.
 pub fn warn(message: fmt::Arguments<'_>) {
     write_line(message, write_stderr);
 }
 
-/// Passes a message to `write`, as one line. Does nothing in a sandbox, which may kill the process for the write.
+/// Formats a message as one line, and passes it to `write`. Does nothing in a sandbox, which may kill the process for the write.
 pub fn write_line(message: fmt::Arguments<'_>, write: impl FnOnce(&[u8])) {
     if is_in_sandbox() {
         return;
@@ -206,9 +207,9 @@ pub(crate) fn abort(message: fmt::Arguments<'_>) -> ! {
 // Whether the process is in a sandbox that kills it for an unexpected system call (seccomp).
 //
 // The allowlist of such a process usually contains the calls of glibc's malloc: mmap, munmap, mremap, mprotect, brk, futex, and madvise
-// with `MADV_DONTNEED`. Few allowlists contain membarrier(2) or other advice, and a process can't query its own list. Once the arena knows
-// of the sandbox, it makes no calls but those of glibc's malloc. It leaves the caches of other threads alone, does not prefault memory,
-// gives no advice on huge pages, and writes no message.
+// with `MADV_DONTNEED`. Few allowlists contain membarrier(2) or other kinds of advice, and a process can't query its own list. Once the
+// arena knows of the sandbox, it makes only the calls that glibc's malloc makes. It leaves the caches of other threads alone, does not
+// prefault memory, gives no advice on huge pages, and writes no message.
 
 static IS_SANDBOXED: AtomicBool = AtomicBool::new(false);
 
@@ -217,7 +218,7 @@ pub(crate) fn enter_sandbox() {
     IS_SANDBOXED.store(true, Ordering::Relaxed);
 }
 
-/// Returns whether the process entered a sandbox.
+/// Returns whether the process is in a sandbox, or about to enter one.
 #[must_use]
 pub fn is_in_sandbox() -> bool {
     IS_SANDBOXED.load(Ordering::Relaxed)
@@ -282,7 +283,7 @@ pub(crate) fn host() -> Host {
         HOST.write(ask);
         HOST.get()
     };
-    // A signal handler that interrupts this reads the facts itself.
+    // A signal handler that interrupts the write finds no value, and reads the facts itself.
     HOST.get().or_else(take_now).copied().unwrap_or_else(ask)
 }
 
@@ -298,30 +299,31 @@ mod hook {
     #[cfg(not(target_vendor = "apple"))]
     fn environ() -> *const *const c_char {
         unsafe extern "C" {
-            // environ(7). The C library sets it before it runs constructors. (glibc also passes it to them; musl does not.)
+            // environ(7). The C library sets it before it runs constructors. (glibc also passes it to them as an argument; musl does not.)
             static environ: *const *const c_char;
         }
-        // SAFETY: reads a variable of the C library, which only the program changes: see `copied`.
+        // SAFETY: only the program changes this variable of the C library, and not while this reads it: see `copied`.
         unsafe { environ }
     }
 
     #[cfg(target_vendor = "apple")]
     fn environ() -> *const *const c_char {
         unsafe extern "C" {
-            // environ(7): dynamic libraries have no symbol for the variable itself.
+            // environ(7): dynamic libraries can't refer to the variable itself.
             safe fn _NSGetEnviron() -> *mut *const *const c_char;
         }
-        // SAFETY: the call returns the address of a variable of the C library, which only the program changes: see `copied`.
+        // SAFETY: the call returns the address of a variable of the C library. Only the program changes it, and not while this reads it:
+        // see `copied`.
         unsafe { *_NSGetEnviron() }
     }
 
-    /// Copies the values of [`VARIABLES`] from the C library's list.
+    /// Copies the values of [`VARIABLES`] from the C library's list of environment variables.
     fn copied() -> Values {
         let mut values = Values { known: [None; VARIABLES.len()], unknown: None };
         let mut at = environ();
         while !at.is_null() {
-            // SAFETY: the list ends with a null pointer, where the loop stops. It is the list at the start of the process, when no
-            // other thread can change it.
+            // SAFETY: the list ends with a null pointer, where the loop stops. This runs when the process starts, so no other thread can
+            // change the list.
             let entry = unsafe { *at };
             if entry.is_null() {
                 break;
@@ -343,7 +345,7 @@ mod hook {
     /// The file behind descriptor 2 when the process started; `None` if the descriptor was closed.
     static AT_START: WrittenOnce<Option<File>> = WrittenOnce::new();
 
-    /// Returns the file behind descriptor 2 now.
+    /// Returns the file that is behind descriptor 2 now; `None` if the descriptor is closed.
     fn current() -> Option<File> {
         // SAFETY: all zeroes are a valid value.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
@@ -367,9 +369,10 @@ mod hook {
         fork::register();
     }
 
-    /// Records the variables and standard error, also for a caller that runs before [`BEFORE_MAIN`], such as a library's constructor.
+    /// Records the variables and standard error, if that was not done yet. The caller may run before [`BEFORE_MAIN`], as a library's
+    /// constructor may.
     pub(super) fn begin() {
-        // The linker keeps a static that code refers to.
+        // Refer to the static, so that the linker keeps it.
         std::hint::black_box(&BEFORE_MAIN);
         SNAPSHOT.write(copied);
         AT_START.write(current);
@@ -403,8 +406,8 @@ mod hook {
             return;
         }
         let host = super::host();
-        // A filter that kills the process for one of these calls may already be in force. In that case, the operator has to set this
-        // variable.
+        // A filter that kills the process for one of these calls may already be in force. In that case, the operator has to set
+        // `ZK_ALLOC_SANDBOX=1`.
         let is_told = super::variable("ZK_ALLOC_SANDBOX").is_some_and(|value| value.text() == Some("1"));
         if !is_told {
             imp::rehearse(host.huge_pages);

@@ -1,4 +1,4 @@
-//! Mappings that are unmapped when their owner is dropped, ranges of addresses, locks on memory, and the page size.
+//! Mappings that are unmapped when they are dropped, address ranges, memory locking, and the page size.
 #![allow(unsafe_code, reason = "unmaps memory, and calls the C library")]
 
 use std::ptr::{NonNull, null_mut};
@@ -9,13 +9,13 @@ use crate::os::imp::real_page_bytes;
 use crate::os::{Errno, HUGE_PAGE_BYTES, OCCUPIED, imp};
 use crate::tuning;
 
-/// A mapping that this value owns.
+/// A mapping, which is unmapped when this value is dropped.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the address and the length never change. Code that uses them makes its own safety argument.
+// SAFETY: the address and the length never change. Code that accesses the memory has its own safety comments.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -31,10 +31,10 @@ impl Mapping {
     }
 
     /// Prepares the mapping for a table of the arena that is touched sparsely. The table stays in small pages, even if the host uses huge
-    /// pages by default. Core files leave it out, if the system can do that. Otherwise a debugger's core file would contain every page,
+    /// pages by default. It is left out of core files, if the system supports that: a debugger's core file would contain every page,
     /// touched or not.
     pub(crate) fn for_table(self) -> Self {
-        // SAFETY: the range is one mapping of ours, and its contents stay.
+        // SAFETY: the range is one mapping of ours, and the advice does not change its contents.
         let _ = unsafe { imp::leave_out_of_dumps(self.start.as_ptr(), self.len) };
         // SAFETY: as above.
         let _ = unsafe { imp::forbid_huge(self.start.as_ptr(), self.len) };
@@ -94,7 +94,7 @@ impl<T: AllZero> MappedOnce<T> {
     /// Maps the value, unless it is mapped already.
     ///
     /// # Errors
-    /// The system's error, if it grants no memory.
+    /// The system's error, if it refuses memory.
     pub(crate) fn map(&self) -> Result<(), Errno> {
         if self.get().is_some() {
             return Ok(());
@@ -112,13 +112,13 @@ impl<T: AllZero> MappedOnce<T> {
 /// Rounds `len` up to whole pages, at least one.
 ///
 /// # Errors
-/// `Errno(0)`, if the result is longer than any mapping that Rust may use.
+/// `Errno(0)`, if the result exceeds `isize::MAX`.
 pub(crate) fn round_up(len: usize, page_bytes: usize) -> Result<usize, Errno> {
     let rounded = len.max(1).checked_next_multiple_of(page_bytes);
     rounded.filter(|&rounded| rounded <= isize::MAX as usize).ok_or(Errno(0))
 }
 
-/// Maps at least `len` bytes of zeroed memory, in whole pages, between two inaccessible guard pages, if the platform has such pages.
+/// Maps at least `len` bytes of zeroed memory, in whole pages, between two inaccessible guard pages (on Unix only).
 ///
 /// # Errors
 /// The system's error, if it refuses.
@@ -148,7 +148,7 @@ pub(crate) fn reserve(len: usize) -> Result<Mapping, Errno> {
     let whole_len = len.checked_add(HUGE_PAGE_BYTES).ok_or(Errno(0))?;
     let whole = imp::map_inaccessible(whole_len)?;
     let head = whole.addr().get().next_multiple_of(HUGE_PAGE_BYTES) - whole.addr().get();
-    // SAFETY: both lie within the mapping, which is longer than `head + len`.
+    // SAFETY: both addresses lie within the mapping, which is longer than `head + len`.
     let (start, tail) = unsafe { (whole.add(head), whole.add(head + len)) };
     for (edge, edge_len) in [(whole, head), (tail, whole_len - head - len)] {
         if edge_len > 0 {
@@ -161,18 +161,18 @@ pub(crate) fn reserve(len: usize) -> Result<Mapping, Errno> {
 
 /// A range of addresses on a huge-page boundary in which its owner maps memory as needed ([`extend`](super::extend)).
 ///
-/// On Linux, nothing is mapped in the range until then. So its unused part counts against no limit of the process (`RLIMIT_AS`, locked
-/// memory), and is in no core file. The cost is that another mapping may land in the range. `extend` never replaces a mapping, and the
-/// range lies [far below](tuning::region_distance_gib) the address where the kernel places mappings by itself.
+/// On Linux, nothing is mapped in the range at first. So its unused part counts against no limit of the process (`RLIMIT_AS`, locked
+/// memory), and is in no core file. The cost is that another mapping may land in the range, which `extend` does not replace. This is rare:
+/// the range lies [far below](tuning::region_distance_gib) the address where the kernel places mappings by itself.
 ///
-/// Other systems reserve the range.
+/// On other systems, the range is reserved.
 pub(crate) struct AddressRange {
     start: NonNull<u8>,
     /// The reservation, on systems that reserve the range.
     _reserved: Option<Mapping>,
 }
 
-// SAFETY: the address never changes. Code that uses it makes its own safety argument.
+// SAFETY: the address never changes. Code that accesses the memory has its own safety comments.
 unsafe impl Send for AddressRange {}
 // SAFETY: as above.
 unsafe impl Sync for AddressRange {}
@@ -183,7 +183,7 @@ impl AddressRange {
     /// # Errors
     /// The system's error, or `Errno(0)` if there is no such range.
     pub(crate) fn find(len: usize) -> Result<Self, Errno> {
-        // Other systems can't map at an address without replacing other mappings.
+        // Only Linux can map memory at a given address without replacing other mappings.
         if cfg!(not(target_os = "linux")) {
             let reserved = reserve(len)?;
             return Ok(Self { start: reserved.start, _reserved: Some(reserved) });
@@ -195,8 +195,8 @@ impl AddressRange {
         let start = match reserve(len.checked_mul(3).ok_or(Errno(0))?) {
             // SAFETY: the middle third lies within the range that was found.
             Ok(found) => unsafe { found.start.add(len) },
-            // A limit on address space forbids reserving that much. Other mappings are rare at this address. If there is one, the range
-            // ends where that mapping begins.
+            // A limit on address space prevents reserving that much, so take addresses below a small reservation. Other mappings are rare
+            // there, and `extend` does not replace them.
             Err(_) => {
                 let found = reserve(HUGE_PAGE_BYTES)?.start.addr().get();
                 let start = found.checked_sub(2 * len).filter(|&start| start >= len).ok_or(Errno(0))?;
@@ -211,7 +211,7 @@ impl AddressRange {
     fn far_below(len: usize) -> Option<NonNull<u8>> {
         let next = reserve(HUGE_PAGE_BYTES).ok()?.start.addr().get();
         let mut distance = tuning::region_distance_gib().saturating_mul(1 << 30);
-        // At a smaller distance, the middle third of a free range is as good a place.
+        // At a smaller distance, the middle third of any free range, which `find` tries next, is as good a place.
         while distance > 2 * len {
             let place = next.checked_sub(distance).and_then(|end| end.checked_sub(2 * len));
             if let Some(start) = place.filter(|&start| start > len && Self::is_free(start - len, 3 * len)) {
@@ -287,13 +287,13 @@ pub(super) unsafe fn touch(at: *mut u8, len: usize, page_bytes: usize) {
 // The page size, and how many bytes a call on a range covers. The kernel rounds lengths up to whole pages, and refuses addresses
 // that are not on a page boundary.
 //
-// Machines with pages of 16 or 64 KiB (Apple's, many with Arm processors) are rare where this crate is tested. A mistake there
-// destroys live memory: a length that is not in whole pages reaches into a neighbour's memory. So a build with debug assertions can
-// imitate such a kernel. With `ZK_ALLOC_TEST_PAGE_BYTES=65536` in the environment, [`page_bytes`] returns that size. Every call of
-// the os layer on a range then covers the bytes that a kernel with such pages would cover. One effect can't be imitated: touching
-// one byte makes the whole large page resident.
+// Machines with pages of 16 or 64 KiB (Apple's, many with Arm processors) are rare where this crate is tested. A mistake with such pages
+// destroys live memory: a call with a length that is not in whole pages also affects the memory behind it. So a build with debug assertions
+// can imitate such a kernel. With `ZK_ALLOC_TEST_PAGE_BYTES=65536` in the environment, [`page_bytes`] returns that size. Every call of the
+// os layer on a range then covers the bytes that a kernel with such pages would cover. One effect can't be imitated: touching one byte
+// makes the whole large page resident.
 
-/// The variable that makes pages larger, in builds with debug assertions.
+/// The environment variable that sets a larger page size, in builds with debug assertions.
 pub(crate) const TEST_PAGE_BYTES: &str = "ZK_ALLOC_TEST_PAGE_BYTES";
 
 /// Returns the page size, in bytes: the system's, or a larger one that [`TEST_PAGE_BYTES`] asks for.
@@ -316,7 +316,7 @@ pub(crate) fn page_bytes() -> usize {
     }
 }
 
-/// Returns the machine's page size. The C library knows it; rustix may allocate to find it.
+/// Returns the machine's page size. Asks the C library, because rustix may allocate to find it.
 #[cfg(unix)]
 pub(super) fn real_page_bytes() -> usize {
     /// The largest page size of any system, used if this system does not report its own.
@@ -352,8 +352,8 @@ mod tests {
     use super::*;
     use crate::os;
 
-    /// Runs in a process with large pages. A length that is not in whole pages destroys the same bytes as under a kernel with such
-    /// pages.
+    /// Runs this test again in child processes with other page sizes, where a length that is not in whole pages destroys the same bytes as
+    /// under a kernel with such pages.
     #[test]
     fn with_large_pages_a_call_covers_whole_pages_and_must_begin_with_one() {
         let name = "os::mapping::tests::with_large_pages_a_call_covers_whole_pages_and_must_begin_with_one";

@@ -66,15 +66,15 @@ impl From<Errno> for NotMoved {
 pub(crate) enum HostHugePages {
     /// The kernel provides huge pages.
     Available,
-    /// The kernel provides huge pages. But it returns free memory to the hypervisor, and has to get it back, page by page, when it is next
-    /// touched.
+    /// The kernel provides huge pages, but returns free memory to the hypervisor, and has to get it back page by page when the memory is
+    /// next touched.
     Costly,
     /// Off, unknown to this kernel, or not readable.
     Unavailable,
 }
 
-/// In builds with debug assertions, this variable makes a virtual machine look like a host that reports no free memory. So tests that run
-/// in a virtual machine can cover the code for bare metal.
+/// In builds with debug assertions, this variable makes a virtual machine look like a host that reports no free memory to a hypervisor. So
+/// tests that run in a virtual machine can cover the code for bare metal.
 pub(crate) const TEST_BARE_METAL: &str = "ZK_ALLOC_TEST_BARE_METAL";
 
 /// A place where one thread sleeps until another wakes it, or until a timeout has passed. A wake takes no lock and allocates nothing.

@@ -3,23 +3,23 @@
 //! The generation is a number that differs between a forked child and its parent. A vforked child runs in its parent's memory, and has the
 //! same number.
 //!
-//! A process id can't serve as that number: a vforked child has its own id, although every claim in its memory belongs to a live thread of
-//! the parent. So the number is on a page that the kernel clears in a forked child (`MADV_WIPEONFORK`). The first caller that finds 0 on it
-//! takes the next number.
+//! A process id can't serve as that number: a vforked child has its own id, but it runs in its parent's memory, where live threads of the
+//! parent have claimed caches. So the number is on a page that the kernel clears in a forked child (`MADV_WIPEONFORK`). The first caller
+//! that finds 0 on it takes the next number.
 //!
 //! Without such a page the number is always 1: before Linux 4.14, in sandboxes that lack this advice (gVisor), and if no page can be
 //! mapped. Other systems have no such pages either, and their pthread_atfork(3) allocates and misses some kinds of fork. Without the page,
-//! a forked child mistakes its parent's claims for its own. A cache that another thread had claimed at the fork stays claimed, and the
-//! child claims no more caches. That memory stays unused; nothing is handed out twice.
+//! a forked child mistakes its parent's claims for those of its own threads. A cache that another thread had claimed at the fork stays
+//! claimed, and the child claims no more caches. That memory stays unused; nothing is handed out twice.
 #![allow(unsafe_code, reason = "lays a word over a page")]
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use super::Mapping;
 
-/// The word on that page; null until the first call.
+/// The word with the generation, on a page that the kernel clears in a forked child; null until the first call of [`word`].
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
-/// The word that replaces it if there is no such page.
+/// The word that is used if there is no such page.
 static UNCHANGING: AtomicU64 = AtomicU64::new(1);
 /// The last number that this process or an ancestor took.
 static LAST: AtomicU64 = AtomicU64::new(0);
@@ -51,7 +51,7 @@ fn word() -> &'static AtomicU64 {
 /// Maps a page that the kernel clears in a forked child, if the system has such pages, and returns the word on it.
 #[cold]
 fn find() -> &'static AtomicU64 {
-    // SAFETY: the page is a mapping of our own. A child finds 0 on it, which is its purpose.
+    // SAFETY: the page is a mapping of our own. A child finds 0 on it, as intended.
     let is_wiped = |page: &Mapping| unsafe { super::wipe_on_fork(page.start().as_ptr(), page.len()) }.is_ok();
     let page = super::map_zeroed(super::page_bytes()).ok().filter(is_wiped);
     // SAFETY: the page is zeroed, aligned, and only accessed as an atomic. It is leaked before this function returns the word.
@@ -59,7 +59,7 @@ fn find() -> &'static AtomicU64 {
     let at = std::ptr::from_ref(found).cast_mut();
     match WORD.compare_exchange(std::ptr::null_mut(), at, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
-            // Other threads may read the word from now on.
+            // Other threads may read the word from now on, so keep the page mapped.
             std::mem::forget(page);
             found
         }
@@ -69,11 +69,12 @@ fn find() -> &'static AtomicU64 {
     }
 }
 
-/// Takes a generation, registers the fence, and keeps this code loaded. Runs before `main`, or before `dlopen` returns: before memory is
-/// short, before a system-call filter is in force, and before there are other threads.
+/// Takes this process's generation, registers for [`fence_other_threads`](super::fence_other_threads), and keeps this code loaded. Runs
+/// before `main`, or before `dlopen` returns, so usually before memory is short, a system-call filter is in force, or there are other
+/// threads.
 #[cfg(target_os = "linux")]
 pub(super) fn begin() {
-    // With the preload library, most processes never open the arena. So there, the page is mapped when the arena opens.
+    // Most processes with the preload library never open the arena, so that library maps the page when the arena opens.
     #[cfg(not(feature = "c-api"))]
     process_generation();
     super::register_fence();
@@ -87,7 +88,7 @@ pub(crate) fn monotonic_ns() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// Returns the same as [`monotonic_ns`]. On Linux, the time lags by up to a few milliseconds, but costs only a few loads: this reads no
+/// Returns the same as [`monotonic_ns`]. On Linux, the time lags by up to a few milliseconds, but costs only a few loads: it reads no
 /// processor counter, and makes no system call.
 #[cfg(unix)]
 pub(crate) fn coarse_ns() -> u64 {
@@ -106,10 +107,10 @@ fn read_ns(clock: libc::clockid_t) -> u64 {
 mod pin {
     //! Keeps the shared object that contains this code (a plugin, for example) mapped until the process ends.
     //!
-    //! dlclose(3) would unmap it, with the arena's tables and our code. But each thread that allocated here calls our code when it ends
-    //! (the destructor of its key), and nothing can cancel that call. The program may also still use memory of the arena. So when the
-    //! object is loaded, it asks the loader never to unload it (`RTLD_NODELETE`). dlclose(3) then succeeds, and another dlopen(3) finds the
-    //! object as it was left.
+    //! dlclose(3) would unmap it, with the arena's tables and our code. But each thread that allocated memory here calls our code when it
+    //! ends (the destructor of a thread-local key), and nothing can cancel that call. The program may also still use memory of the arena.
+    //! So when the object is loaded, this code asks the loader never to unload it (`RTLD_NODELETE`). dlclose(3) then succeeds, and another
+    //! dlopen(3) finds the object as it was left.
     //!
     //! This is for glibc only. musl's dlclose(3) unloads nothing, and a static program has no such objects. (libzk_alloc.so has a flag in
     //! its file for the same effect. It may be loaded by another C library, which has no `dladdr1`.)
@@ -194,7 +195,7 @@ mod tests {
         assert_eq!((code_of(child), seen), (0, process_generation()));
     }
 
-    /// A child that is forked between the two steps must not take the same number.
+    /// A child that is forked after the number was recorded, but before it is in use, must not take the same number.
     #[test]
     fn a_generation_is_recorded_before_it_is_used() {
         let (word, last) = (AtomicU64::new(0), AtomicU64::new(2));

@@ -1,8 +1,9 @@
 //! A few bytes of thread-local memory, accessed without a call.
 //!
 //! In a shared library, `thread_local!` compiles to a call into the dynamic loader (`__tls_get_addr`), which may call `malloc`. If that
-//! `malloc` first needs its thread's state, the recursion never ends. The *initial-exec* model adds a constant from the library's table of
-//! addresses to the thread pointer instead. Stable Rust can't select that model, so the bytes are declared and accessed in assembly.
+//! `malloc` is ours and reads thread-local memory itself, the recursion never ends. In the *initial-exec* model, the code instead adds a
+//! constant from the library's table of addresses to the thread pointer. Stable Rust can't select that model, so the bytes are declared and
+//! accessed in assembly.
 //!
 //! The drawback is in `dlopen`: the loader has to find room for the bytes in the spare thread-local memory of each thread. If none is left,
 //! it refuses to load the library.

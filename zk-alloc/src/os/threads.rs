@@ -10,7 +10,7 @@ use super::{Errno, imp};
 
 // A handler for a signal of the operator's choice.
 
-/// The names of signals. The prefix `SIG` is optional.
+/// The signals that may be given by name. The prefix `SIG` is optional.
 const NAMES: &[(&str, c_int)] = &[
     ("HUP", libc::SIGHUP),
     ("USR1", libc::SIGUSR1),
@@ -70,7 +70,7 @@ extern "C" fn handle(number: c_int) {
     let run = RUN[number as usize].load(Ordering::Acquire);
     // SAFETY: `on_signal` stored a function of this type before it installed this handler.
     let run = unsafe { transmute::<*mut (), fn()>(run) };
-    // The interrupted code may be about to read `errno`.
+    // Preserve `errno`, which the interrupted code may be about to read.
     let _ = imp::keeping_errno(|| {
         run();
         0
@@ -79,16 +79,16 @@ extern "C" fn handle(number: c_int) {
 
 // Functions that run around each fork(2) of the C library (pthread_atfork(3)).
 
-/// Makes fork(3) call `prepare` before it forks, then `parent` in the parent, even if the fork failed, or `child` in the child. All three
-/// run on the thread that forks. They must not unwind. vfork(2), posix_spawn(3) and the system call itself call none of them.
+/// Makes fork(2) call `prepare` before it forks, then `parent` in the parent, even if the fork failed, or `child` in the child. All three
+/// run on the thread that forks. They must not unwind. vfork(2), posix_spawn(3) and the raw system call don't call them.
 ///
 /// Call it before `main`: then `prepare` runs after the functions of other libraries, and `parent` and `child` run before them. glibc has
-/// room for 48 libraries before it allocates. After an object is unloaded, its functions are no longer called.
+/// room for the functions of 48 libraries before it has to allocate. After an object is unloaded, its functions are no longer called.
 ///
-/// Does nothing on systems other than Linux, because they have no madvise(2) that keeps memory from a child.
+/// Does nothing on systems other than Linux, because their madvise(2) can't withhold memory from a child.
 #[cfg(not(thread_blocks))]
 pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
-    // Miri forks nothing, and has no such function.
+    // Miri supports neither fork(2) nor this function.
     if cfg!(all(target_os = "linux", not(miri))) {
         // SAFETY: the functions may run on any thread at any time, and do not unwind. If pthread_atfork(3) fails, they are never called.
         unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
@@ -133,8 +133,8 @@ pub(crate) fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: 
 pub(crate) struct Signals(libc::sigset_t);
 
 impl Signals {
-    /// Blocks all signals on this thread, and returns those that were blocked before. (The C library leaves its own signals out of every
-    /// set. One of them passes setuid(2) on to all threads.)
+    /// Blocks all signals on this thread, and returns those that were blocked before. (The C library never blocks its internal signals, one
+    /// of which passes setuid(2) on to all threads.)
     pub(crate) fn block() -> Self {
         // SAFETY: a set of signals is an array of bits, for which any value is valid. Both sets are valid for writes.
         unsafe {
@@ -163,15 +163,15 @@ pub(crate) struct OwnThread(libc::pthread_t);
 unsafe impl Send for OwnThread {}
 
 impl OwnThread {
-    /// Starts a thread that runs `run`, which must not panic, on a stack of this size, or of the C library's default.
+    /// Starts a thread that calls `run`, which must not panic. Its stack has `stack_bytes`, or the C library's default size.
     ///
     /// # Errors
     /// The system's error, if it can't create a thread.
     pub(crate) fn start(run: fn(), stack_bytes: Option<usize>) -> Result<Self, Errno> {
-        // A new thread inherits the mask of its creator.
+        // A new thread inherits the signal mask of its creator.
         let before = Signals::block();
         let started = match create(stack_bytes, run) {
-            // A program with much thread-local memory needs a larger stack, because that memory is at the end of the stack.
+            // A program with a lot of thread-local memory needs a larger stack, because that memory is part of the stack.
             Err(Errno(libc::EINVAL)) if stack_bytes.is_some() => create(None, run),
             other => other,
         };
@@ -243,7 +243,7 @@ const KEYS_WITHOUT_MALLOC: u32 = 32;
 /// Creates a key for [`arm_thread_exit`]. When a thread that was armed with the key ends, that thread calls `run` with its value. Returns
 /// `None` if no key is left. Takes no lock.
 ///
-/// `run` must not unwind. It may be called again (up to `PTHREAD_DESTRUCTOR_ITERATIONS` times) if it arms its thread.
+/// `run` must not unwind. If it arms its thread again, it is called again, up to `PTHREAD_DESTRUCTOR_ITERATIONS` times.
 pub(crate) fn thread_exit_key(run: unsafe extern "C" fn(*mut c_void)) -> Option<u32> {
     let mut key = 0;
     // SAFETY: `key` is valid for writes. Callers of `arm_thread_exit` meet the requirements of `run`.
@@ -276,7 +276,7 @@ pub(crate) fn arm_thread_exit(key: u32, value: NonNull<u8>) -> bool {
 }
 
 fn store(key: u32, value: NonNull<u8>) -> bool {
-    // The type of keys differs between systems; this number came from a key.
+    // The type of keys differs between systems. This number came from a key, so the conversion is exact.
     let key = key as libc::pthread_key_t;
     // SAFETY: a key from `thread_exit_key` is never deleted once a thread was armed with it. For any other number, the call fails.
     unsafe { libc::pthread_setspecific(key, value.as_ptr().cast()) == 0 }
@@ -299,8 +299,8 @@ pub(crate) fn may_be_in_signal_handler() -> bool {
     !is_known || any
 }
 
-/// Returns whether this thread runs on the stack of a signal handler (sigaltstack(2)), which may be short. Always `true` in a
-/// [sandbox](super::is_in_sandbox).
+/// Returns whether this thread runs on an alternate signal stack (sigaltstack(2)), which may be small. Also `true` if the system does not
+/// say. Always `true` in a [sandbox](super::is_in_sandbox).
 pub(crate) fn may_be_on_signal_stack() -> bool {
     if super::is_in_sandbox() {
         return true;

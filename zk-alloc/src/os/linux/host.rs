@@ -20,8 +20,8 @@ pub(crate) fn host_huge_pages() -> HostHugePages {
     }
 }
 
-/// Returns whether the kernel reports free memory to a hypervisor, which then takes it. The size of the reported blocks does not matter:
-/// the host later supplies small pages, even for memory that it took in huge ones.
+/// Returns whether the kernel reports free memory to a hypervisor, which then reclaims it. The size of the reported blocks does not matter:
+/// the host later supplies small pages, even for memory that it reclaimed as huge pages.
 fn is_free_memory_reported() -> bool {
     if cfg!(debug_assertions) && os::variable(os::TEST_BARE_METAL).is_some() {
         return false;
@@ -56,7 +56,7 @@ pub(crate) fn minor_faults() -> u64 {
     after_name.split_ascii_whitespace().nth(7).and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
-/// Reads the beginning of a file, as much as fits into the buffer. Returns an empty text if the file can't be read.
+/// Reads as much of the beginning of a file as fits into the buffer. Returns an empty text if the file can't be read.
 fn read_small<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> &'a str {
     let Ok(file) = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return "" };
     // The kernel returns all of such a file in one read, if the buffer has room.
@@ -96,12 +96,12 @@ pub(crate) fn missing_memory(spare_part: usize, stall_percent: usize) -> usize {
     missing
 }
 
-/// Runs `work` on the text of `/proc/self/cgroup`, and on a buffer for a path and for a group's statistics. Neither buffer is on the stack,
-/// which may be small. Does nothing if the system has no memory.
+/// Calls `work` with the text of `/proc/self/cgroup`, and with a buffer for a path and for a group's statistics. Text and buffer are in a
+/// temporary mapping, because the stack may be small. Does nothing if the system refuses the mapping.
 fn with_groups(work: impl FnOnce(&str, &mut [u8])) {
     const BYTES: usize = GROUPS_BYTES + PATH_BYTES + STAT_BYTES;
     let Ok(mapping) = os::map_zeroed(BYTES) else { return };
-    // SAFETY: the mapping has `BYTES` zeroed bytes. Only this reference refers to it, and it stays mapped until this function ends.
+    // SAFETY: the mapping has `BYTES` zeroed bytes. There is no other reference to it, and it stays mapped until this function ends.
     let buffer = unsafe { std::slice::from_raw_parts_mut(mapping.start().as_ptr(), BYTES) };
     let (groups, buffer) = buffer.split_at_mut(GROUPS_BYTES);
     work(read_small(c"/proc/self/cgroup", groups), buffer);
@@ -131,7 +131,7 @@ impl Group<'_> {
     fn granted_processors(&mut self) -> Option<usize> {
         let (mut first, mut second) = ([0; 64], [0; 64]);
         let (quota, period) = if self.is_v2 {
-            // "max 100000" or "150000 100000".
+            // For example, "max 100000" or "150000 100000".
             self.read("cpu.max", &mut first).trim().split_once(' ')?
         } else {
             (self.read("cpu.cfs_quota_us", &mut first), self.read("cpu.cfs_period_us", &mut second))
@@ -156,13 +156,13 @@ impl Group<'_> {
             ("memory.usage_in_bytes", "total_inactive_file ")
         };
         let used = self.read_number(used)?;
-        // Control groups of version 1 have no such file.
+        // Control groups of version 1 have no `memory.pressure`.
         let mut buffer = [0; 256];
         let pressure = if self.is_v2 { self.read("memory.pressure", &mut buffer) } else { "" };
         if stalled_percent(pressure).is_some_and(|percent| percent >= stall_percent) {
             return Some(usize::MAX);
         }
-        // Before memory runs short, the kernel drops cached files that were not used lately.
+        // Cached files that were not used lately count as free: the kernel drops them before memory runs short.
         let stat = self.read("memory.stat", stat);
         let files = stat.lines().find_map(|line| line.strip_prefix(files)?.trim().parse().ok()).unwrap_or(0);
         Some(used.saturating_sub(files).saturating_sub(limit - limit / spare_part))

@@ -54,7 +54,8 @@ const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
 
 fn map(len: usize, protection: ProtFlags) -> Result<NonNull<u8>, Errno> {
     let len = covered(null_mut(), len)?;
-    // A test may make pages larger ([`page_bytes`]). The kernel does not align mappings to such a size.
+    // In a test, [`page_bytes`] may be larger than the kernel's pages, to which the kernel aligns the mapping. So map more, and unmap the
+    // edges.
     let spare = page_bytes() - real_page_bytes();
     // SAFETY: a new private mapping at an address of the kernel's choice overlaps nothing.
     let whole = unsafe { mmap_anonymous(null_mut(), len.saturating_add(spare), protection, PRIVATE) }?.cast::<u8>();
@@ -88,7 +89,7 @@ unsafe fn advise(at: *mut u8, len: usize, advice: Advice) -> Result<(), Errno> {
 /// The range belongs to the caller, and is not used afterwards.
 pub(super) unsafe fn unmap(at: *mut u8, len: usize) {
     if let Ok(len) = covered(at, len) {
-        // SAFETY: upheld by the caller. If the kernel refuses, the range only stays mapped.
+        // SAFETY: upheld by the caller. If the kernel refuses, the range just stays mapped.
         let _ = unsafe { munmap(at.cast(), len) };
     }
 }
@@ -106,7 +107,7 @@ pub(crate) unsafe fn commit(at: *mut u8, len: usize) -> Result<(), Errno> {
 /// Maps readable, writable, zeroed memory at an address where nothing is mapped.
 ///
 /// # Errors
-/// The system's error: `EEXIST` if something is mapped there already. In that case, nothing has changed.
+/// The system's error; `EEXIST` if something is mapped there already, in which case nothing has changed.
 ///
 /// # Safety
 /// The range lies within one [`AddressRange`](super::AddressRange).
@@ -114,10 +115,10 @@ pub(crate) unsafe fn extend(at: *mut u8, len: usize) -> Result<(), Errno> {
     map_at(at, len, ProtFlags::READ | ProtFlags::WRITE)
 }
 
-/// Checks that nothing is mapped in a range, and that the process may map it, by mapping it as inaccessible for a moment.
+/// Checks that nothing is mapped in a range, and that the process may map it, by briefly mapping it as inaccessible memory.
 ///
 /// # Errors
-/// The system's error: `EEXIST` if something is mapped there.
+/// The system's error; `EEXIST` if something is mapped there.
 pub(super) fn try_place(at: *mut u8, len: usize) -> Result<(), Errno> {
     map_at(at, len, ProtFlags::empty())?;
     // SAFETY: the range was mapped one line above, and not handed out.
@@ -158,8 +159,8 @@ advices! {
     /// The range is committed, and its contents are not needed.
     discard: LinuxDontNeed;
 
-    /// Purges the pages lazily: the kernel may take them when it runs short of memory. Until then they keep their contents. A write to a
-    /// page cancels this.
+    /// Purges the pages lazily: the kernel may take them when it runs short of memory. Until then they keep their contents. Writing to a
+    /// page cancels its purge.
     ///
     /// # Safety
     /// The range is committed, and its contents are not needed.
@@ -184,10 +185,10 @@ advices! {
     /// The range lies within one reservation.
     forbid_huge: LinuxNoHugepage, unless_unknown;
 
-    /// Leaves the range out of a child of `fork`, where nothing is mapped in its place.
+    /// Leaves the range out of children of `fork`: in a child, nothing is mapped there.
     ///
     /// # Safety
-    /// The range lies within one mapping that belongs to the caller, and no child uses it.
+    /// The range lies within one mapping that belongs to the caller, and no child accesses it.
     leave_out_of_children: LinuxDontFork;
 
     /// Makes a child of `fork` inherit a range that was [left out](leave_out_of_children) before.
@@ -205,7 +206,7 @@ advices! {
     /// Makes the range read as zeroes in a child of `fork`.
     ///
     /// # Safety
-    /// The range lies within one mapping that belongs to the caller, and a child expects zeroes there.
+    /// The range lies within one mapping that belongs to the caller, and children expect zeroes there.
     wipe_on_fork: LinuxWipeOnFork;
 
     /// Makes a child of `fork` inherit the range again.
@@ -215,9 +216,10 @@ advices! {
     keep_on_fork: LinuxKeepOnFork;
 }
 
-/// Makes the C library return free memory of its heap to the system. Only glibc can trim its heap.
+/// Makes the C library return the free memory of its heap to the system. Does nothing unless the C library is glibc: no other has such a
+/// call.
 pub(crate) fn trim_heap() {
-    // SAFETY: malloc_trim(3) releases whole free pages. With this argument, it keeps none of them at the top.
+    // SAFETY: malloc_trim(3) releases only free pages. The argument is the number of free bytes to keep at the top of the heap.
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::malloc_trim(0);
@@ -227,7 +229,7 @@ pub(crate) fn trim_heap() {
 /// Prefaults the range for writing.
 ///
 /// # Errors
-/// The system's error, if it has no memory or the memory is faulty. Part of the range may be prefaulted in that case.
+/// The system's error, for example if memory runs out or is faulty. Part of the range may be prefaulted in that case.
 ///
 /// # Safety
 /// The range is committed, and belongs to the caller alone.
@@ -258,7 +260,7 @@ fn unless_unknown(advised: Result<(), Errno>) -> Result<(), Errno> {
 
 // Moving pages, copying them, and counting those that are resident.
 
-/// rustix has this flag only in its Linux backend, but uses its libc backend under Miri.
+/// `MREMAP_DONTUNMAP`. rustix defines this flag only in its Linux backend, but uses its libc backend under Miri.
 const DONTUNMAP: MremapFlags = MremapFlags::from_bits_retain(libc::MREMAP_DONTUNMAP as u32);
 
 /// Moves the pages of `from` to `to`, without copying (mremap(2) with `MREMAP_DONTUNMAP`, Linux 5.7). Afterwards `to` has the
@@ -267,7 +269,7 @@ const DONTUNMAP: MremapFlags = MremapFlags::from_bits_retain(libc::MREMAP_DONTUN
 /// # Errors
 /// The system's error:
 /// - `EINVAL` if the kernel does not know the call, or an emulator [loses](keeps_source) the source.
-/// - `EFAULT` before Linux 6.17, if `from` is more than one mapping of the kernel (parts that were advised differently, or moved
+/// - `EFAULT` before Linux 6.17, if `from` spans several of the kernel's mappings (because parts were advised differently, or moved
 ///   before).
 /// - `ENOMEM` if the process has too many mappings, or is over a limit.
 ///
@@ -299,17 +301,16 @@ unsafe fn remap(from: *mut u8, to: *mut u8, len: usize) -> Result<(), rustix::io
     unsafe { mremap_fixed(from.cast(), len, len, MremapFlags::MAYMOVE | DONTUNMAP, to.cast()) }.map(drop)
 }
 
-/// Whether a move leaves its source mapped: not known yet, yes, or no.
+/// Whether a move leaves its source mapped: [`UNKNOWN`], [`KEPT`] (yes) or [`LOST`] (no).
 static SOURCE: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const KEPT: u8 = 1;
 const LOST: u8 = 2;
 
-/// Returns whether a move leaves its source mapped. An emulator of another architecture (qemu-user 7.2 to 11.1) ignores
-/// `MREMAP_DONTUNMAP` and treats the source as unmapped. Accesses to it then end with SIGSEGV, and the emulator ignores advice for these
-/// pages.
+/// Returns whether a move leaves its source mapped. qemu-user 7.2 to 11.1, which emulates another architecture, ignores `MREMAP_DONTUNMAP`
+/// and treats the source as unmapped: accesses to it end with SIGSEGV, and advice for its pages is ignored.
 fn keeps_source() -> bool {
-    // Relaxed: each thread may find out by itself.
+    // Relaxed: at worst, several threads try a move.
     if SOURCE.load(Ordering::Relaxed) == UNKNOWN {
         let Ok(pages) = super::map_zeroed(2 * page_bytes()) else { return true };
         // SAFETY: the mapping has two pages, which nothing else uses.
@@ -318,7 +319,7 @@ fn keeps_source() -> bool {
     SOURCE.load(Ordering::Relaxed) != LOST
 }
 
-/// Moves a page to the next one, and records whether moves [keep their source](keeps_source).
+/// Moves one page to the place of the next, and records whether moves [keep their source](keeps_source).
 ///
 /// # Safety
 /// Two unused pages begin at `from`.
@@ -326,7 +327,8 @@ unsafe fn try_move(from: *mut u8) {
     let len = page_bytes();
     // SAFETY: upheld by the caller.
     let is_moved = unsafe { commit(from, len).is_ok() && remap(from, from.add(len), len).is_ok() };
-    // Call mincore(2) even if nothing moved: nothing else calls it at start-up, when some tools record the calls (see `rehearse`).
+    // Call mincore(2) even if nothing moved, so that tools that record system calls at start-up see it: nothing else calls it then (see
+    // `rehearse`).
     let is_unmapped = !is_in_sandbox() && resident_bytes(from, len) == Err(rustix::io::Errno::NOMEM.into());
     SOURCE.store(if is_moved && is_unmapped { LOST } else { KEPT }, Ordering::Relaxed);
 }
@@ -344,7 +346,7 @@ unsafe fn take_back(from: *mut u8, to: *mut u8, len: usize) {
         |at: *mut u8| unsafe { std::slice::from_raw_parts(at.cast::<u64>(), page / 8) }.iter().all(|&word| word == 0);
     for offset in (0..len).step_by(page) {
         let (back, moved) = (from.wrapping_add(offset), to.wrapping_add(offset));
-        // This page was not moved. The hole may begin here.
+        // The hole begins here, or this page was not moved.
         if resident_bytes(moved, page).is_err() || !is_zero(back) {
             return;
         }
@@ -355,8 +357,8 @@ unsafe fn take_back(from: *mut u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Fills the hole that a refused move may leave at `to`: the kernel unmaps `to` before it has finished its checks. Another thread's mapping
-/// may land in the hole. Returns whether the whole range is mapped and accessible.
+/// Fills the hole that a refused move may leave at `to`: the kernel unmaps `to` before it has finished its checks. Before the hole is
+/// filled, another thread's mapping may land in it. Returns whether the whole range is mapped and accessible.
 ///
 /// # Safety
 /// The range belongs to the caller alone, and its contents are not needed.
@@ -364,7 +366,8 @@ unsafe fn fill_hole(to: *mut u8, len: usize) -> bool {
     if map_at(to, len, ProtFlags::READ | ProtFlags::WRITE).is_ok() {
         return true;
     }
-    // Part of the range is mapped, or there is no memory. (Where mincore(2) is refused, mremap(2) was refused as well.)
+    // Part of the range is mapped, or there is no memory. (A system-call filter that refuses mincore(2) has also refused mremap(2), so
+    // there is no hole.)
     let has_hole = resident_bytes(to, len) == Err(rustix::io::Errno::NOMEM.into());
     if has_hole {
         // Try at least to keep other mappings out of the hole.
@@ -373,8 +376,8 @@ unsafe fn fill_hole(to: *mut u8, len: usize) -> bool {
     !has_hole
 }
 
-/// Replaces the mappings in the range with one fresh mapping, which reads as zeroes and has none of their advice. The kernel merges it with
-/// its neighbours once it has the same advice.
+/// Replaces the mappings in the range with one fresh mapping, which reads as zeroes and has no advice. Once it is given the advice of its
+/// neighbours, the kernel merges them.
 ///
 /// # Errors
 /// The system's error. If the range is still [whole](NotMoved::is_target_whole), it has its old contents or reads as zeroes, and may have
@@ -417,7 +420,7 @@ fn resident_bytes(at: *const u8, len: usize) -> Result<usize, Errno> {
         let start = at.wrapping_add(offset).cast_mut().cast();
         // SAFETY: the call writes a byte for each page of the part, and `answers` has room for them.
         keeping_errno(|| unsafe { libc::mincore(start, part, answers.as_mut_ptr()) })?;
-        // Only the lowest bit is defined.
+        // Only the lowest bit of an answer is defined.
         pages += answers[..part.div_ceil(page)].iter().filter(|&&answer| answer & 1 == 1).count();
     }
     Ok(pages * page)
@@ -428,9 +431,9 @@ fn resident_bytes(at: *const u8, len: usize) -> Result<usize, Errno> {
 /// The number of pages whose entries are read at once. It is small because the stack may be small.
 const PART: usize = 128;
 
-/// Copies `len` bytes between two runs of pages. Skips pages of the source without contents (those neither in memory nor in swap), and
-/// clears their counterparts in the target if these have contents. Returns `false`, and does nothing, if the system does not report which
-/// pages have contents.
+/// Copies `len` bytes between two runs of pages. Skips source pages without contents (neither in memory nor in swap), and clears the
+/// corresponding target pages if they have contents. Returns `false`, and does nothing, if the system does not report which pages have
+/// contents.
 ///
 /// # Safety
 /// Both ranges are committed, private and anonymous, and begin on a page boundary. They do not overlap, and nothing else uses them.
@@ -467,7 +470,7 @@ fn holds(entry: u64) -> bool {
     entry >> 62 != 0
 }
 
-/// `/proc/self/pagemap`: 8 bytes for each page of the process.
+/// The open file `/proc/self/pagemap`, which has an entry of 8 bytes for each page of the process's address space.
 struct Pagemap(OwnedFd);
 
 impl Pagemap {
@@ -479,7 +482,7 @@ impl Pagemap {
         }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let pagemap = Self(rustix::fs::openat(CWD, c"/proc/self/pagemap", flags, Mode::empty()).ok()?);
-        // This page of the stack is in memory.
+        // `own` is on the stack, in a page that is in memory, so its entry must say so.
         let mut own = [0];
         let here = (&raw const own).cast();
         (pagemap.read(here, &mut own) && holds(own[0])).then_some(pagemap)
@@ -495,7 +498,7 @@ impl Pagemap {
     }
 }
 
-/// The part of a [`Parking`](super::Parking) in which a thread sleeps: a futex on the number of wakes.
+/// The platform's part of a [`Parking`](super::Parking): on Linux, a thread sleeps in a futex on the number of wakes.
 pub(super) struct Sleeper;
 
 impl Sleeper {
@@ -529,7 +532,7 @@ pub(super) fn register_fence() -> bool {
 }
 
 /// Makes every running thread of this process pass a full memory barrier before this returns (membarrier(2), `PRIVATE_EXPEDITED`, Linux
-/// 4.14). So the other threads' fast path needs no barrier, if this thread's path is rare. Returns `false`, and fences nothing, if the
+/// 4.14). Calling this on a rare path saves the other threads a barrier on their fast path. Returns `false`, and fences nothing, if the
 /// kernel has no such call, or if a [sandbox](super::is_in_sandbox) may forbid it.
 pub(crate) fn fence_other_threads() -> bool {
     if is_in_sandbox() || IS_FENCE_MISSING.load(Ordering::Relaxed) {
@@ -540,11 +543,11 @@ pub(crate) fn fence_other_threads() -> bool {
 }
 
 /// Gives each kind of advice that the arena will give, on an unused page, and moves that page once. Some tools record the system calls of a
-/// program while it starts, and forbid all others later. This shows them which calls the arena will make.
+/// program while it starts, and forbid all others later. This call shows such tools which system calls the arena will make.
 pub(super) fn rehearse(huge_pages: HostHugePages) {
     let Ok(pages) = super::map_zeroed(2 * page_bytes()) else { return };
     let (at, len) = (pages.start().as_ptr(), page_bytes());
-    // Advice for huge pages puts the process on a list of the kernel, so skip it if the arena will not ask for them.
+    // Asking for huge pages adds the process to a list that the kernel scans, so don't ask if the arena will not.
     let asks = huge_pages == HostHugePages::Available;
     let advices = [
         Advice::LinuxPopulateWrite,
@@ -556,7 +559,7 @@ pub(super) fn rehearse(huge_pages: HostHugePages) {
         Advice::LinuxWipeOnFork,
         Advice::LinuxKeepOnFork,
     ];
-    // The kernel refuses advice that it does not know.
+    // Ignore errors: the kernel refuses advice that it does not know.
     for advice in advices {
         // SAFETY: nothing else uses this page.
         let _ = unsafe { advise(at, len, advice) };
@@ -641,15 +644,17 @@ mod tests {
         }
     }
 
-    /// The bytes that the imitated kernel moves before it refuses the rest, and the bytes that it unmaps after them at the target.
+    /// The number of bytes that the simulated kernel moves before it refuses the rest, and the number of bytes after them that it unmaps at
+    /// the target.
     static MOVED_BYTES: AtomicUsize = AtomicUsize::new(0);
     static HOLE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-    /// Answers in place of the kernel, as if the call had reached a second mapping.
+    /// Handles SIGSYS for an mremap(2) that the filter trapped: fails in place of the kernel, as if the call had reached a second mapping
+    /// that can't be moved.
     extern "C" fn refuse_with_a_hole(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-        // SAFETY: the kernel passes this context to such a handler. The call's arguments are in the registers of its convention: the
-        // first and the fifth are the addresses. The result replaces the first argument, or the number of the call. Both ranges are
-        // mapped.
+        // SAFETY: the kernel passes a `ucontext_t` to the handler. Its registers hold the arguments of the call, of which the first and the
+        // fifth are the addresses. The result goes into the register of the call's number on x86-64, and of the first argument on aarch64.
+        // Both ranges are mapped.
         unsafe {
             let context = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext;
             #[cfg(target_arch = "x86_64")]
@@ -669,9 +674,9 @@ mod tests {
         }
     }
 
-    /// Refuses a move in a forked child, with or without memory for new mappings. Before it refuses, the imitated kernel moves
-    /// `moved_bytes`, and leaves a hole after them. Returns the child's status: 0 if `from` still has its contents, and `to` was reported
-    /// as whole exactly if `is_whole` is set.
+    /// Moves pages in a forked child, where a simulated kernel moves only `moved_bytes`, leaves a hole of `hole_bytes` after them at the
+    /// target, and then refuses the call. New mappings succeed only with `has_memory`. Returns the child's exit status: 0 if `from` still
+    /// has its contents, and `to` was reported as whole or not as `is_whole` says.
     fn refused_in_a_child(moved_bytes: usize, hole_bytes: usize, has_memory: bool, is_whole: bool) -> i32 {
         let (_from, from) = mapped(LEN, 1);
         let (_to, to) = mapped(LEN, 0);
@@ -680,7 +685,8 @@ mod tests {
         forks::in_a_fork(|| {
             HOLE_BYTES.store(hole_bytes, Ordering::Relaxed);
             MOVED_BYTES.store(moved_bytes, Ordering::Relaxed);
-            // SAFETY: a valid action, and two mappings that only the child uses. No hole may be left in a target that is whole.
+            // SAFETY: the action is valid, and only the child uses the two mappings. A target that is reported as whole has no hole, so it
+            // can be written to.
             unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = refuse_with_a_hole as *const () as usize;
@@ -699,15 +705,15 @@ mod tests {
         })
     }
 
-    /// If the hole went unnoticed, the arena would hand out a run with a hole in it. After a refused move, growth copies the run. Unless
-    /// the moved pages are copied back first, it would copy zeroes.
+    /// If the hole went unnoticed, the arena would hand out a run with a hole in it. After a refused move, growth copies the run instead.
+    /// If the moved pages were not copied back first, it would copy zeroes.
     #[test]
     fn a_refused_move_fills_or_reports_the_hole_and_copies_moved_pages_back() {
         let page = page_bytes();
         for (moved, hole, has_memory, is_whole) in [
             (0, 0, true, true),
             (0, LEN, true, true),
-            // As if the pages were in several mappings, of which the first can't be moved.
+            // As if the source spanned several mappings, and the first could not be moved.
             (0, page, true, false),
             (0, LEN, false, false),
             (page, 0, true, true),
