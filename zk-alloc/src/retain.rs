@@ -205,8 +205,8 @@ pub fn soften() -> usize {
 }
 
 /// Prefaults `bytes` of the arena before the first phase, on several threads (with `MADV_POPULATE_WRITE`, if the kernel has it). Returns
-/// how many bytes were made resident. If a prover has one huge buffer, pass its size: the memory is then in the zone for requests of that
-/// size. Returns 0 if there is no arena, or if the system refused.
+/// how many bytes the first phase then finds resident. If a prover has one huge buffer, pass its size: the memory is then in the zone for
+/// requests of that size. Returns 0 if there is no arena, or if the system refused.
 ///
 /// ```
 /// # #[global_allocator]
