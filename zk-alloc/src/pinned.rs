@@ -1,7 +1,7 @@
 //! One page-locked range, for provers that copy to a GPU: it holds large buffers of a proof in memory that is registered with the driver.
 //!
 //! A driver copies ordinary memory through a buffer of its own. The device reads memory directly if it was registered with the driver
-//! (page-locked, "pinned"). Registering is slow, so it is done once, for a range that all proofs use. docs/gpu.md says when it pays.
+//! (page-locked, "pinned"). Registering is slow, so it is done once, for a range that all proofs use. docs/gpu.md says when this pays off.
 //!
 //! ```
 //! use zk_alloc::{Pinned, ZkAllocator, phase, pinned};

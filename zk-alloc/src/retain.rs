@@ -18,17 +18,18 @@ use crate::{accounts, gate, os};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Retain {
-    /// All memory: the next phase finds its pages resident, and RSS stays at its peak. Phases don't purge free memory either to keep
-    /// resident memory near the peak live size.
+    /// All memory: the next phase finds its pages resident, and RSS stays at its peak. No memory is purged within a phase either, even if
+    /// much more is resident than the peak live size.
     Always,
-    /// As much as keeps at most this many bytes resident, including memory in use. While no more than that is resident, nothing is purged
-    /// within a phase either. `ZK_ALLOC_RETAIN_BYTES` sets this policy from the environment.
+    /// At most this many bytes, including memory in use. While no more than that is resident, nothing is purged within a phase either.
+    /// `ZK_ALLOC_RETAIN_BYTES` sets this policy from the environment.
     Bytes(usize),
     /// As much as the program used at its peak in the last `Duration`. Between phases, free memory beyond that is purged. Once that time
     /// has passed without a phase, all free memory is purged. While a phase is open, nothing is purged.
     ///
-    /// The program's own threads purge when they request memory. A fully idle process requests none, so it keeps its memory, unless it
-    /// calls [`release`] or has a background thread ([`start_background_thread`](crate::start_background_thread), `ZK_ALLOC_BACKGROUND=1`).
+    /// The program's own threads purge when they request memory. A process that goes fully idle requests none, so it keeps its memory. To
+    /// free it, call [`release`], or start the background thread ([`start_background_thread`](crate::start_background_thread),
+    /// `ZK_ALLOC_BACKGROUND=1`).
     ///
     /// In [`Mode::Resident`](crate::Mode::Resident) this is the default, with `ZK_ALLOC_RETAIN_FOR` seconds, or 8 if it is not set. In that
     /// mode, an idle process keeps its live size and a little more. Freed runs of 256 KiB or more stay resident only up to the number of
@@ -44,7 +45,7 @@ const DEFAULT: u64 = 0;
 const BYTES: u64 = 1 << VALUE_BITS;
 const FOR_NS: u64 = 2 << VALUE_BITS;
 const TAG_MASK: u64 = 3 << VALUE_BITS;
-/// The longest duration of [`Retain::For`]. Longer durations are reduced to it. It means forever.
+/// The longest duration of [`Retain::For`]. Longer durations are reduced to this one, which means forever.
 const FOR_EVER_NS: u64 = !TAG_MASK;
 
 static POLICY: AtomicU64 = AtomicU64::new(DEFAULT);
@@ -179,14 +180,15 @@ pub(crate) fn trim(how: Purge) -> usize {
 /// Installs a handler for the signal of `ZK_ALLOC_RELEASE_SIGNAL`, unless the program handles that signal. The handler purges all free
 /// memory of the arena. Must not be called in a signal handler.
 pub fn release_on_signal_if_set() {
-    // The same as `release`, but without trimming the C library's heap, whose lock the interrupted code may hold. The arena has no lock.
-    // Like a request in a signal handler, the purge skips the cache or the decay tick in which the signal interrupted its thread.
+    // The same as `release`, but without trimming the C library's heap, whose lock the interrupted code may hold. The arena has no lock. If
+    // the signal interrupted its thread in the thread's cache or in a decay tick, the purge skips that cache or tick, as a request in a
+    // signal handler does.
     config::on_signal_of(&config::RELEASE_SIGNAL, || _ = trim(Purge::Now));
 }
 
 /// Lets the system take the arena's free memory when memory runs short (`MADV_FREE`), and returns how many bytes it may take. Until the
 /// system does so, the next phase takes no page faults for that memory, and RSS as the kernel counts it does not fall. There is one
-/// exception: if a part of a huge page is in use, Linux from 6.12 on immediately takes those of its pages that contain only zeroes.
+/// exception: if a part of a huge page is in use, Linux from 6.12 on immediately takes the small pages in it that contain only zeroes.
 /// `stats()` counts lazily purged memory as resident until it is purged or used again.
 ///
 /// ```

@@ -36,7 +36,7 @@ const LINE_BYTES: usize = 64;
 /// It needs no [`ZkAllocator`](struct@crate::ZkAllocator) and no phase. Its memory is one mapping of its own, whichever global allocator is
 /// installed (on non-Unix systems, a block of the system's allocator). A page takes memory when it is first touched, so a generous capacity
 /// costs only address space (but under `vm.overcommit_memory=2`, all of it counts as committed memory). A scratch of 2 MiB or more asks for
-/// huge pages, unless `ZK_ALLOC_THP` is `never`, or is `auto` and the host's huge pages are avoided.
+/// huge pages, unless `ZK_ALLOC_THP` is `never`, or is `auto` and the allocator avoids huge pages on this host.
 ///
 /// # Live values are never overwritten
 ///

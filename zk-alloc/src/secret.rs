@@ -125,7 +125,8 @@ impl SecretBuf {
         self.left_out_of_dumps
     }
 
-    /// Returns whether a child of `fork` finds zeroes in the buffer. A prover that forks workers has to pass its secrets to them itself.
+    /// Returns whether a child of `fork` finds zeroes in the buffer. A prover that forks workers has to pass its secrets to them in another
+    /// way.
     #[must_use]
     pub fn is_wiped_on_fork(&self) -> bool {
         self.wiped_on_fork

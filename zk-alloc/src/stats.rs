@@ -261,8 +261,7 @@ pub struct PhaseReport {
     pub fresh_bytes: u64,
     /// Bytes handed out that were resident before.
     pub reused_bytes: u64,
-    /// The peak of the live bytes since the first of the phases that are now open began. [`Stats::peak_live_bytes`] says what counts as
-    /// live.
+    /// The peak of the live bytes since a phase last began while no other was open. [`Stats::peak_live_bytes`] says what counts as live.
     pub peak_live_bytes: usize,
     /// The number of minor page faults of the process (those without a disk read).
     pub minor_faults: u64,

@@ -142,8 +142,8 @@ constants! {
     // Retaining and purging.
     /// The headroom above the peak live size is this part of the peak, or what the next two constants yield, if that is more (headroom.md).
     headroom_part = 8, "of the peak", off NEVER;
-    /// The smallest headroom, and the free bytes that stay resident in resident mode even if the program has reused none. Purging so little
-    /// gains nothing.
+    /// The smallest headroom. In resident mode, also the free memory that stays resident even if the program has reused none. Purging so
+    /// little gains nothing.
     min_headroom_bytes = 512 * KIB, "bytes", off 0;
     /// The headroom of a small program is half of its peak, up to this many bytes (headroom.md).
     max_headroom_bytes = 6 * MIB, "bytes", off 0;
@@ -156,8 +156,7 @@ constants! {
     retain_for_ms = 8000, "ms";
     /// The minimum time between two decay ticks.
     min_decay_tick_us = 1000, "µs";
-    /// Free memory stays resident during pauses between phases that are no longer than this: faulting it in again takes longer than the
-    /// pause.
+    /// A pause between phases that is no longer than this purges no free memory: faulting it in again takes longer than the pause.
     min_pause_ms = 1000, "ms";
     /// The time between two decay ticks of the background thread while there is nothing to purge.
     rest_ms = 1000, "ms";
@@ -170,7 +169,7 @@ constants! {
     ticks_at_once = 4, "ticks";
     /// The most bytes that a request purges, unless the request is larger. The kernel takes a millisecond to purge 10 MiB of small pages.
     request_purge_bytes = 4 * MIB, "bytes";
-    /// The most ranges that a request purges, plus one for each `long_run_bytes` of its size. A range takes one to three system calls.
+    /// A request purges at most this many ranges, plus one for each `long_run_bytes` of its size. A range takes one to three system calls.
     request_purge_ranges = 64, "ranges";
     /// The most words of bitmaps that a request reads to find free memory to purge. They cover 8 GiB of small pages, and take about 50 µs
     /// to read.
@@ -179,9 +178,9 @@ constants! {
     churn_part = 256, "of the bytes served";
     /// After a purge at the cap that freed nothing, the program must free at least this much before the next purge.
     retry_at_cap_bytes = 256 * KIB, "bytes";
-    /// The most thread caches that a request empties, plus one for each MiB of its size. Emptying a full one takes up to 0.3 ms.
+    /// A request empties at most this many thread caches, plus one for each MiB of its size. Emptying a full one takes up to 0.3 ms.
     request_caches = 4, "caches";
-    /// The time for which memory that the kernel reported as untouched does not count against the cap.
+    /// Memory that the kernel reported as untouched does not count against the cap for this long.
     untouched_ms = 100, "ms";
     /// A request at the cap asks the kernel which pages are untouched, and stops after finding this much memory that was touched. That
     /// takes a millisecond.
@@ -256,8 +255,8 @@ constants! {
     max_postponed = 100, "requests";
 }
 
-/// Sets constants from `name=value,...`. Returns the last part that names no constant or has a value that `parse` rejects as the error; the
-/// other parts take effect. Allocates nothing, because the first request may come from a signal handler.
+/// Sets constants from `name=value,...`. If parts name no constant, or have a value that `parse` rejects, returns the last of them as the
+/// error; the other parts take effect. Allocates nothing, because the first request may come from a signal handler.
 #[cfg(feature = "tune")]
 pub(crate) fn set(text: &str, parse: impl Fn(&str) -> Option<usize>) -> Result<(), &str> {
     let mut result = Ok(());

@@ -354,8 +354,8 @@ mod hook {
         Some((stat.st_dev, stat.st_ino, stat.st_mode & libc::S_IFMT))
     }
 
-    // Runs before the program's constructors without a priority, which may start threads that change the environment. (101 is the first
-    // priority that is not reserved for the C library.)
+    // Runs before those of the program's constructors that have no priority: they may start threads that change the environment. (101 is
+    // the first priority that is not reserved for the C library.)
     // SAFETY: the loader calls the C functions listed in this section before `main`. It may pass arguments, which they ignore.
     #[used]
     #[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array.00101"))]

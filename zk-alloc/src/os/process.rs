@@ -7,10 +7,10 @@
 //! parent have claimed caches. So the number is on a page that the kernel clears in a forked child (`MADV_WIPEONFORK`). The first caller
 //! that finds 0 on it takes the next number.
 //!
-//! Without such a page the number is always 1: before Linux 4.14, in sandboxes that lack this advice (gVisor), and if no page can be
-//! mapped. Other systems have no such pages either, and their pthread_atfork(3) allocates and misses some kinds of fork. Without the page,
-//! a forked child mistakes its parent's claims for those of its own threads. A cache that another thread had claimed at the fork stays
-//! claimed, and the child claims no more caches. That memory stays unused; nothing is handed out twice.
+//! Without such a page, the number is always 1. This is so before Linux 4.14, in sandboxes that lack this advice (gVisor), and if no page
+//! can be mapped. Other systems have no such pages at all, and their pthread_atfork(3) is no substitute: it allocates, and misses some
+//! kinds of fork. Without the page, a forked child mistakes its parent's claims for those of its own threads. A cache that another thread
+//! had claimed at the fork stays claimed, and the child claims no more caches. That memory stays unused; nothing is handed out twice.
 #![allow(unsafe_code, reason = "lays a word over a page")]
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -109,8 +109,8 @@ mod pin {
     //!
     //! dlclose(3) would unmap it, with the arena's tables and our code. But each thread that allocated memory here calls our code when it
     //! ends (the destructor of a thread-local key), and nothing can cancel that call. The program may also still use memory of the arena.
-    //! So when the object is loaded, this code asks the loader never to unload it (`RTLD_NODELETE`). dlclose(3) then succeeds, and another
-    //! dlopen(3) finds the object as it was left.
+    //! So when the object is loaded, this code asks the loader never to unload it (`RTLD_NODELETE`). A later dlclose(3) succeeds but
+    //! unloads nothing, and another dlopen(3) finds the object as it was left.
     //!
     //! This is for glibc only. musl's dlclose(3) unloads nothing, and a static program has no such objects. (libzk_alloc.so has a flag in
     //! its file for the same effect. It may be loaded by another C library, which has no `dladdr1`.)
@@ -159,7 +159,8 @@ mod tests {
     use super::*;
     use crate::os::forks::{code_of, in_a_fork};
 
-    /// A child with its parent's number would mistake its parent's claims for live ones, or cancel its own.
+    /// With its parent's number, a child would mistake its parent's claims for live ones. If its number changed, it would cancel its own
+    /// claims.
     #[test]
     fn every_process_in_a_line_of_forks_has_its_own_generation() {
         let own = process_generation();

@@ -627,7 +627,7 @@ mod tests {
         let page = page_bytes();
         // SAFETY: parts of two mappings that this test owns.
         unsafe {
-            // Splits the mapping in two.
+            // Advice for one half splits the mapping in two.
             os::leave_out_of_dumps(from, LEN / 2).unwrap();
             match move_pages(from, to, LEN) {
                 Ok(()) => assert!(all(from, LEN, 0) && all(to, LEN, 1)),
@@ -676,7 +676,7 @@ mod tests {
 
     /// Moves pages in a forked child, where a simulated kernel moves only `moved_bytes`, leaves a hole of `hole_bytes` after them at the
     /// target, and then refuses the call. New mappings succeed only with `has_memory`. Returns the child's exit status: 0 if `from` still
-    /// has its contents, and `to` was reported as whole or not as `is_whole` says.
+    /// has its contents, and `to` was reported as whole or not, as `is_whole` says.
     fn refused_in_a_child(moved_bytes: usize, hole_bytes: usize, has_memory: bool, is_whole: bool) -> i32 {
         let (_from, from) = mapped(LEN, 1);
         let (_to, to) = mapped(LEN, 0);
