@@ -49,7 +49,7 @@ pub fn is_serving() -> bool {
     arena::get().is_some() && (gate::is_any_phase_open() || retain::is_resident())
 }
 
-/// Runs `f` in a phase: while it runs, the arena serves every thread of the process (or fewer: see [`Participants`]).
+/// Runs `f` in a phase: while it runs, the arena serves all threads of the process, or only those of [`Participants::Pool`].
 ///
 /// Phases are safe. They may nest, they may overlap on any threads, and they end if `f` panics. Values that `f` returns or leaves behind
 /// stay valid after the phase.

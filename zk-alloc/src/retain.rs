@@ -32,8 +32,8 @@ pub enum Retain {
     /// `ZK_ALLOC_BACKGROUND=1`).
     ///
     /// In [`Mode::Resident`](crate::Mode::Resident) this is the default, with `ZK_ALLOC_RETAIN_FOR` seconds, or 8 if it is not set. In that
-    /// mode, an idle process keeps its live size and a little more. Freed runs of 256 KiB or more stay resident only up to the number of
-    /// bytes that the program has requested again after freeing them; the rest is purged at once.
+    /// mode, an idle process keeps its live size and a little more. Of freed runs of 256 KiB or more, only as many bytes stay resident as
+    /// the program has requested again after earlier frees; the rest is purged at once.
     For(Duration),
     /// Nothing: every phase faults its pages in again.
     Never,

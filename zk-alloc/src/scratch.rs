@@ -303,7 +303,7 @@ impl Scratch {
 
     // The bump pointer. The methods below only handle addresses; those above decide who owns the memory.
 
-    /// Claims `size` free bytes, aligned to `align`, a power of two.
+    /// Claims `size` free bytes, aligned to `align`, which is a power of two.
     #[inline]
     fn claim(&self, size: usize, align: usize) -> Result<NonNull<u8>, ScratchExhausted> {
         let base = self.memory.start();

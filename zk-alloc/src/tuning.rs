@@ -156,7 +156,8 @@ constants! {
     retain_for_ms = 8000, "ms";
     /// The minimum time between two decay ticks.
     min_decay_tick_us = 1000, "µs";
-    /// A pause between phases that is no longer than this purges no free memory: faulting it in again takes longer than the pause.
+    /// Free memory stays resident unless the last pauses between phases were longer than this: faulting it in again takes longer than a
+    /// shorter pause.
     min_pause_ms = 1000, "ms";
     /// The time between two decay ticks of the background thread while there is nothing to purge.
     rest_ms = 1000, "ms";

@@ -134,8 +134,8 @@ pub(crate) fn variable(name: &str) -> Option<Value> {
     snapshot()?.known[VARIABLES.iter().position(|&known| known == name)?]
 }
 
-/// Returns the name of a variable with which the process was started, and which begins with `ZK_ALLOC_` but is read by no part of the
-/// project.
+/// Returns the name of the first variable in the environment at start-up that begins with `ZK_ALLOC_` but that no part of the project
+/// reads.
 pub(crate) fn unknown_variable() -> Option<Value> {
     snapshot()?.unknown
 }

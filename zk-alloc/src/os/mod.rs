@@ -69,7 +69,7 @@ pub(crate) enum HostHugePages {
     /// The kernel provides huge pages, but returns free memory to the hypervisor, and has to get it back page by page when the memory is
     /// next touched.
     Costly,
-    /// Off, unknown to this kernel, or not readable.
+    /// Huge pages are off, this kernel does not know them, or the setting can't be read.
     Unavailable,
 }
 

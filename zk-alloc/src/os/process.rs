@@ -70,7 +70,7 @@ fn find() -> &'static AtomicU64 {
 }
 
 /// Takes this process's generation, registers for [`fence_other_threads`](super::fence_other_threads), and keeps this code loaded. Runs
-/// before `main`, or before `dlopen` returns, so usually before memory is short, a system-call filter is in force, or there are other
+/// before `main`, or before `dlopen` returns. Usually, memory is not short then, no system-call filter is in force, and there are no other
 /// threads.
 #[cfg(target_os = "linux")]
 pub(super) fn begin() {
@@ -88,8 +88,8 @@ pub(crate) fn monotonic_ns() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// Returns the same as [`monotonic_ns`]. On Linux, the time lags by up to a few milliseconds, but costs only a few loads: it reads no
-/// processor counter, and makes no system call.
+/// Returns the same time as [`monotonic_ns`]. On Linux, it may lag by a few milliseconds, but reading it takes only a few loads, without a
+/// processor counter or a system call.
 #[cfg(unix)]
 pub(crate) fn coarse_ns() -> u64 {
     read_ns(super::imp::COARSE_CLOCK)

@@ -299,8 +299,8 @@ pub(crate) fn may_be_in_signal_handler() -> bool {
     !is_known || any
 }
 
-/// Returns whether this thread runs on an alternate signal stack (sigaltstack(2)), which may be small. Also `true` if the system does not
-/// say. Always `true` in a [sandbox](super::is_in_sandbox).
+/// Returns whether this thread runs on an alternate signal stack (sigaltstack(2)), which may be small. Returns `true` if the system refuses
+/// to tell. Always `true` in a [sandbox](super::is_in_sandbox).
 pub(crate) fn may_be_on_signal_stack() -> bool {
     if super::is_in_sandbox() {
         return true;
