@@ -1,5 +1,6 @@
-//! The arena maps memory when it needs it, and reserves no addresses in advance, so a resource limit leaves room for the program, no matter
-//! when the limit is set. Other mappings may be where a zone would grow; the arena leaves them alone and grows past them.
+//! Address space. The arena maps memory as it needs it and reserves no addresses in advance, so a resource limit leaves room for the
+//! program, whether it is set before or after the arena opens. If another mapping is in the way of a growing zone, the arena leaves the
+//! mapping alone and grows past it.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "sets limits of the process, and maps memory")]
 
@@ -21,7 +22,7 @@ static ALLOC: ZkAllocator = ZkAllocator;
 
 const WORDS: usize = MIB / 8;
 
-/// Does what a program does besides proving: starts threads, loads a library and maps memory.
+/// Does the other work of a program: starts threads, loads a library and maps memory.
 fn goes_on() {
     let all_there = &Barrier::new(20);
     std::thread::scope(|scope| {
@@ -32,12 +33,12 @@ fn goes_on() {
             });
         }
     });
-    // SAFETY: the name is NUL-terminated, and the library's constructors do nothing.
+    // SAFETY: the name is NUL-terminated, and libm's constructors are safe to run.
     assert!(!unsafe { libc::dlopen(c"libm.so.6".as_ptr(), libc::RTLD_NOW) }.is_null());
     assert!((0..10).all(|_| foreign_at(None, 100 * MIB).is_some()));
 }
 
-/// Makes a proof that allocates 300 MiB. Returns the buffers that are still alive when it ends.
+/// Allocates 300 MiB of buffers in a phase and returns them.
 fn prove() -> Vec<Vec<u64>> {
     phase(|| (0..60).map(|seed| patterned(5 * WORDS, seed)).collect())
 }
@@ -60,8 +61,8 @@ fn a_limit_set_before_or_after_the_arena_opens_leaves_room_for_the_program() {
     }
 }
 
-/// If the tables of the preferred region do not fit, the arena uses a smaller region, without a warning, and leaves most of the address
-/// space to others.
+/// If the address space is too small for the tables of the preferred region, the arena uses a smaller region without a warning, and leaves
+/// most of the address space to the rest of the program.
 #[test]
 fn a_limited_address_space_gets_a_smaller_region() {
     without_warnings(&[], || {
@@ -103,7 +104,7 @@ fn grow_two(steps: usize) -> [Vec<usize>; 2] {
     })
 }
 
-/// Without reserved room, each vector would block the growth of the other.
+/// The arena leaves room after a huge run that grows. Otherwise, each vector would block the growth of the other.
 #[test]
 fn huge_runs_that_grow_in_turn_stay_where_they_are() {
     alone!();
@@ -113,12 +114,12 @@ fn huge_runs_that_grow_in_turn_stay_where_they_are() {
     }
 }
 
-/// Room for growth takes address space. If a limit makes address space scarce, the arena leaves it to the program.
+/// The room for growth uses address space. If a limit makes address space scarce, the arena leaves no such room.
 #[test]
 fn huge_runs_that_grow_leave_scarce_addresses_to_the_program() {
     alone!();
     phase(|| drop(patterned(WORDS, 1)));
-    // The second vector's room for growth begins 512 MiB further on, more than a quarter of the remaining limit.
+    // The second vector's room would begin 512 MiB further on, which is more than a quarter of the remaining limit.
     let limit = address_space_bytes() + 1900 * MIB;
     limited(libc::RLIMIT_AS, limit, || {
         let places = phase(|| grow_two(3));
@@ -127,7 +128,8 @@ fn huge_runs_that_grow_leave_scarce_addresses_to_the_program() {
     });
 }
 
-/// The program locks all future mappings. The kernel refuses mappings beyond the limit on locked memory, which does not apply to root.
+/// The program locks all future mappings, so the kernel refuses mappings beyond the limit on locked memory. The test gives up root, to
+/// which the limit does not apply.
 #[test]
 fn a_program_that_locks_its_future_memory_keeps_its_arena() {
     alone!();
@@ -146,7 +148,7 @@ fn a_program_that_locks_its_future_memory_keeps_its_arena() {
     phase(|| assert_patterned(&patterned(200 * WORDS, 3), 3));
 }
 
-/// While future mappings are locked, room for growth would become resident immediately.
+/// While future mappings are locked, reserved room for growth would become resident immediately.
 #[test]
 fn huge_runs_that_grow_make_no_reserved_memory_resident() {
     alone!();
@@ -172,7 +174,7 @@ fn foreign_at(place: Option<usize>, len: usize) -> Option<&'static mut [u8]> {
     (at != libc::MAP_FAILED).then(|| unsafe { std::slice::from_raw_parts_mut(at.cast(), len) })
 }
 
-/// Like [`foreign_at`], at the first place after `from` where nothing is mapped.
+/// Like [`foreign_at`], but maps the first free range after `from`, in steps of 2 MiB.
 fn foreign_behind(from: usize, len: usize) -> &'static mut [u8] {
     let places = (0..4096).map(|step| from.next_multiple_of(2 * MIB) + step * 2 * MIB);
     places.filter_map(|place| foreign_at(Some(place), len)).next().expect("a free place")
@@ -184,15 +186,15 @@ fn are_intact(foreign: &[&mut [u8]]) -> bool {
     ends.flatten().all(|&byte| byte == 9)
 }
 
-/// Another mapping may be where a zone would grow. The zones grow past such mappings: past small ones in a zone, and past large ones around
-/// the region and in it. In the preload library's tests, memory of the backing allocator is there, and the arena must not mistake it for
-/// its own.
+/// If another mapping is in the way of a growing zone, the zone grows past it. The test tries small mappings within a zone, and large ones
+/// within and around the region. In the preload library's tests, such a mapping belongs to the backing allocator, and the arena must not
+/// mistake it for its own memory.
 #[test]
 fn the_arena_goes_on_growing_among_foreign_mappings_and_leaves_them_alone() {
     for (count, len) in [(12, MIB), (5, 6 << 30), (20, 6 << 30)] {
         in_its_own_process(&[("ZK_ALLOC_SLAB_GB", "5")], || {
             let is_small = len == MIB;
-            // Maps some of them before the region exists, and the others afterwards.
+            // If the mappings are large, maps half of them before the region exists, and the others afterwards.
             let before = if is_small { 0 } else { count / 2 };
             let mut foreign: Vec<_> = (0..before).filter_map(|_| foreign_at(None, len)).collect();
             let own = phase(|| Vec::<u8>::with_capacity(if is_small { MIB } else { 100 * MIB }));
@@ -226,7 +228,7 @@ fn the_arena_goes_on_growing_among_foreign_mappings_and_leaves_them_alone() {
     }
 }
 
-/// The kernel puts mappings side by side, and the region is far away from them.
+/// The kernel places mappings next to each other. The arena's region is far away from them.
 #[test]
 fn the_kernel_maps_nothing_near_the_region_by_itself() {
     alone!();
@@ -236,7 +238,7 @@ fn the_kernel_maps_nothing_near_the_region_by_itself() {
     assert!(theirs - own > 4 << 40, "{theirs:x} {own:x}");
 }
 
-/// Long runs fill more than the range of addresses that slabs can use. They are never touched, so they use no memory.
+/// The long runs take up more addresses than slabs can use. They are never touched, so they use no memory.
 #[test]
 fn small_requests_find_room_beside_any_number_of_long_runs() {
     alone!(&[("ZK_ALLOC_SLAB_GB", "400")]);
@@ -264,23 +266,23 @@ fn one_warning_says_that_no_addresses_are_left() {
 fn waits() -> i64 {
     // SAFETY: all zeroes is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` is a valid place for the answer.
+    // SAFETY: `usage` is valid for writes.
     assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) }, 0);
     usage.ru_nvcsw
 }
 
-/// A fork may happen at any moment while other threads grow a zone. The child inherits these threads' claims, but not the threads.
+/// A process may fork while other threads are growing a zone. The child inherits what these threads have claimed, but not the threads.
 #[test]
 fn children_of_forks_while_zones_grow_neither_wait_nor_overflow() {
     const FORKS: usize = 100;
     without_warnings(&[("ZK_ALLOC_SLAB_GB", "400")], || {
-        // A fork of a large process takes long. Threads that grow a zone meanwhile wait in the kernel.
+        // Makes the process large, so each fork takes long enough that the other threads grow a zone during it, and wait in the kernel.
         let large = phase(|| patterned(200 * WORDS, 1));
         let (round, mut codes) = (&Barrier::new(5), [0; 2]);
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 scope.spawn(move || {
-                    // These are neither touched nor freed, so a zone grows at each request.
+                    // The buffers are neither touched nor freed, so a zone grows at each request.
                     let mut kept: Vec<Vec<u8>> = Vec::with_capacity(4 * FORKS);
                     for _ in 0..FORKS {
                         round.wait();

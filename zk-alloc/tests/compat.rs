@@ -12,8 +12,8 @@ use zk_alloc::{PhaseGuard, ZkAllocator};
 #[global_allocator]
 static A: ZkAllocator = ZkAllocator;
 
-/// Programs begin and end phases by hand, end a phase twice, or end one that never began. They may spell out the type parameters of
-/// `phase`: the closure, then the result.
+/// Programs may call `begin_phase` and `end_phase` directly, end a phase twice, or end one that never began. They may also name the type
+/// parameters of `phase`: first the closure's type, then the result's.
 #[test]
 fn phases_by_hand_may_be_ended_more_often_than_begun() {
     without_warnings(&[], || {
@@ -34,7 +34,7 @@ fn phases_by_hand_may_be_ended_more_often_than_begun() {
     });
 }
 
-/// Creates guards in every possible way. A guard must also end its phase on a panic.
+/// Creates guards with `new`, with `default`, and as a field. A guard must also end its phase on a panic.
 #[test]
 fn guards_end_their_phase_on_return_and_on_panic() {
     without_warnings(&[], || {
@@ -62,7 +62,7 @@ fn guards_end_their_phase_on_return_and_on_panic() {
     });
 }
 
-/// Requests that the arena could not serve are counted in a pair of numbers, which programs print and reset.
+/// `overflow_stats` returns the number and the total size of the requests that the arena could not serve. Programs print and reset them.
 #[test]
 fn overflow_is_a_pair_of_numbers_that_can_be_reset() {
     without_warnings(&[], || {
@@ -79,8 +79,8 @@ fn overflow_is_a_pair_of_numbers_that_can_be_reset() {
     });
 }
 
-/// The settings keep their names and meanings, and deprecated names still refer to the same items. The threshold is known from the start,
-/// and the other settings from the first phase on.
+/// The settings keep their names and meanings, and deprecated names still refer to the same items. `min_arena_bytes` returns the threshold
+/// from the start; the other functions return their settings only from the first phase on.
 #[test]
 #[allow(deprecated, reason = "programs use these names")]
 fn old_names_of_settings_and_items_still_work() {

@@ -1,5 +1,5 @@
-//! A fork copies the arena while other threads are changing it. A vforked child runs in its parent's memory in place of the calling thread,
-//! while the parent's other threads continue to run.
+//! Forked and vforked children. fork(2) copies the arena while other threads are changing it. A vforked child shares its parent's memory:
+//! the calling thread is suspended, and the parent's other threads continue to run.
 
 use std::ffi::{c_int, c_void};
 use std::hint::black_box;
@@ -15,13 +15,13 @@ use zk_alloc::{Phase, PhaseGuard, phase, release, stats};
 
 const FORKS: u64 = 28;
 
-/// Returns `Err(step)` unless `ok`.
+/// Returns `Err(step)` if `ok` is false.
 fn check(ok: bool, step: u8) -> Result<(), u8> {
     if ok { Ok(()) } else { Err(step) }
 }
 
-/// Checks and uses the inherited memory in a child. `Err` contains the number of the step that failed. The child must not panic, because a
-/// panic takes locks that another thread may have held.
+/// Checks and uses the inherited memory in a child. On failure, returns the number of the step that failed. The child must not panic,
+/// because a panic takes locks that another thread may have held.
 fn child(seed: u64, inherited: Vec<Vec<u64>>, guard: PhaseGuard) -> Result<(), u8> {
     check(intact(&inherited, seed), 10)?;
     // Allocates in the phase that was open at the fork.
@@ -35,7 +35,7 @@ fn child(seed: u64, inherited: Vec<Vec<u64>>, guard: PhaseGuard) -> Result<(), u
     check(intact(&grown, seed) && intact(&own, !seed), 12)?;
     drop(grown);
     drop(guard);
-    // Allocates outside the child's own phases, and in new ones. Phases that other threads had open at the fork stay open here.
+    // Allocates outside of the child's own phases and in new ones. Phases that other threads had open at the fork stay open in the child.
     check(intact(&buffers(seed), seed) && intact(&own, !seed), 13)?;
     for round in 0..5 {
         let kept = phase(|| phase(|| buffers(round)));
@@ -50,8 +50,8 @@ fn child(seed: u64, inherited: Vec<Vec<u64>>, guard: PhaseGuard) -> Result<(), u
     check(intact(&own, !seed), 17)
 }
 
-/// At the fork, other threads are in the middle of an allocation, and these threads do not exist in the child. Memory that they had claimed
-/// stays claimed, and nothing may wait for them. Parent and child each have their own copy of all live memory.
+/// At the fork, other threads are in the middle of an allocation. In the child, these threads do not exist: memory that they had claimed
+/// stays claimed, and the child must not wait for them. Parent and child each have their own copy of all live memory.
 #[test]
 fn a_child_forked_in_a_phase_allocates_and_frees_inherited_memory() {
     alone!(each THRESHOLDS);
@@ -65,7 +65,7 @@ fn a_child_forked_in_a_phase_allocates_and_frees_inherited_memory() {
             cycles.fetch_add(1, Ordering::Relaxed);
         })
     };
-    // This thread is almost always claiming or freeing a page run or a slab.
+    // The thread that runs `hammer` spends nearly all of its time claiming and freeing page runs and slabs.
     let claim = |words| drop(black_box(Vec::<u64>::with_capacity(words)));
     let hammer: Work = Box::new(|| phase(|| [5_000, 2_000, 40_000].repeat(100).into_iter().for_each(claim)));
     let before = stats();
@@ -92,28 +92,29 @@ fn a_child_forked_in_a_phase_allocates_and_frees_inherited_memory() {
 }
 
 const RETAINED_MIB: usize = 256;
-/// With these settings, all memory is in small pages and free memory stays resident, so a fork would copy many page table entries.
+/// With these settings, all memory is in small pages and free memory stays resident, so a fork that copied free memory would copy many page
+/// table entries.
 const SMALL_PAGES: &[(&str, &str)] = &[("ZK_ALLOC_THP", "never"), ("ZK_ALLOC_RETAIN_BYTES", "8G")];
 
-/// Makes the buffers of a proof, from every zone: four long ones, then many short ones.
+/// Returns the buffers of a proof: four long ones, then many short ones, so every zone serves some.
 fn proof() -> Vec<Vec<u64>> {
     let long = [96 * MIB, 40 * MIB, 40 * MIB, 40 * MIB];
     let short = [300 << 10, 20 << 10, 90 << 10].repeat(100);
     long.into_iter().chain(short).zip(1..).map(|(bytes, seed)| black_box(vec![seed; bytes / 8])).collect()
 }
 
-/// Returns whether the words of the first buffer are all 1, those of the second 2, and so on, as [`proof`] writes them.
+/// Returns whether all words of the first buffer are 1, all words of the second are 2, and so on, as [`proof`] wrote them.
 fn are_filled(buffers: &[Vec<u64>]) -> bool {
     buffers.iter().zip(1..).all(|(words, seed)| words.iter().all(|&word| word == seed))
 }
 
-/// Returns the proportional set size of a process, in which a page shared by n processes counts as one n-th for each.
+/// Returns the proportional set size of a process, which counts a page that n processes share as 1/n of a page.
 fn pss_bytes(process: &str) -> usize {
     kernel_bytes(&format!("{process}/smaps_rollup"), "Pss")
 }
 
-/// Forks a child, which runs `check` and stops. After [`code_of_stopped`] continues it, it exits with the step of `check` that failed, or
-/// 0.
+/// Forks a child that runs `check` and then stops itself. Once [`code_of_stopped`] lets it continue, the child exits with the number of the
+/// step that failed, or with 0.
 fn fork_and(check: impl FnOnce() -> Result<(), u8>) -> i32 {
     let child = fork(|| {
         let code = check().err().unwrap_or(0);
@@ -128,12 +129,12 @@ fn fork_and(check: impl FnOnce() -> Result<(), u8>) -> i32 {
 
 /// Continues a child from [`fork_and`] and returns its exit code.
 fn code_of_stopped(child: i32) -> i32 {
-    // SAFETY: `child` is a child of this process, which was not waited for yet.
+    // SAFETY: `child` is a child of this process that has not been reaped yet.
     unsafe { libc::kill(child, libc::SIGCONT) };
     code_of(child)
 }
 
-/// Checks a child's resident size and memory, from inside the child. Unless `depth` is 0, the child forks another that does the same.
+/// Runs in a child and checks its resident size and memory. Unless `depth` is 0, also forks a grandchild that runs the same checks.
 fn account_of_child(depth: u32, live: &[Vec<u64>], parent_bytes: usize) -> Result<(), u8> {
     let resident = stats().resident_bytes;
     check(resident + RETAINED_MIB * MIB / 2 < parent_bytes, 20)?;
@@ -154,8 +155,8 @@ fn account_of_child(depth: u32, live: &[Vec<u64>], parent_bytes: usize) -> Resul
     check(stats().resident_bytes < parent_bytes / 4 && are_filled(live), 27)
 }
 
-/// If the child inherited free memory, the fork would copy the page tables of that memory, and the parent's next proof would copy its
-/// pages.
+/// If the child inherited free memory, the fork would copy that memory's page tables, and the parent's next proof would have to copy its
+/// pages (copy-on-write).
 #[test]
 fn a_child_inherits_no_free_memory_and_its_parent_stays_warm() {
     alone!(SMALL_PAGES);
@@ -181,7 +182,7 @@ fn a_child_inherits_no_free_memory_and_its_parent_stays_warm() {
     assert!(are_filled(&live));
 }
 
-/// A buffer that a thread has written and that no thread frees during a fork.
+/// The address and length of a buffer that a thread has written. No thread frees the buffer during a fork.
 struct Published {
     at: AtomicPtr<u64>,
     words: AtomicUsize,
@@ -192,8 +193,8 @@ static PUBLISHED_BY_THREADS: [[Published; PUBLISHED]; 3] = [const {
     [const { Published { at: AtomicPtr::new(std::ptr::null_mut()), words: AtomicUsize::new(0) } }; PUBLISHED]
 }; 3];
 
-/// Memory that the arena withholds from a child must not be handed out during the fork. Otherwise, the child would find zeroes where
-/// another thread had written.
+/// The arena wipes free memory in the child, so it must not hand out this memory while the fork is in progress. Otherwise, the child would
+/// find zeroes where another thread had written.
 #[test]
 fn a_child_finds_what_other_threads_wrote_during_the_fork() {
     alone!(SMALL_PAGES);
@@ -222,7 +223,7 @@ fn a_child_finds_what_other_threads_wrote_during_the_fork() {
     let find = || {
         for (slot, value) in PUBLISHED_BY_THREADS.iter().flat_map(|slots| slots.iter().zip(1u64..)) {
             let (at, words) = (slot.at.load(Ordering::Acquire), slot.words.load(Ordering::Relaxed));
-            // SAFETY: the address is that of a buffer that its thread keeps during the fork, with `words` words.
+            // SAFETY: `at` points to a buffer of `words` words, which its thread keeps during the fork.
             let written = if at.is_null() { &[][..] } else { unsafe { std::slice::from_raw_parts(at, words) } };
             check(written.iter().all(|&word| word == value), 30)?;
         }
@@ -244,7 +245,8 @@ fn a_child_finds_what_other_threads_wrote_during_the_fork() {
     });
 }
 
-/// Lengths of buffers in words. They belong to few classes, so a thread's cache is often empty or full and checks for claims.
+/// Lengths of buffers in words. They belong to few size classes, so a thread's cache is often empty or full. The thread then checks whether
+/// another thread has claimed its cache.
 const FEW_CLASSES: [usize; 6] = [6, 20, 20, 120, 700, 9_000];
 
 fn churn(kept: &mut Kept, numbers: &mut Numbers) -> bool {
@@ -254,7 +256,7 @@ fn churn(kept: &mut Kept, numbers: &mut Numbers) -> bool {
 /// Runs `child` as vfork(2) would, but on a stack of its own, so its frames do not overwrite the caller's. Returns its wait status.
 fn vforked(stack: &mut [u8], child: &mut dyn FnMut() -> c_int) -> c_int {
     extern "C" fn begin(child: *mut c_void) -> c_int {
-        // SAFETY: the pointer is to a closure of the caller, which is suspended until this child exits.
+        // SAFETY: `child` points to a closure of the caller, which is suspended until this child exits.
         unsafe { (*child.cast::<&mut dyn FnMut() -> c_int>())() }
     }
     let mut child = child;
@@ -266,13 +268,13 @@ fn vforked(stack: &mut [u8], child: &mut dyn FnMut() -> c_int) -> c_int {
     let pid = unsafe { libc::clone(begin, stack_end.cast(), flags, (&raw mut child).cast()) };
     assert!(pid > 0, "no process: {}", std::io::Error::last_os_error());
     let mut status = -1;
-    // SAFETY: `pid` is a child of this process, and `status` is a valid place for the answer.
+    // SAFETY: `pid` is a child of this process, and `status` is valid for writes.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     status
 }
 
-/// The child's process ID differs from that of the threads whose claims it finds in memory. If the allocator took this for a fork, it would
-/// cancel claims of live threads, and two threads would empty the same cache.
+/// A vforked child has another process ID than the threads whose claims it sees in the shared memory. If the allocator mistook the child
+/// for a forked one, it would cancel claims of live threads, and two threads would empty the same cache.
 #[test]
 fn vforked_children_allocate_while_another_thread_empties_thread_caches() {
     alone!(each THRESHOLDS);

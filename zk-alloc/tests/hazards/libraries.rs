@@ -1,9 +1,9 @@
-//! Libraries keep memory across phases, in structures of their own. Each test runs the real library and checks its results.
+//! Libraries that keep memory across phases in their own data structures. Each test runs the real library and checks its results.
 //!
-//! - rayon: blocks of its injector, buffers of its deques, whole pools.
+//! - rayon keeps the blocks of its injector, the buffers of its deques, and whole pools.
 //! - crossbeam-epoch frees late: any thread may free, in a later phase, nodes that an earlier phase removed.
 //! - tracing-subscriber stores spans in pages. It allocates a page on first use, and never frees it.
-//! - tokio: a server's runtime in the prover's process allocates messages in phases that it does not know about.
+//! - tokio allocates messages at any time, whether or not the prover in the same process has a phase open.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -28,8 +28,8 @@ fn pool_of(threads: usize) -> ThreadPool {
     ThreadPoolBuilder::new().num_threads(threads).stack_size(32 << 20).build().unwrap()
 }
 
-/// A thread outside the pool passes its jobs through the injector, a list of blocks of 63 jobs. A block that is half used when a phase ends
-/// is written and read in the next phase.
+/// A thread outside of the pool submits its jobs through the injector, a linked list of blocks of 63 jobs each. If a block is half full
+/// when a phase ends, the next phase writes to it and reads from it.
 #[test]
 fn each_job_from_outside_the_pool_runs_once_in_any_phase() {
     alone!(each THRESHOLDS);
@@ -72,8 +72,8 @@ fn each_job_from_outside_the_pool_runs_once_in_any_phase() {
     assert!(stats().slab_allocations - before >= nodes, "{}", stats());
 }
 
-/// The jobs that `join` has not run yet wait in a deque. The deque's buffer doubles as it grows: 64 KiB for 4,000 jobs. Each job waits
-/// until the recursion reaches the bottom, where the phase changes, so no job ends earlier.
+/// Jobs that `join` has not run yet are in a deque, whose buffer doubles as it grows, up to 64 KiB for 4,000 jobs. The phase changes at the
+/// bottom of the recursion. Each job waits for this, so all of them are still in the deque or running when the phase changes.
 #[test]
 fn a_deque_that_grew_in_one_phase_keeps_its_jobs_in_the_next() {
     const DEPTH: u64 = 4_000;
@@ -113,7 +113,7 @@ fn a_deque_that_grew_in_one_phase_keeps_its_jobs_in_the_next() {
     }
 }
 
-/// A pool keeps queues, thread names, sleep states and handles from its construction until it is dropped.
+/// From its construction until it is dropped, a pool keeps its queues, thread names, sleep states and handles.
 #[test]
 fn pools_built_in_one_phase_work_in_the_nine_after_it() {
     alone!(each THRESHOLDS);
@@ -149,7 +149,7 @@ const KEYS: u64 = 4_000;
 /// The number of phases. Each of them updates the map.
 const ROUNDS: u64 = 20;
 
-/// A value of the map. All values share a counter of the values that the garbage collector has not dropped yet.
+/// A value of the map. The strong count of `_alive`, which all values share, shows how many values have not been dropped yet.
 struct Value {
     seed: u64,
     words: Vec<u64>,
@@ -170,8 +170,8 @@ impl Drop for Value {
     }
 }
 
-/// Removed nodes wait in bags on a list that all threads share, marked with their epoch. Bags, nodes and values of many phases are alive at
-/// once, and are freed by threads that did not allocate them.
+/// crossbeam-epoch puts removed nodes into bags, which wait with their epoch in a queue that all threads share. Bags, nodes and values from
+/// many phases are alive at the same time, and threads that did not allocate them free them.
 #[test]
 fn a_map_updated_by_all_workers_across_phases_has_the_right_values() {
     alone!(each THRESHOLDS);
@@ -215,13 +215,13 @@ fn a_map_updated_by_all_workers_across_phases_has_the_right_values() {
         drop(if round.is_multiple_of(2) { phase(collect) } else { collect() });
         crossbeam_epoch::pin().flush();
     }
-    // Threads that have exited or are asleep may each keep one last bag. All other values must have been freed.
+    // Threads that have exited or are asleep may each keep one last bag of values. All other values must have been freed.
     assert!(count_alive() <= 6 * 64, "{} values were never freed", count_alive());
 }
 
 const SPANS: usize = 600;
 
-/// Stores words with each span that opens, and checks them when the span closes.
+/// A layer that stores two vectors with each new span and checks them when the span closes.
 struct NoteKeeper;
 
 static CLOSED: AtomicUsize = AtomicUsize::new(0);
@@ -243,8 +243,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for NoteKeeper {
     }
 }
 
-/// A span is stored in a slot of a page (32 slots, then 64, 128, ...) of its thread's shard. The first phase allocates the pages for 600
-/// live spans, and all other phases use them.
+/// The registry stores a span in a slot of its thread's shard. A shard consists of pages of 32, 64, 128, ... slots. The first phase
+/// allocates the pages for 600 live spans, and later phases reuse them.
 #[test]
 fn spans_opened_in_one_phase_close_in_another_with_their_data() {
     alone!(each THRESHOLDS);
@@ -253,7 +253,7 @@ fn spans_opened_in_one_phase_close_in_another_with_their_data() {
     for _ in 0..3 {
         let first = phase(open);
         scribble();
-        // Another thread opens more spans in its own shard while the first ones are alive, and closes the first ones.
+        // While the first spans are open, one thread opens more spans in its own shard, and another closes the first ones.
         let second = phase(|| thread::spawn(open).join().unwrap());
         phase(scribble);
         phase(|| thread::spawn(move || close(first)).join().unwrap());
@@ -275,7 +275,7 @@ fn open() -> Vec<tracing::Span> {
     spans
 }
 
-/// Closes spans in random order. Children keep their parent open.
+/// Drops spans in random order. A span stays open until its children have closed.
 fn close(mut spans: Vec<tracing::Span>) {
     let mut numbers = Numbers::new(spans.len() as u64);
     while !spans.is_empty() {
@@ -283,12 +283,12 @@ fn close(mut spans: Vec<tracing::Span>) {
     }
 }
 
-/// The seed of a message's pattern, and the message, of 1 MiB.
+/// A message of 1 MiB, after the seed of its pattern.
 type Message = (u64, Vec<u64>);
 const MESSAGE_WORDS: usize = (1 << 20) / 8;
 
-/// The runtime's threads allocate messages, tasks, wakers and channel blocks, at times unrelated to phases. Each of these may or may not be
-/// in the arena, lives through many phases, and is freed by another thread.
+/// The runtime's threads allocate messages, tasks, wakers and channel blocks at times unrelated to the prover's phases. So an allocation
+/// may be in the arena or not, may live through many phases, and may be freed by another thread.
 #[test]
 fn messages_arrive_intact_while_phases_open_and_close_around_them() {
     alone!(each THRESHOLDS);
@@ -300,7 +300,7 @@ fn messages_arrive_intact_while_phases_open_and_close_around_them() {
     for round in 0..1_000u64 {
         phase(|| {
             let buffer = patterned(32 << 10, round);
-            // The runtime gets to run inside the phase as well as between two phases.
+            // Gives the runtime time to run within the phase, not only between phases.
             thread::sleep(Duration::from_micros(200));
             assert_patterned(&buffer, round);
             if round.is_multiple_of(100) {
@@ -313,14 +313,14 @@ fn messages_arrive_intact_while_phases_open_and_close_around_them() {
     drop(runtime);
     kept.iter().for_each(|(round, buffer)| assert_patterned(buffer, *round));
     let after = stats();
-    // Counts the prover's own buffers and some of the messages.
+    // The runs are the prover's own buffers and some of the messages.
     let runs = after.run_allocations - before.run_allocations;
     assert!(arrived >= 20, "{arrived} messages");
     assert!(runs >= 1_000 + 5, "{arrived} messages; {after}");
     assert!(after.slab_allocations > before.slab_allocations || !small_nodes_too(), "{after}");
 }
 
-/// Sends messages from task to task until `stop` is set. Returns the number that arrived.
+/// Sends messages through two tasks until `stop` is set. Returns the number of messages that arrived.
 async fn carry(route: u64, stop: Arc<AtomicBool>) -> u64 {
     let (send, mut relay) = tokio::sync::mpsc::channel::<Message>(2);
     let (forward, mut receive) = tokio::sync::mpsc::unbounded_channel::<Message>();

@@ -1,5 +1,5 @@
-//! The edges of a process's life: before `main`, at exit, in a signal handler between two instructions of a thread, and after other code
-//! has taken the C library's thread keys.
+//! Unusual moments in the life of a process: before `main`, at exit, in a signal handler, and after other code has taken the C library's
+//! thread keys.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -17,7 +17,7 @@ use zk_alloc::{PhaseGuard, phase, stats};
 /// With the first setting, the arena serves all requests; with the second, only the larger ones.
 const MIN_BYTES: [(&str, &str); 2] = [("ZK_ALLOC_MIN_BYTES", "0"), ("ZK_ALLOC_MIN_BYTES", "1024")];
 
-/// The variable that is set in a process that opens phases before `main` and uses the main thread's buffers at exit. Tests run on other
+/// If this variable is set, the process opens phases before `main`, and uses the buffers of the main thread at exit. The tests run on other
 /// threads.
 const IS_EARLY: &str = "ZK_ALLOC_TEST_EARLY";
 /// Buffers that were allocated before `main`, inside and outside of a phase.
@@ -75,7 +75,7 @@ fn say(line: &str) {
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
-/// Buffers from a phase that are freed when the process exits.
+/// Buffers that were allocated in a phase and are freed when the process exits.
 static LEFT: Mutex<Vec<Vec<u64>>> = Mutex::new(Vec::new());
 
 extern "C" fn at_exit() {
@@ -103,15 +103,16 @@ thread_local! {
     static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
 }
 
-/// A buffer that is stored in a slab.
+/// A buffer of 8 KiB, which the arena serves from a slab.
 type Block = Box<[u64; 1_024]>;
 
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 static BROKEN: AtomicBool = AtomicBool::new(false);
-/// Blocks that the interrupted code passes to the handler, and that a handler passes to the next one.
+/// `TO_HANDLER` holds the block that the interrupted code passes to the handler; `FROM_HANDLER` holds the block that a handler passes to
+/// the next one.
 static TO_HANDLER: AtomicPtr<[u64; 1_024]> = AtomicPtr::new(null_mut());
 static FROM_HANDLER: AtomicPtr<[u64; 1_024]> = AtomicPtr::new(null_mut());
-/// The words with which the handler and the interrupted code fill the buffers that they pass on.
+/// The words with which the handler and the interrupted code fill the blocks that they pass on.
 const HANDLERS: u64 = 0xAAAA_AAAA_AAAA_AAAA;
 const INTERRUPTED: u64 = 0x5555_5555_5555_5555;
 
@@ -120,14 +121,14 @@ fn make<const WORDS: usize>(word: u64) -> Box<[u64; WORDS]> {
     black_box(Box::new([word; WORDS]))
 }
 
-/// Frees a buffer from [`make`], which must still be full of `word`.
+/// Frees a buffer from [`make`]. Sets [`BROKEN`] unless it is still full of `word`.
 fn end<const WORDS: usize>(buffer: Box<[u64; WORDS]>, word: u64) {
     if black_box(&buffer).iter().any(|&own| own != word) {
         BROKEN.store(true, Ordering::Relaxed);
     }
 }
 
-/// Puts `new` into a slot and returns the block that was there.
+/// Puts `new` into `slot` and returns the block that was there.
 fn swap(slot: &AtomicPtr<[u64; 1_024]>, new: Option<Block>) -> Option<Block> {
     let passed = slot.swap(new.map_or(null_mut(), Box::into_raw), Ordering::AcqRel);
     // SAFETY: a block in a slot came from a box, and is taken out once.
@@ -135,7 +136,7 @@ fn swap(slot: &AtomicPtr<[u64; 1_024]>, new: Option<Block>) -> Option<Block> {
 }
 
 extern "C" fn on_signal(_: c_int) {
-    // Allocates enough blocks that the thread needs another slab from time to time.
+    // Allocates enough blocks that the thread needs a new slab from time to time.
     let blocks: [Block; 6] = [1; 6].map(make);
     let run = make::<6_000>(2);
     swap(&FROM_HANDLER, Some(make(HANDLERS))).into_iter().for_each(|passed| end(passed, HANDLERS));
@@ -146,7 +147,7 @@ extern "C" fn on_signal(_: c_int) {
     HANDLED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Sends signals to a thread, one after another, until this many were handled.
+/// Sends signals to a thread, one after another, until it has handled `signals` of them.
 fn interrupt(worker: libc::pthread_t, signals: u64) {
     while HANDLED.load(Ordering::Relaxed) < signals && !BROKEN.load(Ordering::Relaxed) {
         let before = HANDLED.load(Ordering::Relaxed);
@@ -158,16 +159,16 @@ fn interrupt(worker: libc::pthread_t, signals: u64) {
     }
 }
 
-/// A signal may arrive between any two instructions, even in the middle of the arena's bookkeeping, and its handler allocates. All requests
-/// of the handler and of the interrupted code go to the arena, in a phase. So the signal never interrupts the backing allocator, which no
-/// handler may re-enter.
+/// A signal may arrive between any two instructions, even while the arena is changing its data structures, and the handler allocates. The
+/// test keeps a phase open, so the arena serves all requests of the handler and of the interrupted code, and the signal never interrupts
+/// the backing allocator, which is not reentrant.
 #[test]
 fn a_signal_handler_may_allocate_in_the_middle_of_an_allocation() {
     const SIGNALS: u64 = 3_000;
     const RING: u64 = 80;
     alone!();
     let _guard = PhaseGuard::new();
-    // 80 buffers of 8 KiB need more than one slab, so slabs are claimed and freed all the time.
+    // 80 buffers of 8 KiB need more than one slab, so the loop claims and frees slabs all the time.
     let mut ring: Vec<(Block, u64)> = (0..RING).map(|seed| (make(seed), seed)).collect();
     assert!(handle(libc::SIGUSR1, on_signal, libc::SA_RESTART));
     // SAFETY: pthread_self(3) has no preconditions.
@@ -192,8 +193,8 @@ fn a_signal_handler_may_allocate_in_the_middle_of_an_allocation() {
     assert!(not_in_a_slab < by_handlers / 2, "{}", stats());
 }
 
-/// Tests with C library keys (pthread_key_create(3)) that other code took first. For the first 32 keys, glibc needs no memory from
-/// `malloc`.
+/// Tests in which other code has already made many thread keys (pthread_key_create(3)). Values of the first 32 keys need no memory from
+/// `malloc` in glibc; values of later keys do.
 #[cfg(target_env = "gnu")]
 mod keys {
     use std::hint::black_box;
@@ -204,7 +205,8 @@ mod keys {
     use crate::support::process::variable;
     use zk_alloc::PhaseGuard;
 
-    /// The variable that selects when this process makes its keys: [`LATE`], as a program does, or [`EARLY`], before all other code.
+    /// The variable that selects when the process makes its keys: [`LATE`] is in `main`, and [`EARLY`] is before the allocator makes its
+    /// own.
     const KEYS: &str = "ZK_ALLOC_TEST_KEYS";
     const LATE: &str = "late";
     const EARLY: &str = "early";
@@ -229,7 +231,7 @@ mod keys {
     #[used]
     static INIT: extern "C" fn() = make_early;
 
-    /// Returns whether this thread has a cache. If it has, it gets the block that it freed last; slabs would return the lowest free block.
+    /// Returns whether this thread has a cache. A cache returns the block that was freed last; slabs return the lowest free block.
     fn has_cache() -> bool {
         let [low, high] = {
             let mut blocks = [(); 2].map(|()| Box::new([1u8; 200]));
@@ -245,7 +247,7 @@ mod keys {
         std::ptr::eq(&raw const *next, high)
     }
 
-    /// Returns the time in nanoseconds to allocate and free 64 bytes: the median over many rounds.
+    /// Returns the median time in nanoseconds to allocate and free 64 bytes.
     fn pair_ns() -> f64 {
         let mut rounds = [(); 201].map(|()| {
             let began = Instant::now();
@@ -256,7 +258,7 @@ mod keys {
         rounds[rounds.len() / 2]
     }
 
-    /// Blocks one signal in this thread, as in a handler, or unblocks all signals.
+    /// Blocks one signal in this thread, as the kernel does while a handler runs, or unblocks all signals.
     fn block_a_signal(is_blocked: bool) {
         // SAFETY: all zeroes is a valid set, and only this thread's mask changes.
         unsafe {
@@ -268,10 +270,10 @@ mod keys {
         }
     }
 
-    /// A thread without a cache gets each block from the slabs. If the first 32 keys are taken, the arena must call `malloc` to get a key.
-    /// Without a key, it would not learn that the thread exits, and could not give it a cache. A signal handler may have interrupted
-    /// `malloc`. If the arena's key needs `malloc`, a thread gets no cache in a handler, and asks again later. There are 2,048 caches, so
-    /// each must become free when its thread exits.
+    /// Checks when threads get a cache. The arena gives a thread a cache only if it can set the arena's key, whose destructor returns the
+    /// cache when the thread exits. If the first 32 keys are taken, setting it calls `malloc`, which a signal handler may have interrupted.
+    /// So the thread gets no cache in a handler, and asks again later. There are 2,048 caches, so each must become free when its thread
+    /// exits.
     fn use_threads(when: &str) {
         drop(black_box(Box::new([0u8; 1 << 20])));
         // A new thread inherits its creator's blocked signals.

@@ -1,6 +1,5 @@
-//! Tests for failures of earlier prover arenas: memory that real libraries keep across phases, and unusual moments of a process. These
-//! moments are before `main` and at exit, in signal handlers, in forked and vforked children, and after other code has taken all thread
-//! keys.
+//! Tests for situations in which earlier prover arenas failed: memory that libraries keep across phases, and requests before `main`, at
+//! exit, in signal handlers, in forked and vforked children, and after other code has taken many thread keys.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "forks, makes keys, and runs before main, at exit and in signal handlers")]
 
@@ -17,7 +16,7 @@ use zk_alloc::ZkAllocator;
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// Lengths in words for all paths: the backing allocator, slabs, and page runs of every zone.
+/// Lengths in words that cover all paths: the backing allocator, slabs, and page runs of every zone.
 const LENGTHS: [usize; 7] = [5, 90, 700, 4_000, 9_000, 60_000, 300_000];
 
 fn buffers(seed: u64) -> Vec<Vec<u64>> {

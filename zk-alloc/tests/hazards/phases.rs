@@ -1,6 +1,6 @@
 //! Values that one phase makes and a later one uses: collections of the standard library, and values left by panics and by short-lived
-//! threads. The volume tests of tests/model resize blocks across random phases on many threads, and use the allocator in destructors of
-//! thread locals.
+//! threads. The volume tests in tests/model also resize blocks across random phases on many threads, and call the allocator from
+//! destructors of thread-locals.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ use zk_alloc::{PhaseGuard, phase, stats};
 
 type Table = Arc<[u64; 800]>;
 
-/// One collection of each kind. The contents follow from the seed and the number of times that the collections have grown.
+/// One collection of each kind. `seed` and `grown`, the number of times that the collections have grown, determine the contents.
 struct Retained {
     seed: u64,
     grown: u64,
@@ -78,8 +78,8 @@ impl Retained {
     }
 }
 
-/// The reference counts, control bytes, tree nodes, vtable pointers and channel blocks of a value stay where the phase that made it put
-/// them. They are read and written as long as the value lives.
+/// Collections keep reference counts, control bytes, tree nodes, vtable pointers and channel blocks in the memory of the phase that made
+/// them. Later phases read and write this memory.
 #[test]
 fn collections_made_in_one_phase_are_used_and_grown_in_the_next_five() {
     alone!(each THRESHOLDS);
@@ -99,7 +99,7 @@ fn collections_made_in_one_phase_are_used_and_grown_in_the_next_five() {
             match round % 3 {
                 0 => phase(|| oldest.drain()),
                 1 => phase(|| thread::spawn(move || oldest.drain()).join().unwrap()),
-                // These grow while no phase is open, so memory moves out of the arena.
+                // Collections that grow while no phase is open move out of the arena.
                 _ => {
                     oldest.grow();
                     oldest.check();
@@ -112,10 +112,10 @@ fn collections_made_in_one_phase_are_used_and_grown_in_the_next_five() {
     assert!(served >= if small_nodes_too() { 100_000 } else { 1_000 }, "{}", stats());
 }
 
-/// A seed, and the buffer whose contents follow from it.
+/// A seed, and the buffer that [`patterned`] made from it.
 type Buffer = (u64, Vec<u64>);
 
-/// Unwinding must run the destructors of half-built frames, and end the phases that they opened.
+/// Unwinding must run the destructors of the frames, and end the phases that they opened.
 #[test]
 fn a_panic_in_nested_phases_frees_its_frames_and_nothing_else() {
     alone!(each THRESHOLDS);
@@ -173,7 +173,8 @@ fn a_process_may_end_with_a_phase_open() {
     assert!(ended.warnings().is_empty(), "{ended:?}");
 }
 
-/// Each of `threads` threads allocates a block and a page run, frees another thread's buffers, and leaves one buffer of its own.
+/// Runs `threads` threads, two at a time. Each allocates a block and a page run, and leaves the block in `inbox`. Every other one frees
+/// buffers that earlier threads left.
 fn churn(threads: u64, seed: u64, inbox: &mut Vec<(u64, Vec<u64>)>) {
     for n in 0..threads / 2 {
         let left_behind = std::mem::take(inbox);
