@@ -1,12 +1,12 @@
-//! The first request of a process may come at any moment: in a signal handler that interrupted `malloc`, in a forked child, or with no
-//! memory left. Another thread may be changing the environment, the thread may be exiting, or a panic may be printing its backtrace. The
-//! allocator must serve the request, or refuse it if there is no memory. It must not wait forever, and must not terminate the process.
+//! The first request of a process may come at any moment: in a signal handler that interrupted `malloc`, in a forked child, with no memory
+//! left, while another thread changes the environment, while a thread exits, or while a panic prints its backtrace. The allocator must
+//! serve the request, or refuse it if there is no memory. It must neither hang nor terminate the process.
 //!
-//! A process has only one first request, so each test starts its binary again. In the new process, a constructor takes control before any
-//! Rust code runs. It forks children that have made no request yet, and each child makes its first request at such a moment.
+//! A process has only one first request, so each test starts its binary again. In the new process, a constructor runs before `main` and
+//! before any allocation. It forks children, and each child makes its first request at the moment that the test is about.
 //!
-//! Each moment is tried with two allocators. One serves only phases, and the first phase begins at that moment too. The other also serves
-//! requests outside of phases, so its first request is the first call into the allocator, and applies the program's settings.
+//! Each moment is tried with two allocators. [`SCOPED`] serves only phases, so its first phase begins at that moment too. [`RESIDENT`] also
+//! serves requests outside of phases, so the request is the first call into the allocator, and applies the program's settings.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "forks, handles signals, sets limits and calls the C library's allocator")]
 
@@ -28,7 +28,7 @@ static SCOPED: ZkAllocator = ZkAllocator;
 static RESIDENT: ZkAllocator =
     ZkAllocator.settings(Settings::new().retain_bytes(1 << 40)).mode(Mode::Resident).participants(Participants::All);
 
-/// Whether the allocator of this process is [`RESIDENT`], not [`SCOPED`]. Set before the first request.
+/// Whether this process uses [`RESIDENT`] instead of [`SCOPED`]. Set before the first request.
 static IS_RESIDENT: AtomicBool = AtomicBool::new(false);
 
 /// The allocator of this process, [`RESIDENT`] or [`SCOPED`].
@@ -41,7 +41,7 @@ impl Installed {
     }
 }
 
-// SAFETY: forwards to a `ZkAllocator`, the same one for all requests of the process.
+// SAFETY: forwards all requests of the process to the same `ZkAllocator`.
 unsafe impl GlobalAlloc for Installed {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller upholds the contract of `GlobalAlloc`, which is passed on unchanged.
@@ -74,29 +74,29 @@ fn if_scoped(begin_or_end: fn()) {
     }
 }
 
-/// The variable that names the moment to try. A process in which it is set runs no tests.
+/// The variable that names the moment to try. If it is set, the process runs the children instead of tests.
 const MOMENT: &str = "ZK_ALLOC_TEST_MOMENT";
-/// The variable that selects [`RESIDENT`].
+/// The variable that selects the allocator: [`RESIDENT`] if it is `1`.
 const MODE: &str = "ZK_ALLOC_TEST_RESIDENT";
 /// The variable that sets the number of children.
 const TRIES: &str = "ZK_ALLOC_TEST_TRIES";
 
 /// The exit code of a child that succeeded.
 const FINE: c_int = 0;
-/// The request was refused (`REFUSED`), or the memory lost its contents (`BROKEN`).
+/// The exit codes of a child whose request was refused (`REFUSED`), or whose memory lost its contents (`BROKEN`).
 const REFUSED: c_int = 10;
 const BROKEN: c_int = 11;
-/// The arena served no request, so the child tested nothing.
+/// The exit code of a child whose requests the arena did not serve, so it tested nothing.
 const ELSEWHERE: c_int = 12;
-/// Memory of threads that had exited was lost.
+/// The exit code of a child that lost the memory of threads that had exited.
 const LOST: c_int = 14;
-/// The child could not prepare the test.
+/// The exit code of a child that could not prepare the test.
 const UNPREPARED: c_int = 13;
 
 extern "C" fn before_main() {
     IS_RESIDENT.store(variable(c"ZK_ALLOC_TEST_RESIDENT") == Some("1"), Ordering::Relaxed);
     let Some(moment) = variable(c"ZK_ALLOC_TEST_MOMENT") else { return };
-    // Without this variable, each moment has its own number of tries.
+    // Without this variable, the number of tries in [`ALL`] applies.
     let asked = variable(c"ZK_ALLOC_TEST_TRIES").and_then(|tries| tries.parse().ok());
     let found = ALL.iter().find(|(name, ..)| *name == moment);
     let failed = found.map_or(1, |&(_, tries, child)| in_children(asked.unwrap_or(tries), child));
@@ -109,8 +109,9 @@ extern "C" fn before_main() {
 #[used]
 static INIT: extern "C" fn() = before_main;
 
-/// Runs `child` in this many children, stops at the first failure, and prints its number and code. Each child makes the first request of
-/// its process, because this process makes none until all children have exited.
+/// Runs `child` in up to `tries` forked children, one after another. Stops at the first failure, and prints the child's number and exit
+/// code. Returns 1 if a child failed, otherwise 0. Each child makes the first request of its process, because this process makes none
+/// before the last fork.
 fn in_children(tries: u32, child: fn(u32) -> c_int) -> c_int {
     let codes = (0..tries).map(|number| (number, in_a_fork(|| child(number) as u8)));
     let failed = codes.into_iter().find(|&(_, code)| code != FINE);
@@ -118,7 +119,8 @@ fn in_children(tries: u32, child: fn(u32) -> c_int) -> c_int {
     c_int::from(failed.is_some())
 }
 
-/// Runs the children of this moment in both modes. In each mode, the arena first serves only the larger requests, and then all requests.
+/// Tries a moment with both allocators, each in one process in which the arena serves requests of 1 KiB or more, and in one in which it
+/// serves all requests.
 #[track_caller]
 fn check(moment: &str) {
     for (mode, min_bytes) in [("0", "1024"), ("0", "0"), ("1", "1024"), ("1", "0")] {
@@ -127,19 +129,20 @@ fn check(moment: &str) {
             (MOMENT, moment),
             (MODE, mode),
             ("ZK_ALLOC_MIN_BYTES", min_bytes),
-            // Turns on backtraces, for the moment at which a panic prints its backtrace.
+            // For the test in which a panic prints its backtrace.
             ("RUST_BACKTRACE", "1"),
             ("ZK_ALLOC_TRACE_ESCAPED", if moment.contains("backtrace") { "1" } else { "0" }),
         ];
         settings.extend(tries.iter().map(|tries| (TRIES, tries.as_str())));
         settings.extend(moment.contains("little_stack").then_some(("ZK_ALLOC_MAX_BYTES", MAX_BYTES)));
-        // The process exits before `main`.
+        // The closure is empty, because the process exits before `main`.
         let Some(ended) = child(&settings, || ()) else { return };
         assert!(ended.status.success() && ended.stderr.contains("first failure, with its code: None"), "{ended:?}");
     }
 }
 
-/// The test harness makes the first request. Builder methods called after `settings` must keep the settings.
+/// The test harness makes the first request, which must apply the settings of [`RESIDENT`]. Builder methods that are called after
+/// `settings` must not discard them.
 #[test]
 fn settings_of_the_installed_allocator_are_in_force_from_the_first_request_on() {
     in_its_own_process(&[(MODE, "1")], || {
@@ -148,7 +151,8 @@ fn settings_of_the_installed_allocator_are_in_force_from_the_first_request_on() 
     });
 }
 
-/// Makes the first request of this process and several more, and frees them. With `may_be_refused`, each request may be refused.
+/// Makes the first request of this process and several more, checks their memory, and frees it. Returns an exit code. If `may_be_refused`,
+/// a refused request is no failure.
 fn request(may_be_refused: bool) -> c_int {
     if_scoped(begin_phase);
     let code = request_between(may_be_refused);
@@ -194,7 +198,8 @@ fn served() -> c_int {
     if stats().arena_allocations > 0 { FINE } else { ELSEWHERE }
 }
 
-/// Makes a test of each moment from its name and its number of children. Each child calls the function of that name with its own number.
+/// Defines a test for each moment, from its name and the number of children. Each child calls the function of that name with its own
+/// number.
 macro_rules! tests {
     ($($(#[doc = $why:literal])* $name:ident, $tries:literal;)*) => {
         const ALL: &[(&str, u32, fn(u32) -> c_int)] = &[$((stringify!($name), $tries, $name)),*];
@@ -212,34 +217,32 @@ macro_rules! tests {
 }
 
 tests! {
-    /// The interrupted `malloc` holds its lock, and releases it only after the handler has returned. A handler that
-    /// calls `malloc`, to register a destructor for example, waits forever.
+    /// The interrupted `malloc` holds its lock until the handler has returned. If the handler calls `malloc`, for example to register a
+    /// destructor, it waits forever.
     in_a_handler_that_interrupted_malloc, 40;
-    /// The handler interrupts the opening of the arena, or the warm-up of `malloc`'s heap.
+    /// The handler interrupts the arena while it opens, or while it warms up `malloc`'s heap.
     in_a_handler_that_interrupted_the_first_request, 120;
-    /// The other threads may hold locks at the fork, and do not exist in the child. The C library repairs the
-    /// lock of `malloc`; nothing repairs the locks of the standard library.
+    /// Other threads may hold locks at the fork, and do not exist in the child. The C library resets the lock of `malloc`, but nothing
+    /// resets the locks of the standard library.
     in_a_forked_child, 2;
-    /// No address space is left (`RLIMIT_AS`), or no data memory (`RLIMIT_DATA`). In half of the children, the C library's
-    /// heap is used up too.
+    /// No more address space (`RLIMIT_AS`) or data memory (`RLIMIT_DATA`) is available. In half of the children, the C library's heap is
+    /// used up too.
     with_no_memory_left, 20;
-    /// The process made its first request long ago, but the thread makes its first one now. Memory that the thread's cache needs must not
-    /// come from `malloc`.
+    /// A thread makes its first request after the process has made others. The memory of the thread's cache must not come from `malloc`.
     in_a_thread_that_finds_no_memory_left, 10;
     /// The allocator reads its settings while another thread moves the list of environment variables to another address.
     while_the_environment_changes, 40;
-    /// The thread's own state is being torn down, or is already gone. Memory that such a thread gets must not be lost when the thread
-    /// exits.
+    /// The thread's locals are being destroyed, or are already gone. Memory that the thread gets now must not be lost when it exits.
     in_the_destructors_of_threads, 4;
-    /// The smallest stack that a thread can have also contains the C library's data about the thread.
+    /// The thread has the smallest stack that the C library allows, which also contains the C library's data about the thread.
     in_a_thread_with_little_stack, 2;
-    /// A handler's own stack also contains the state of the interrupted code.
+    /// The handler runs on an alternate stack, which also contains the saved state of the interrupted code.
     in_a_handler_with_little_stack, 2;
-    /// A panic holds a lock while it prints, and allocates at the same time; tracing of escapes is on.
+    /// While a panic prints its backtrace, it holds a lock and allocates. Tracing of escapes is on.
     while_a_panic_prints_its_backtrace, 1;
 }
 
-/// Uses the C library's allocator in every way that takes its lock.
+/// Calls the functions of the C library's allocator that take its lock.
 fn churn(round: u32) {
     // The size is larger than the blocks that the C library caches for a thread.
     let size = 1_100 + (round as usize * 977) % 60_000;
@@ -257,9 +260,9 @@ fn churn(round: u32) {
     }
 }
 
-/// The result of the requests that a handler or another thread makes; -1 until it has made them.
+/// The exit code for the requests that a handler or another thread makes. It is -1 until they have been made.
 static RESULT: AtomicI32 = AtomicI32::new(-1);
-/// When to interrupt: after this number of iterations of a loop, counted from [`GO`].
+/// The number of iterations of a loop from [`GO`] to the interruption.
 static TURNS: AtomicU32 = AtomicU32::new(0);
 static GO: AtomicBool = AtomicBool::new(false);
 
@@ -277,7 +280,7 @@ extern "C" fn interrupt(target: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Starts a thread that interrupts this one with `on_signal`, `turns` iterations after [`GO`].
+/// Starts a thread that waits for [`GO`] and `turns` iterations of a loop, and then interrupts this thread with [`on_signal`].
 fn arrange_interruption(turns: u32) -> Option<libc::pthread_t> {
     TURNS.store(turns, Ordering::Relaxed);
     // SAFETY: pthread_self(3) has no preconditions.
@@ -317,7 +320,7 @@ extern "C" fn set_variables_for_ever(_: *mut c_void) -> *mut c_void {
     const VALUES: [&str; 2] = ["", "a value that is longer than the one before it"];
     for round in 0usize.. {
         let name = NAMES[round % NAMES.len()];
-        // SAFETY: all code reads the environment only through the standard library, and this test checks that the allocator does so safely.
+        // SAFETY: no other code reads the environment except the allocator, and the test checks that it does so safely.
         unsafe {
             match round % 24 {
                 0..8 => std::env::remove_var(name),
@@ -344,7 +347,7 @@ fn while_the_environment_changes(number: u32) -> c_int {
     request(false).max(served())
 }
 
-/// Takes all memory that `malloc` has, and never frees it.
+/// Allocates all memory that `malloc` has left, and never frees it.
 fn use_up_the_heap() {
     for size in [1 << 20, 1 << 16, 1 << 12, 1 << 9, 1 << 7, 64, 24] {
         // Without `black_box`, the compiler would assume that the loop never ends.
@@ -353,7 +356,7 @@ fn use_up_the_heap() {
     }
 }
 
-/// Grows the stack now, because growing it takes memory too.
+/// Grows the stack in advance, because no memory is left for it later.
 #[inline(never)]
 fn grow_stack() {
     std::hint::black_box([1u8; 256 << 10]);
@@ -382,7 +385,7 @@ extern "C" fn request_when_told(_: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Makes the first request of a thread when the arena has memory but the C library has none.
+/// Makes a thread's first request when the arena has free memory and the C library has none.
 fn in_a_thread_that_finds_no_memory_left(_: u32) -> c_int {
     let code = request(false);
     let Some(thread) = start_thread(request_when_told, null_mut()) else { return UNPREPARED };
@@ -403,7 +406,7 @@ fn while_a_panic_prints_its_backtrace(_: u32) -> c_int {
     if panicked.is_ok() { REFUSED } else { request(false).max(served()) }
 }
 
-/// Makes a request in its destructor, when the thread exits.
+/// A thread-local value whose destructor makes a request when the thread exits.
 struct AtEnd;
 
 thread_local! {
@@ -420,10 +423,11 @@ unsafe extern "C" fn destroy(_: *mut c_void) {
     RESULT.store(request(false), Ordering::SeqCst);
 }
 
-/// A key whose destructor is [`destroy`]. Every other child sets it.
+/// A thread key whose destructor is [`destroy`]. Only children with even numbers make it.
 static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
 
-/// The body of a thread that leaves a value with a destructor. Either Rust runs the destructor, or the C library does, after all others.
+/// The body of a thread that leaves a value whose destructor makes a request. If there is a [`KEY`], the C library runs the destructor,
+/// after those of Rust's thread-locals. Otherwise, it is the destructor of a Rust thread-local.
 extern "C" fn end_with_destructor(_: *mut c_void) -> *mut c_void {
     if let Some(&key) = KEY.get() {
         // SAFETY: the key belongs to this module, and the value is not null.
@@ -434,7 +438,7 @@ extern "C" fn end_with_destructor(_: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Runs a thread whose destructor makes a request. Returns the request's result.
+/// Runs a thread that makes a request in a destructor. Returns an exit code.
 fn run_thread_with_destructor() -> c_int {
     RESULT.store(-1, Ordering::SeqCst);
     let Some(thread) = start_thread(end_with_destructor, null_mut()) else { return UNPREPARED };
@@ -452,29 +456,29 @@ fn in_the_destructors_of_threads(number: u32) -> c_int {
     if let Some(code) = (0..100).map(|_| run_thread_with_destructor()).find(|&code| code != FINE) {
         return code;
     }
-    // Each thread exited before the next one started, so the slabs must not add up.
+    // Each thread exited before the next one started, so the number of slabs must not grow with the number of threads.
     let slabs = zk_alloc::stats().slabs;
     if slabs <= 20 { served() } else { LOST }
 }
 
-// First requests with little stack. They must fit in the smallest stack that the C library gives a thread, and in the usual stack of a
-// signal handler.
+// First requests on small stacks: the smallest that the C library gives a thread, and the usual alternate stack of a signal handler.
 
-/// `PTHREAD_STACK_MIN`. The C library keeps its own data about the thread in this stack.
+/// The size of the thread's stack (`PTHREAD_STACK_MIN`). It also contains the C library's data about the thread.
 const THREAD_BYTES: usize = 16 << 10;
-/// `SIGSTKSZ`. The kernel saves the state of the interrupted code in this stack.
+/// The size of the handler's stack (`SIGSTKSZ`). The kernel also saves the state of the interrupted code there.
 const SIGNAL_BYTES: usize = 8 << 10;
-/// The minimum stack that is left for the handler itself. If the kernel takes so much of the stack that less remains, for example to save
-/// the largest registers, the test makes the stack larger.
+/// The minimum size of the stack that remains for the handler itself. If the kernel's saved state leaves less, for example because the CPU
+/// has large vector registers, the test makes the stack larger.
 const SIGNAL_OWN_BYTES: usize = 4 << 10;
 
-/// A cap that the requests reach, so the arena must make room for them.
+/// The arena's cap (`ZK_ALLOC_MAX_BYTES`). The requests exceed it, so the arena must make room for them.
 const MAX_BYTES: &str = "64M";
 
-/// Runs a thread on a stack of `bytes`, below which the C library maps a guard. Returns whether the thread was started.
+/// Runs a thread on a stack of `bytes`, and waits for it. The C library maps a guard page below the stack. Returns whether the thread was
+/// started.
 fn run_thread_on(bytes: usize, run: Run) -> bool {
     let (mut thread, mut attributes) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: `thread` and `attributes` are valid places.
+    // SAFETY: `thread` and `attributes` are valid for writes, and the attributes are initialised first.
     let started = unsafe {
         libc::pthread_attr_init(attributes.as_mut_ptr()) == 0
             && libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), bytes) == 0
@@ -487,7 +491,7 @@ fn run_thread_on(bytes: usize, run: Run) -> bool {
     started
 }
 
-/// Runs a signal handler on a stack of `bytes`, above a guard that allows no access. Returns whether the handler ran.
+/// Runs a signal handler on an alternate stack of `bytes`, below which is an inaccessible guard. Returns whether the handler ran.
 fn handle_on(bytes: usize, handler: extern "C" fn(c_int)) -> bool {
     const GUARD_BYTES: usize = 64 << 10;
     let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -505,8 +509,8 @@ fn handle_on(bytes: usize, handler: extern "C" fn(c_int)) -> bool {
     }
 }
 
-/// Exceeds the cap with live allocations of all lengths. The arena has to purge free memory, and the backing allocator serves some of the
-/// requests. A refused request terminates the process.
+/// Keeps allocations of all lengths alive until they exceed the cap, so the arena purges free memory, and the backing allocator serves some
+/// of the requests. If a request is refused, the process aborts.
 fn beyond_the_cap() {
     let mut kept: Vec<Vec<u8>> = Vec::with_capacity(40);
     for (number, &bytes) in [100, 3_000, 40 << 10, 3 << 20, 5 << 20].repeat(8).iter().enumerate() {
@@ -518,7 +522,7 @@ fn beyond_the_cap() {
     std::hint::black_box(kept);
 }
 
-/// Makes the first requests of the process, and later ones.
+/// Makes the first requests of the process and later ones, up to and beyond the cap. Stores an exit code in [`RESULT`].
 fn requests() {
     let code = request(false);
     if_scoped(begin_phase);
@@ -551,7 +555,8 @@ fn in_a_thread_with_little_stack(_: u32) -> c_int {
 }
 
 fn in_a_handler_with_little_stack(_: u32) -> c_int {
-    // SAFETY: getauxval(3) only returns a number: how many bytes the kernel needs to save the largest registers, or 0 before Linux 5.14.
+    // SAFETY: getauxval(3) only returns a number. `AT_MINSIGSTKSZ` is the number of bytes that the kernel saves on a handler's stack, or 0
+    // before Linux 5.14.
     let kernels = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
     outcome(handle_on(SIGNAL_BYTES.max(kernels + SIGNAL_OWN_BYTES), handler))
 }

@@ -1,4 +1,4 @@
-//! The host closes a plugin that contains the allocator and continues to run.
+//! Unloading: a program (the host) closes a plugin whose global allocator is zk-alloc, and continues to run.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(unsafe_code, reason = "loads a shared object, and calls it")]
 
@@ -57,18 +57,19 @@ fn is_mapped() -> bool {
     std::fs::read_to_string("/proc/self/maps").expect("Linux has it").contains("libplugin.so")
 }
 
-/// Does work of the host that is unrelated to the plugin.
+/// Does work that is unrelated to the plugin.
 fn go_on() {
     for _ in 0..3 {
         let threads: Vec<_> = (0..3).map(|seed| thread::spawn(move || vec![seed; 1 << 20].len())).collect();
         threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), 1 << 20));
-        // Leaves time for any thread that the plugin left running. Three of these pauses take longer than the plugin retains memory.
+        // Gives any thread that the plugin left behind time to run. Three of these pauses last longer than the plugin retains memory.
         thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// The thread that used the plugin closes it, continues to run, and loads it again. Then threads that used the plugin exit after it was
-/// closed. A thread that exits calls code of the plugin: the destructor of the key that returns the thread's cache.
+/// First, the thread that used the plugin closes it, continues to run, and loads it again. Then, the plugin is closed before threads that
+/// used it exit. When such a thread exits, it still calls the plugin's code: the destructor of the thread key that returns the thread's
+/// cache.
 fn use_and_close() {
     for _ in 0..2 {
         let plugin = Loaded::load();
@@ -78,7 +79,7 @@ fn use_and_close() {
         go_on();
     }
     let plugin = Loaded::load();
-    // This thread exits before the plugin is closed, and so do the threads that the plugin starts.
+    // The spawned thread and the threads that the plugin starts exit before the plugin is closed.
     thread::spawn(move || plugin.call(c"prove_on_own_threads")).join().unwrap();
     let (proved, is_closed) = (&Barrier::new(4), &Barrier::new(4));
     thread::scope(|scope| {
@@ -96,7 +97,7 @@ fn use_and_close() {
     go_on();
 }
 
-/// Tests each mode of the allocator without and with the background thread, which by itself never leaves the plugin's code.
+/// Tests each mode of the allocator with and without the background thread, which runs the plugin's code until it is stopped.
 #[test]
 fn a_plugin_may_be_closed_by_a_thread_that_used_it_and_before_others_end() {
     for is_resident in [false, true] {

@@ -1,7 +1,8 @@
-//! Retention: the arena purges free memory at the end of a phase, after an idle time, and on `release()`, according to the policy.
+//! Retention and the background thread. According to the policy, the arena purges free memory at the end of a phase or after an idle time;
+//! `release()` purges it at once.
 //!
-//! The background thread purges too. A process has one only on request. It behaves like any other thread of the program, and with it, an
-//! idle process shrinks to its live size.
+//! With a background thread, an idle process shrinks to its live size. A process has this thread only on request. Except that it handles no
+//! signals, it is a thread like any other of the program.
 
 use std::hint::black_box;
 use std::thread;
@@ -19,7 +20,7 @@ use zk_alloc::{
 /// The peak live size of [`work`], in bytes.
 const MAX_BYTES: usize = 200 * MIB;
 
-/// Allocates and writes one huge block, some mid-sized blocks and many small ones.
+/// Allocates and writes one huge block, some mid-sized blocks and many small ones, then frees them.
 fn work(allocator: Allocator) {
     let of = |count: usize, bytes: usize| (0..count).map(|_| Block::written(allocator, bytes)).collect::<Vec<_>>();
     drop(black_box((of(1, MAX_BYTES / 2), of(64, MAX_BYTES / 4 / 64), of(4_000, MAX_BYTES / 4 / 4_000))));
@@ -47,8 +48,8 @@ fn a_little() {
 
 const SHORT: (&str, &str) = ("ZK_ALLOC_RETAIN_FOR", "0.4");
 
-/// A hidden thread would keep privileges that the program drops. It would also cause failures of calls that the kernel allows only to a
-/// process with a single thread.
+/// A thread that the program does not know about could keep privileges that the program drops. Calls that the kernel allows only to
+/// single-threaded processes would fail.
 #[test]
 fn by_default_the_allocator_starts_no_thread() {
     alone!(&[SHORT]);
@@ -68,7 +69,7 @@ fn by_default_the_allocator_starts_no_thread() {
 }
 
 /// Runs [`work`] in a process of its own, with or without phases. Fails unless the process shrinks afterwards while it calls `each_time`
-/// repeatedly. Either its background thread purges, or its own threads do on the slow paths of their requests.
+/// repeatedly. The memory is purged by the background thread if there is one, otherwise by the requests of `each_time`.
 #[track_caller]
 fn assert_shrinks(is_in_phases: bool, has_thread: bool, each_time: fn()) {
     in_its_own_process(&[SHORT], || {
@@ -90,7 +91,7 @@ fn assert_shrinks(is_in_phases: bool, has_thread: bool, each_time: fn()) {
             // Without phases, memory stays resident only if it is used a second time.
             (0..2).for_each(|_| work(allocator));
             if guard.is_some() && has_thread {
-                // This is longer than memory is retained outside of phases.
+                // Longer than memory is retained outside of phases.
                 thread::sleep(Duration::from_millis(700));
             }
             drop(guard);
@@ -112,8 +113,8 @@ fn an_idle_process_with_a_background_thread_shrinks_to_its_live_size() {
     assert_shrinks(true, true, || ());
 }
 
-/// A service that frees what it allocates is served by its thread cache and never reaches the slabs. Between phases, requests to the
-/// backing allocator run the decay ticks instead.
+/// Without a background thread, requests run the decay ticks. This must also work if the thread cache serves all requests, as in a service
+/// that frees each block at once, and if the backing allocator serves them between phases.
 #[test]
 fn a_process_with_few_requests_shrinks_without_a_background_thread() {
     assert_shrinks(false, false, a_little);
@@ -121,7 +122,7 @@ fn a_process_with_few_requests_shrinks_without_a_background_thread() {
     assert_shrinks(true, false, || drop(black_box(vec![1u8; 100])));
 }
 
-/// The thread may be sleeping without a timeout. Stopping it must wake it.
+/// `stop_background_thread` must wake the thread, which may be sleeping without a timeout.
 #[test]
 fn the_background_thread_starts_and_stops_any_number_of_times() {
     in_its_own_process(&[("ZK_ALLOC_RETAIN_FOR", "ever")], || {
@@ -148,8 +149,8 @@ fn the_background_thread_starts_and_stops_any_number_of_times() {
     assert!(shrinks_to(2 * MIB, || ()), "the thread that was started last does not purge: {}", stats());
 }
 
-/// A signal handler of the program must not run on a thread that the program does not know about. The C library applies setuid(2) to every
-/// thread that it knows about, so any other thread would keep the old user.
+/// The program's signal handlers must not run on the background thread. The C library applies setuid(2) to all threads that it started. A
+/// thread started without the C library would keep the old user and its privileges.
 #[test]
 fn the_background_thread_handles_no_signals_and_drops_the_privileges_that_the_program_drops() {
     alone!(&[SHORT]);
@@ -206,15 +207,15 @@ fn a_process_without_a_background_thread_may_join_and_create_namespaces() {
     }
 }
 
-/// fork(2) copies only the calling thread. A child that relied on its parent's background thread would never purge. A fork can also happen
-/// in the middle of a purge. The child then loses the run that was being purged, at most half of the memory.
+/// fork(2) copies only the calling thread, so a child that relied on its parent's background thread would never purge. If the fork happens
+/// in the middle of a purge, the child loses the run that was being purged, which is at most half of the memory.
 #[test]
 fn a_forked_child_purges_without_a_background_thread_and_can_start_one() {
     alone!(&[("ZK_ALLOC_RETAIN_FOR", "0.008"), ("ZK_ALLOC_BACKGROUND", "1")]);
     for round in 0..4 {
         work(&RESIDENT);
         assert!(are_ours(1));
-        // The thread is purging at this moment, or is about to.
+        // At the fork, the background thread is purging or is about to.
         thread::sleep(Duration::from_millis(2 * round));
         let code = in_a_fork(|| {
             let is_alone = ours().is_empty() && tasks().len() == 1;
@@ -251,7 +252,7 @@ fn use_a_buffer() {
     phase(|| drop(black_box(vec![1u8; BUFFER_BYTES])));
 }
 
-/// memory/returns.rs tests the other policies.
+/// Tests `Retain::Always` and `Retain::For`; memory/returns.rs tests the other policies.
 #[test]
 fn resident_memory_follows_the_retention_policy() {
     alone!();
@@ -268,7 +269,7 @@ fn resident_memory_follows_the_retention_policy() {
         use_a_buffer();
         assert!(soon(|| stats().resident_bytes < BUFFER_BYTES), "Retain::For purges after idling for {idle:?}");
     }
-    // With nothing to purge, the thread wakes once a second, so a laptop's processor can sleep.
+    // With nothing to purge, the thread wakes only once a second, so a laptop's processor can sleep.
     thread::sleep(Duration::from_millis(200));
     let slept = sleeps_of_the_thread();
     thread::sleep(Duration::from_millis(2_200));
@@ -296,7 +297,7 @@ fn resident_memory_follows_the_retention_policy() {
     assert!(release() < BUFFER_BYTES && escaped.iter().all(|&byte| byte == 1), "live memory stays");
 }
 
-/// Returns how many times the background thread went to sleep.
+/// Returns how many times the background thread has gone to sleep.
 fn sleeps_of_the_thread() -> u64 {
     let [ours] = &ours()[..] else { panic!("{:?}", ours()) };
     field(ours.join("status"), "voluntary_ctxt_switches").parse().expect("a number")

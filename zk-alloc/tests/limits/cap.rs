@@ -1,4 +1,5 @@
-//! `ZK_ALLOC_MAX_BYTES`: at the cap, the arena purges free memory first; then requests go to the backing allocator.
+//! The cap (`ZK_ALLOC_MAX_BYTES`). At the cap, the arena first purges free memory. If this is not enough, the backing allocator serves the
+//! request.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::hint::black_box;
@@ -34,8 +35,8 @@ fn untouched_memory_does_not_count_at_the_cap() {
     });
 }
 
-/// At the cap, the arena purges the resident pages of a slab that becomes free. The kernel refuses to purge locked pages, which then keep
-/// their contents, so the arena must clear them for zeroed requests.
+/// At the cap, the arena purges the resident pages of free slabs. The kernel refuses to purge locked pages, so they keep their contents,
+/// and the arena must clear them for zeroed requests.
 #[test]
 fn memory_that_the_kernel_refuses_to_purge_is_cleared() {
     if lockable_bytes() < 2 << 20 {
@@ -45,7 +46,7 @@ fn memory_that_the_kernel_refuses_to_purge_is_cleared() {
         // The first slabs are in the small-object region.
         let _first: Vec<_> = (0..1_800).map(|_| vec![1u8; 5_000]).collect();
         let mut blocks: Vec<_> = (0..200).map(|_| vec![1u8; 5_000]).collect();
-        // The next slabs lose some pages to a purge, at their ends and between blocks.
+        // The blocks of the next slabs. Frees some of them, so that `release()` purges pages at the ends of the slabs and between blocks.
         free_every(4, &mut blocks);
         zk_alloc::release();
         for block in &blocks {
@@ -66,7 +67,7 @@ fn memory_that_the_kernel_refuses_to_purge_is_cleared() {
     });
 }
 
-/// An operator may prefer a failed proof to a process that exceeds the limit.
+/// With `ZK_ALLOC_MAX_HARD`, requests beyond the limit fail. An operator may prefer a failed proof to a process that exceeds the limit.
 #[test]
 fn requests_beyond_a_hard_limit_fail() {
     alone!(&[("ZK_ALLOC_MAX_BYTES", "64M"), ("ZK_ALLOC_MAX_HARD", "1")]);
@@ -102,7 +103,7 @@ fn requests_beyond_a_hard_limit_fail() {
     drop(outside);
 }
 
-/// A service that learns early that memory is short can refuse new proofs.
+/// `on_memory_limit` calls a function of the program when memory nears the limit. A service can then refuse new proofs.
 #[test]
 fn the_program_is_called_once_each_time_memory_nears_the_limit() {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
@@ -121,7 +122,7 @@ fn the_program_is_called_once_each_time_memory_nears_the_limit() {
             assert_eq!(calls(), round);
             drop(more);
             zk_alloc::release();
-            // Only a request that takes the slow path notices the release.
+            // The arena notices the release at the next request that takes the slow path.
             drop(black_box(vec![1u8; 100 << 10]));
         }
         zk_alloc::on_memory_limit(0, |_, _| ());

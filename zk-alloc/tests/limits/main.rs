@@ -1,5 +1,5 @@
-//! Memory limits: the program's cap and retention policy, the background thread that applies the policy, the memory limit of the control
-//! group, a system that refuses memory, and a pinned range.
+//! Limits on memory: the cap, the retention policy and the background thread, the memory limit of the control group, refusals by the
+//! system, and a pinned range.
 //!
 //! Resident memory, the background thread and the pinned range belong to the whole process, so each test runs in a process of its own.
 #![cfg(target_os = "linux")]

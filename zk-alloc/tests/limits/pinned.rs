@@ -1,5 +1,5 @@
-//! A pinned range: which allocations are in it, which are not, and what the kernel reports about it. Each test runs in a process of its
-//! own, because a process has only one range at a time.
+//! The pinned range: which allocations it serves, and what the kernel reports about it. Each test runs in a process of its own, because a
+//! process has only one range at a time.
 
 use std::convert::Infallible;
 use std::thread;
@@ -21,7 +21,7 @@ use zk_alloc::{
 
 const WORDS: usize = MIB / 8;
 
-/// Makes a range that is not registered with any driver. The kernel would purge its pages if the arena asked it to.
+/// Makes a range that is not registered with any driver, so the kernel would purge its pages if the arena asked it to.
 fn try_unregistered(bytes: usize) -> Result<Pinned, NotPinned<Infallible>> {
     Pinned::new(bytes, |_, _| Ok(()), |_, _| Ok::<(), Infallible>(()))
 }
@@ -34,7 +34,7 @@ fn is_in(values: &[u64]) -> bool {
     pinned::contains(values.as_ptr())
 }
 
-/// Threads fill the range and spill over. If two threads got the same page, their blocks would overlap.
+/// Threads allocate more than the range can hold. If two of them got the same page, their blocks would overlap.
 #[test]
 fn volume_in_and_beside_the_range_agrees_with_the_model() {
     alone!();
@@ -61,7 +61,7 @@ fn a_vector_grows_in_place_while_there_is_room_and_is_copied_out_when_there_is_n
     values.extend_from_slice(&whole[15 * WORDS..]);
     assert!(values == whole && !is_in(&values), "there is no room for 20 MiB");
     assert_eq!(stats().pinned_in_use_bytes, 0);
-    // A vector outside of the range moves into the range when it has to move to grow.
+    // If a vector outside of the range has to move to grow, it moves into the range.
     let full = patterned(16 * WORDS, 1);
     let (mut outside, behind, longer) = (patterned(6 * WORDS, 8), patterned(6 * WORDS, 9), patterned(10 * WORDS, 8));
     assert!(is_in(&full) && !is_in(&outside));
@@ -90,7 +90,8 @@ fn requests_that_do_not_fit_or_belong_elsewhere_are_served_as_usual() {
     kept.iter().zip([0, 1, 2, 4, 5, 6, 7]).for_each(|(values, id)| assert_patterned(values, id));
 }
 
-/// A purge would take away the pages that a device reads. No driver has registered this range, so the kernel would not refuse to purge it.
+/// A purge would take away pages that a device reads. No driver has registered the range of this test, so the kernel would not refuse such
+/// a purge.
 #[test]
 fn nothing_purges_the_range() {
     let body = || {
@@ -112,12 +113,12 @@ fn nothing_purges_the_range() {
         check("after release");
     };
     without_warnings(&[], body);
-    // The control group is short of memory after each phase.
+    // Runs the same test where the control group is short of memory after each phase.
     child_in_a_group(256 * MIB, &[], body).iter().for_each(Ended::assert_passed);
 }
 
-/// The range is not mapped in a forked child, so the arena must not hand out its memory there. The first child is forked by the system call
-/// itself, for which no pthread_atfork(3) handlers run.
+/// The range is not mapped in a forked child, so the arena must not use it there. The first child is made by a direct system call, for
+/// which no pthread_atfork(3) handlers run.
 #[test]
 fn a_forked_child_has_no_range_and_leaves_the_parents_range_intact() {
     alone!();
@@ -137,7 +138,8 @@ fn a_forked_child_has_no_range_and_leaves_the_parents_range_intact() {
             release() > 0 && map_of(at).is_none(),
         ])
     };
-    // SAFETY: the child exits without running destructors. It needs no handlers of fork(3), because only one thread of the test is running.
+    // SAFETY: the child exits without running destructors. It needs no pthread_atfork(3) handlers, because only one thread of the test is
+    // running.
     let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
     if child == 0 {
         // SAFETY: `_exit` takes any code. It terminates the child.
@@ -167,7 +169,8 @@ fn a_range_with_live_allocations_stays_registered_and_warns() {
     with_one_warning(&[], &[warning], body);
 }
 
-/// After the drop, the range's pages are ordinary memory of the arena: not locked, inherited by children, and purged like any other memory.
+/// When the range is dropped, its pages become ordinary memory of the arena: they are not locked, children inherit them, and they may be
+/// purged.
 #[test]
 fn a_range_without_live_allocations_is_unregistered_and_becomes_free_memory_of_the_arena() {
     alone!();
@@ -188,7 +191,8 @@ fn a_range_without_live_allocations_is_unregistered_and_becomes_free_memory_of_t
     }
 }
 
-/// A thread that is about to claim pages while the range is dropped must not get pages that the arena hands to another thread.
+/// When the range is dropped, the arena takes over its pages. A thread that is just claiming pages of the range must not get pages that the
+/// arena gives to another thread.
 #[test]
 fn threads_that_allocate_while_the_range_is_dropped_keep_their_contents() {
     alone!();
@@ -197,7 +201,7 @@ fn threads_that_allocate_while_the_range_is_dropped_keep_their_contents() {
         Box::new(move || {
             let id = numbers.below(1 << 20) as u64;
             assert_patterned(&phase(|| patterned(WORDS + numbers.below(4 * WORDS), id)), id);
-            // At times, no thread owns a page of the range.
+            // Pauses, so that at times no thread owns a page of the range.
             thread::sleep(Duration::from_micros(numbers.below(3000) as u64));
         })
     };

@@ -1,6 +1,6 @@
 //! Behaviour when memory is short. Near the memory limit of its control group, a process purges free memory that it would otherwise retain.
-//! When the system refuses memory, requests go to the backing allocator and are counted. The arena writes one warning, and never aborts a
-//! program that would have run without it.
+//! If the system refuses memory, the backing allocator serves the requests, which are counted, and the arena writes one warning. It never
+//! aborts a program that would have run without the arena.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::CString;
@@ -21,11 +21,11 @@ use crate::support::{
 };
 use zk_alloc::{Retain, overflow_stats, phase, reset_overflow_stats, set_retain, start_background_thread, stats};
 
-/// A group of the memory controller. Dropping it removes the group.
+/// A control group with a memory limit. Dropping it removes the group.
 struct ControlGroup(PathBuf);
 
 impl ControlGroup {
-    /// Makes a group with this limit, as a child of this process's group, or returns why that failed.
+    /// Makes a group with this limit below the group of this process. On failure, returns the reason.
     fn new(limit_bytes: usize) -> Result<Self, String> {
         let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
         let v1 = groups.lines().find_map(|line| line.split_once(":memory:"));
@@ -66,7 +66,7 @@ pub(crate) fn child_in_a_group(limit_bytes: usize, settings: Settings, body: imp
     let processes = CString::new(group.0.join("cgroup.procs").into_os_string().into_vec()).expect("a path");
     let join = move || {
         // SAFETY: the closure makes two calls that neither allocate nor lock, and their arguments live as long as the closure. Writing 0
-        // adds the process that writes.
+        // adds the calling process to the group.
         let joined = unsafe { libc::write(libc::open(processes.as_ptr(), libc::O_WRONLY), c"0".as_ptr().cast(), 1) };
         if joined == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
     };
@@ -78,13 +78,13 @@ pub(crate) fn child_in_a_group(limit_bytes: usize, settings: Settings, body: imp
 /// Longer than the minimum time between two reads of the control group's files.
 const A_WHILE: Duration = Duration::from_millis(150);
 
-/// Makes a proof of 100 MiB.
+/// Writes 100 MiB in a phase and frees them.
 fn prove() {
     phase(|| drop(patterned(100 * MIB / 8, 1)));
 }
 
-/// Runs `body` in a process of its own, in a control group of 256 MiB. Fails unless the process writes this many warnings, all of them
-/// about a purge.
+/// Runs `body` in a process of its own, in a control group with a limit of 256 MiB. Fails unless the process writes exactly `warnings`
+/// warnings, all of them about a purge.
 #[track_caller]
 fn in_256_mib(settings: Settings, warnings: usize, body: impl FnOnce()) {
     let Some(ended) = child_in_a_group(256 * MIB, settings, body) else { return };
@@ -94,7 +94,7 @@ fn in_256_mib(settings: Settings, warnings: usize, body: impl FnOnce()) {
     assert!(told.iter().all(|line| line.contains("short of memory: purged")), "{told:?}");
 }
 
-/// Ends a phase while 100 MiB are free and 130 MiB are in use: together 6 MiB more than seven eighths of the limit.
+/// Ends a phase while 100 MiB are free and 130 MiB are in use. This is 6 MiB more than seven eighths of the limit of 256 MiB.
 fn end_a_phase_near_the_limit() {
     prove();
     let rest = patterned(130 * MIB / 8, 2);
@@ -103,8 +103,8 @@ fn end_a_phase_near_the_limit() {
     assert_patterned(&rest, 2);
 }
 
-/// No retention policy may disable this purge. In a sandbox, the arena must not read the control group's files, because a filter of system
-/// calls may kill the process for it.
+/// No retention policy may disable this purge. With the sandbox setting, the arena does not purge: it must not read the control group's
+/// files, because the sandbox may kill the process for that.
 #[test]
 fn near_the_limit_the_end_of_a_phase_purges_what_is_missing_except_in_a_sandbox() {
     let for_an_hour = Some(Retain::For(Duration::from_secs(3600)));
@@ -125,11 +125,11 @@ fn near_the_limit_the_end_of_a_phase_purges_what_is_missing_except_in_a_sandbox(
     }
 }
 
-/// Reading the control group's files takes about 50 µs. A program with short phases would pay this cost at the end of each phase. A process
-/// far below the limit keeps its memory.
+/// Reading the control group's files takes about 50 µs, which would be too slow at the end of each short phase. Far below the limit,
+/// nothing is purged.
 #[test]
 fn short_phases_read_the_control_group_at_most_ten_times_a_second() {
-    /// Upper bound on the reads per check, even in a deeply nested control group.
+    /// More reads than one check makes, even in a deeply nested control group.
     const MAX_READS_PER_CHECK: u128 = 100;
     in_256_mib(&[], 0, || {
         prove();
@@ -147,7 +147,7 @@ fn reads() -> u64 {
     field("/proc/self/io", "syscr").parse().expect("a number")
 }
 
-/// Another process in the container may need the memory while this one is idle.
+/// While this process is idle, another process in the container may need the memory.
 #[test]
 fn the_background_thread_purges_while_the_process_is_idle() {
     in_256_mib(&[], 1, || {
@@ -159,7 +159,7 @@ fn the_background_thread_purges_while_the_process_is_idle() {
     });
 }
 
-/// Does the work of a prover, scaled down: allocates buffers of all sizes at once and checks them.
+/// Allocates buffers of all sizes, the largest with `largest_words`, and checks them.
 fn prove_with(largest_words: usize) {
     let made: Vec<_> = [700, 4_000, 9_000, 50_000, largest_words].map(|len| patterned(len, len as u64)).into();
     made.iter().for_each(|words| assert_patterned(words, words.len() as u64));
@@ -184,8 +184,8 @@ fn zeroed() -> bool {
     !at.is_null()
 }
 
-/// Without address space for the tables of the smallest region, there is no arena. The backing allocator serves every request that the
-/// arena would have served, and the overflow counts include these requests.
+/// If the address space is too small for the tables of even the smallest region, the arena does not open. The backing allocator serves all
+/// requests, and those that the arena would have served count as overflow.
 #[test]
 fn without_address_space_the_backing_allocator_serves_and_its_requests_are_counted() {
     with_one_warning(&[], &["address space", "errno 12"], || {
@@ -198,23 +198,23 @@ fn without_address_space_the_backing_allocator_serves_and_its_requests_are_count
     });
 }
 
-/// The kernel counts memory when it becomes writable, not when it is reserved, so it may refuse memory in the middle of a phase. Then the
-/// backing allocator serves requests from its free memory, and the arena from the memory that it already had.
+/// The kernel counts memory against the limit when it becomes writable, so it may refuse memory in the middle of a phase. The arena then
+/// serves requests from memory that it has already committed, and the backing allocator serves others from its own free memory.
 #[test]
 fn memory_refused_within_a_phase_is_counted_and_no_contents_are_lost() {
     with_one_warning(&[], &["commit", "errno 12"], || {
-        // Frees memory of the backing allocator below a live block, which keeps the allocator from returning that memory to the system.
+        // Gives the backing allocator free memory. The live block above it keeps the allocator from returning it to the system.
         let free_later: Vec<_> = (0..4_000u64).map(|seed| patterned(1_000, seed)).collect();
         let top = patterned(1_000, 9);
         drop(free_later);
         phase(|| {
             let before = [patterned(1_000, 1), patterned(100_000, 2)];
             let mut grown = before.clone();
-            // After this, the arena has committed this much memory for slabs, and a little more in advance.
+            // Makes the arena commit memory for 3,000 blocks, and a little more in advance.
             drop(black_box((0..3_000u64).map(|seed| patterned(1_000, seed)).collect::<Vec<_>>()));
-            // The results are checked afterwards, because a panic needs memory.
+            // Checks the results afterwards, because a panic would need memory.
             let (made, had) = without_more_memory(|| {
-                // These blocks need more memory.
+                // These blocks need more memory than the arena has committed.
                 let made: Vec<_> = (0..6_000u64).map(|seed| patterned(1_000, seed)).collect();
                 // Neither allocator has enough memory, so these requests fail. Growth that fails leaves the old contents intact.
                 let [small, large] = &mut grown;
@@ -243,8 +243,9 @@ fn memory_refused_within_a_phase_is_counted_and_no_contents_are_lost() {
     });
 }
 
-/// In a small container, memory that stays resident between phases must leave room for the rest of the process, or the kernel kills the
-/// process. 160 MiB in phases and 110 MiB between them fit in 256 MiB only if the arena retains at most half of the limit.
+/// In a small container, memory that the arena retains between phases must leave room for the rest of the process. Otherwise, the kernel
+/// kills the process. Phases use 160 MiB, and the process uses 110 MiB between them. Both fit in 256 MiB only if the arena retains at most
+/// half of the limit.
 #[test]
 fn in_a_small_control_group_phases_leave_room_for_the_rest_of_the_process() {
     let ended = child_in_a_group(256 * MIB, &[], || {
@@ -261,7 +262,7 @@ fn in_a_small_control_group_phases_leave_room_for_the_rest_of_the_process() {
     ended.iter().for_each(Ended::assert_passed_without_warnings);
 }
 
-/// A setting of the kernel's memory management. Dropping it restores the old value.
+/// A kernel setting that a test has changed. Dropping this restores the old value.
 struct HostSetting {
     path: &'static str,
     old: String,
@@ -289,15 +290,15 @@ fn strict_accounting() -> io::Result<[HostSetting; 2]> {
     Ok([HostSetting::set("/proc/sys/vm/overcommit_memory", "2")?, ratio])
 }
 
-/// Under `vm.overcommit_memory=2`, the kernel counts all writable memory against a limit, whether or not it was touched, but no
-/// inaccessible address space. The region is as large as usual, and is committed as it grows. The setting affects the whole machine, so
-/// this test changes it only if `ZK_ALLOC_TEST_HOST=1` is set, and restores it.
+/// Under `vm.overcommit_memory=2`, the kernel counts all writable memory against a limit, even if it was never touched. It does not count
+/// inaccessible address space, so the region is as large as usual, and is committed as it grows. The setting affects the whole machine, so
+/// the test changes it only if `ZK_ALLOC_TEST_HOST=1` is set, and restores it afterwards.
 #[test]
 fn strict_accounting_changes_neither_the_region_nor_the_service() {
     if !is_alone() && !may_change_host() {
         return println!("skipped: ZK_ALLOC_TEST_HOST=1 allows this test to change vm.overcommit_memory for a moment");
     }
-    // Two tests that did this at the same time would restore each other's settings.
+    // Two tests that change the setting at the same time could restore the wrong value.
     let lock = fs::File::create(env::temp_dir().join("zk-alloc-test-host.lock")).unwrap();
     let reserved = || {
         let ended = child(&[], || {
