@@ -1,4 +1,4 @@
-//! Tests of where memory is placed, and of which memory is purged, reused, left untouched or moved.
+//! Tests of the placement of memory, and of which memory the arena purges, reuses, moves or leaves untouched.
 //!
 //! Resident memory belongs to the process, so each test runs in a process of its own.
 #![cfg(target_os = "linux")]

@@ -1,7 +1,7 @@
-//! Placement of memory. Slabs and runs of nearly all lengths share a zone. Freed memory of one kind serves requests of the others, and
-//! survivors do not prevent this. A thread caches the short runs that it freed last for its next requests; reuse.rs tests how other threads
-//! get them. Two threads that write to their own small blocks do not write to the same cache line. A large vector that grows moves to fresh
-//! memory without being copied, and to resident memory without a page fault. These moves leave few mappings.
+//! Placement of memory. Slabs and runs of nearly all lengths share a zone. Memory freed by one kind serves requests of the others, even if
+//! some allocations stay alive. A thread caches the short runs that it freed last; reuse.rs tests how other threads get them. Small blocks
+//! of two threads share no cache line. If a large vector moves as it grows, its pages are remapped where the new place is fresh, and copied
+//! without a page fault where it is resident. These moves leave few mappings.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -18,7 +18,7 @@ fn in_a_phase(body: impl FnOnce()) {
     phase(body);
 }
 
-/// Fails if `work` takes more than this many bytes of memory that was not resident.
+/// Fails if `work` uses more than `most_bytes` of fresh memory, which was not resident before.
 #[track_caller]
 fn assert_fresh<R>(most_bytes: usize, work: impl FnOnce() -> R) {
     let before = stats().fresh_bytes;
@@ -36,8 +36,8 @@ fn blocks(bytes: usize) -> Vec<Vec<u8>> {
     black_box((0..bytes / (16 * KIB)).map(|_| vec![1; 16 * KIB]).collect())
 }
 
-/// Slabs and short runs must not take the lowest place. Otherwise, a proof's survivors would be where its longest run was, and the next
-/// proof's longest run would need fresh memory.
+/// Slabs and short runs must stay out of the memory of long runs. Otherwise, those that outlive a proof would split the memory of its
+/// longest run, and the longest run of the next proof would need fresh memory.
 #[test]
 fn slabs_and_short_runs_that_stay_do_not_take_the_place_of_a_long_run() {
     in_a_phase(|| {
@@ -50,7 +50,7 @@ fn slabs_and_short_runs_that_stay_do_not_take_the_place_of_a_long_run() {
         let shorts = || black_box((0..12).map(|_| run(192 * KIB)).collect::<Vec<_>>());
         let long = run(16 * MIB);
         drop((shorts(), long));
-        // Another long run takes this memory first. Its memory is free immediately after the drop, because threads cache no long runs.
+        // A shorter long run uses this memory first. Its memory is free again at once, because threads cache no long runs.
         drop(run(MIB));
         let pins = shorts();
         assert_fresh(0, || run(16 * MIB));
@@ -68,13 +68,13 @@ fn slabs_short_runs_and_long_runs_reuse_each_others_memory() {
         assert_fresh(region_bytes, || blocks(region_bytes + 24 * MIB));
     });
     in_a_phase(|| {
-        // A thread that kept running would cache some blocks, and their slabs would stay in use.
+        // Uses a thread that exits, because a running thread would cache some blocks, which would keep their slabs in use.
         thread::spawn(move || drop(blocks(region_bytes + 24 * MIB))).join().expect("it only allocates");
         assert_fresh(0, || run(16 * MIB));
     });
     in_a_phase(|| {
         drop(run(16 * MIB));
-        // The vector that contains the short runs is in a slab. The test writes it here, because its pages may be fresh.
+        // The vector that holds the short runs is in a slab, whose pages may be fresh. So it is written before the measurement.
         let mut many = vec![Vec::new(); 8 * MIB / (40 * KIB)];
         assert_fresh(0, || many.iter_mut().for_each(|short| *short = run(40 * KIB)));
         drop(many);
@@ -82,7 +82,7 @@ fn slabs_short_runs_and_long_runs_reuse_each_others_memory() {
     });
 }
 
-/// The length of a short run. Threads cache no run of 256 KiB or more.
+/// The length of a run that threads cache. They cache no run of 256 KiB or more.
 const CACHED_BYTES: usize = 128 * KIB;
 
 /// Writes to a buffer and frees it. Returns its address.
@@ -91,7 +91,8 @@ fn use_a_buffer() -> usize {
     buffer.as_ptr().addr()
 }
 
-/// The test harness sometimes allocates on another thread, so the second part tries several times.
+/// A thread gets the run that it freed last, and a run grows into a cached run that follows it. The test harness may allocate on another
+/// thread, so the second part tries several times.
 #[test]
 fn a_cached_run_is_reused_and_its_neighbour_grows_into_it() {
     in_a_phase(|| {
@@ -117,7 +118,7 @@ fn a_cached_run_is_reused_and_its_neighbour_grows_into_it() {
     });
 }
 
-/// The sizes are not multiples of a cache line, and the standard library requests none of them when it starts a thread.
+/// The sizes are not multiples of a cache line, and the standard library does not allocate blocks of these sizes when it starts a thread.
 #[test]
 fn first_blocks_of_two_threads_share_no_cache_line() {
     phase(|| {
@@ -187,7 +188,7 @@ fn grown_vectors(count: usize) -> Vec<Vec<u8>> {
     vectors.iter_mut().zip(1u8..).for_each(|(vector, value)| vector.extend([value; 100]));
     for _ in 0..2 {
         for vector in &mut vectors {
-            // Doubles the capacity, although `reserve_exact` counts from the length. The arena moves all pages.
+            // Doubles the capacity, because `reserve_exact` counts from the length.
             vector.reserve_exact(2 * vector.capacity() - vector.len());
             black_box(vector.as_ptr());
         }
@@ -196,8 +197,8 @@ fn grown_vectors(count: usize) -> Vec<Vec<u8>> {
     vectors
 }
 
-/// The kernel does not merge the mapping of moved pages with its neighbours, nor with the pages by which the vector then grew. A process
-/// may have 65,530 mappings.
+/// The kernel merges the mapping of moved pages neither with its neighbours nor with the pages by which the vector then grows. By default,
+/// a process may have 65,530 mappings.
 #[test]
 fn vectors_that_moved_leave_few_mappings() {
     const VECTORS: usize = 100;

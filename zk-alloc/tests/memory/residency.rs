@@ -1,9 +1,9 @@
-//! The resident size in `stats()` must match the kernel's for the region, for all requests and all kinds of purges. These tests write whole
-//! blocks, because the arena can't know which bytes a program leaves untouched. Tests that depend on how memory is faulted in run under
-//! each setting that changes it.
+//! The resident size in `stats()` must match the resident size of the region that the kernel reports, after all kinds of requests and
+//! purges. The tests write whole blocks, because the arena can't know which bytes a program leaves untouched. Tests that depend on how
+//! memory is faulted in run under each setting that affects this.
 //!
-//! With small pages, memory that the program does not touch is not resident. A kernel with pages of more than 4 KiB purges, protects and
-//! zeroes whole pages, which is more than the arena asks for if its own pages are smaller.
+//! With small pages, memory that the program does not touch must not be resident. A kernel with pages of more than 4 KiB purges, protects
+//! and zeroes only whole pages. Blocks must keep their contents there too.
 
 use std::env;
 use std::hint::black_box;
@@ -15,7 +15,7 @@ use crate::support::{BARE_METAL, Settings, alone, in_its_own_process, kernel_byt
 use crate::volume::{self, Volume};
 use zk_alloc::{HugePagesOutcome, Retain, Scratch, SecretBuf, ZkAllocator, phase, release, reserve, set_retain, stats};
 
-/// The settings that change how memory is faulted in.
+/// The settings that affect how memory is faulted in.
 const EACH_SETTING: &[Settings] = &[
     &[],
     &[(BARE_METAL, "1")],
@@ -65,8 +65,8 @@ fn end_is_huge(run: &Block) -> bool {
     map_of(run.address() + 9 * MIB - 1).is_some_and(|map| map.has("hg"))
 }
 
-/// Returns a run of 9 MiB after a part of its last huge page was purged, and the block before it. That block fills the addresses where the
-/// arena uses small pages, because a test there would check nothing.
+/// Returns a run of 9 MiB, part of whose last huge page has been purged, and the block before it. That block fills the addresses where the
+/// arena uses small pages, so the run is where it uses huge pages.
 fn run_before_purged_memory() -> [Block; 2] {
     let [before, run] = [40 * MIB, 9 * MIB].map(|bytes| Block::written(&RESIDENT, bytes));
     release();
@@ -74,7 +74,7 @@ fn run_before_purged_memory() -> [Block; 2] {
     [before, run]
 }
 
-/// Returns blocks that are far apart, in slabs and in runs: the few that survive when most of 128 MiB is freed.
+/// Fills about 128 MiB with small blocks and runs, frees most of them, and returns the few that remain, which are far apart.
 fn survivors() -> Vec<Block> {
     let small = (0..64 * KIB).map(|_| Block::written(&RESIDENT, KIB));
     let runs = (0..800).map(|_| Block::written(&RESIDENT, 80 * KIB));
@@ -86,7 +86,8 @@ fn survivors() -> Vec<Block> {
     all
 }
 
-/// Lets the kernel make huge pages where it may. Fails if this makes more than a little memory resident in addition to `at_rest` bytes.
+/// Makes the kernel collapse memory into huge pages wherever the arena allows it. Fails if the region's resident size then exceeds
+/// `at_rest` bytes by more than 1% and 2 MiB.
 #[track_caller]
 fn assert_stays_purged(region: &Region, at_rest: usize) {
     region.make_huge();
@@ -94,8 +95,9 @@ fn assert_stays_purged(region: &Region, at_rest: usize) {
     assert!(found <= at_rest + at_rest / 100 + 2 * MIB, "{at_rest} bytes became {found}");
 }
 
-/// khugepaged must not fill the purged pages around live blocks, which it may try minutes after a purge. In the second process, the policy
-/// retains nothing, and memory is purged immediately, block by block. In the third, new slabs are between purged ones.
+/// After a purge, khugepaged must not collapse the purged pages around live blocks into huge pages, which would make them resident again.
+/// In the second process, the policy retains nothing, so memory is purged block by block as it is freed. In the third, new slabs are
+/// between purged ones.
 #[test]
 fn khugepaged_does_not_bring_back_purged_memory() {
     where_the_kernel_makes_huge_pages(|| {
@@ -105,7 +107,7 @@ fn khugepaged_does_not_bring_back_purged_memory() {
         let at_rest = region.resident_bytes();
         assert_stays_purged(&region, at_rest);
 
-        // Later requests get huge pages again, and the arena counts all of these pages.
+        // Later requests get huge pages again, and `stats()` counts all of these pages.
         let more: Vec<_> = (0..16).map(|_| Block::written(&RESIDENT, 4 * MIB)).collect();
         assert_huge(48 * MIB);
         let others: Vec<_> = (0..100).map(|_| Block::written(&RESIDENT, 300 * KIB)).collect();
@@ -127,7 +129,7 @@ fn khugepaged_does_not_bring_back_purged_memory() {
     where_the_kernel_makes_huge_pages(|| {
         let mut blocks: Vec<_> = (0..64 * KIB).map(|_| Block::written(&RESIDENT, KIB)).collect();
         let region = Region::new();
-        // Keeps one block in every second or third slab of 16 KiB.
+        // Keeps one block in 40, which is one in every second or third slab of 16 KiB.
         keep_every(40, &mut blocks);
         release();
         let others: Vec<_> = (0..50_000).map(|_| Block::written(&RESIDENT, 700)).collect();
@@ -136,7 +138,7 @@ fn khugepaged_does_not_bring_back_purged_memory() {
     });
 }
 
-/// A buffer must still get huge pages unless a part of it was purged, even after a purge has zeroed the whole buffer.
+/// A buffer must still have huge pages if no part of it was purged, or if the whole buffer was purged to zero it.
 #[test]
 fn a_buffer_that_is_not_purged_keeps_its_huge_pages() {
     alone!(&[(BARE_METAL, "1"), ("ZK_ALLOC_LAZY_ZERO_BYTES", "16M")]);
@@ -167,8 +169,8 @@ fn a_long_run_has_huge_pages_again_after_a_purge() {
     });
 }
 
-/// Memory after the run was purged, within the last 2 MiB block of the run. The kernel lists that block as a separate mapping, and moves
-/// only one mapping per call.
+/// The last 2 MiB block of the run also contains memory that was purged, so it is a separate mapping in the kernel. The kernel moves only
+/// one mapping per call.
 #[test]
 fn a_run_of_several_mappings_moves_without_a_copy() {
     where_the_kernel_makes_huge_pages(|| {
@@ -178,13 +180,13 @@ fn a_run_of_several_mappings_moves_without_a_copy() {
         let run = run.resized(64 * MIB).expect("memory");
         assert_ne!(run.address(), address, "it has to move, since {:#x} is taken", behind.address());
         assert_eq!(stats().refusals, refusals, "{}", stats());
-        // Since Linux 6.17, one call moves several mappings. A part that kept its old flags would be detected here.
+        // Since Linux 6.17, one call moves several mappings, so a part might keep its old flags.
         assert!(end_is_huge(&run), "a part of the run kept its old flags");
         drop(before);
     });
 }
 
-/// A 2 MiB block may become huge again when the whole block is resident, no matter how it was filled.
+/// A 2 MiB block may become a huge page again when all of it is resident. Here, a run grows into the purged part.
 #[test]
 fn a_block_that_is_resident_again_becomes_huge() {
     where_the_kernel_makes_huge_pages(|| {
@@ -195,8 +197,8 @@ fn a_block_that_is_resident_again_becomes_huge() {
     });
 }
 
-/// A program that does its work only once never needs the memory again, so runs are purged when they are freed for the first time. Runs
-/// that the program uses a second time stay resident from then on.
+/// Outside of phases, a run is purged when it is freed for the first time, because a program that does its work only once does not need the
+/// memory again. If the memory is used a second time, it stays resident from then on.
 #[test]
 fn runs_are_purged_when_they_are_freed_for_the_first_time_only() {
     alone!(each EACH_SETTING);
@@ -233,7 +235,7 @@ fn memory_that_the_program_asks_to_retain_is_not_purged_when_it_is_freed() {
 
 const SMALL_PAGES: Settings = &[("ZK_ALLOC_THP", "never")];
 
-/// Fails if RSS grew by much more than the `pages` that were written.
+/// Fails if RSS grew since `before` by much more than `pages` pages, the number that were written.
 #[track_caller]
 fn assert_costs_pages(pages: usize, before: usize) {
     let written = pages * 4 * KIB;
@@ -268,12 +270,13 @@ fn buffers_that_are_hardly_written_are_not_prefaulted() {
     }
 }
 
-/// Resizes vectors of `from` bytes to `to` bytes. Only the first and the last of the `kept` bytes are written.
+/// Resizes `count` vectors of `from` bytes to `to` bytes, keeping the first `kept` bytes. Only the first and the last of these bytes are
+/// written, and no other page must become resident.
 fn resized(kept: usize, from: usize, to: usize, count: usize) {
     let before = rss_bytes();
     let mut buffers: Vec<Vec<u8>> = phase(|| {
         let buffer = |index: usize| {
-            // The whole length belongs to the program, so every byte has to be preserved.
+            // The vector's length is the whole buffer, so the arena has to preserve every byte.
             let mut buffer = black_box(vec![0u8; from]);
             buffer[0] = index as u8;
             buffer[kept - 1] = !index as u8;
@@ -301,7 +304,7 @@ fn resized(kept: usize, from: usize, to: usize, count: usize) {
     assert!(stats().live_bytes >= count * to, "the arena serves them");
 }
 
-/// The first vectors grow by a copy, the second ones grow within small sizes, and the last ones shrink.
+/// The first case grows vectors that must be copied, the second grows smaller vectors, and the third shrinks vectors.
 #[test]
 fn sparse_vectors_that_grow_or_shrink_stay_sparse() {
     let cases = [(700 << 10, 700 << 10, 3 << 20, 400), (100 << 10, 100 << 10, 200 << 10, 2_000)];
@@ -310,7 +313,7 @@ fn sparse_vectors_that_grow_or_shrink_stay_sparse() {
     }
 }
 
-/// The variable that makes a debug build simulate pages of this size below the arena. Other builds ignore it and use the kernel's pages.
+/// The variable that makes a debug build of the allocator simulate a kernel with pages of this size. Other builds ignore it.
 const PAGES: &str = "ZK_ALLOC_TEST_PAGE_BYTES";
 const USUAL: &str = "4096";
 /// The page sizes of aarch64 servers, and the usual one, with and without huge pages.
@@ -323,8 +326,8 @@ const PAGE_SIZES: &[Settings] = &[
     &[(PAGES, "65536"), ("ZK_ALLOC_THP", "never")],
 ];
 
-/// A page is not free if a block in use shares it with a freed one. The allocator is installed here, so the model, the threads and their
-/// locals are also in its memory.
+/// The arena must not purge a kernel page that a live block shares with a freed one. The allocator under test is also the global allocator,
+/// so the model, the threads and their locals use its memory too.
 #[test]
 fn volume_with_pages_of_every_size_agrees_with_the_model() {
     alone!(each PAGE_SIZES);
@@ -335,7 +338,7 @@ fn volume_with_pages_of_every_size_agrees_with_the_model() {
     volume::run(Box::leak(Box::new(Heap::new(ZkAllocator, true))), volume);
 }
 
-/// The memory between two guards must have the requested length, whether or not that is a multiple of the page size.
+/// A `SecretBuf` or `Scratch` must have the requested length, whether or not it is a multiple of the page size.
 #[test]
 fn secrets_and_scratches_work_with_pages_of_every_size() {
     alone!(each PAGE_SIZES);
@@ -349,7 +352,7 @@ fn secrets_and_scratches_work_with_pages_of_every_size() {
         assert!(copy.as_ptr().addr().is_multiple_of(4 * KIB));
         let mut scratch = Scratch::with_capacity(bytes);
         let page_bytes: usize = env::var(PAGES).expect("set by the parent").parse().expect("a number");
-        // The capacity is a multiple of the page size, which shows that the layer below used the variable.
+        // The capacity is a multiple of the simulated page size, which shows that the variable took effect.
         let is_whole = scratch.capacity_bytes().is_multiple_of(page_bytes);
         assert!(is_whole || !cfg!(debug_assertions), "{} bytes in pages of {page_bytes}", scratch.capacity_bytes());
         for round in 0..3 {

@@ -1,5 +1,5 @@
-//! Freed memory must be purged on `release()`, under a cap, and by the retention policy, no matter which thread freed it, and whether or
-//! not a phase was open. By the kernel's counters, only live memory stays resident.
+//! Freed memory must be purged on `release()`, under a cap, and by the retention policy, no matter which thread freed it and whether a
+//! phase was open. The tests compare the kernel's counters with the size of the live memory.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -12,7 +12,7 @@ use crate::support::process::{soon, without_more_memory};
 use crate::support::{Numbers, alone, assert_patterned, beside_idle_threads, in_its_own_process, patterned, rss_bytes};
 use zk_alloc::{Phase, Retain, Stats, phase, release, set_retain, start_background_thread, stats};
 
-/// The size of the kernel's pages. The kernel maps whole pages, so a block of up to this size costs one.
+/// The size of the kernel's pages. A live block of up to this size keeps one page resident.
 const PAGE_BYTES: usize = 4 << 10;
 
 /// Returns the maximum resident size when `alive` bytes are live and all other memory was purged.
@@ -44,7 +44,7 @@ fn runs_that_end_within_a_huge_page_are_purged_completely() {
     assert!(stats().resident_bytes <= 2 * MIB, "{}", stats());
 }
 
-/// There is unused memory between two aligned blocks. It may be resident only if the cap counts it.
+/// Blocks with a large alignment leave unused memory between them. If this memory is resident, the cap must count it.
 #[test]
 fn a_cap_holds_for_blocks_on_large_boundaries() {
     const CAP_BYTES: usize = 64 * MIB;
@@ -56,7 +56,8 @@ fn a_cap_holds_for_blocks_on_large_boundaries() {
     assert!(stats().resident_bytes <= CAP_BYTES, "{}", stats());
 }
 
-/// As in the README, a phase returns the values to keep, and everything else in it is temporary.
+/// As in the README, a phase returns the values to keep, and frees all others. The values that survive must cost little, even if they are
+/// spread over all pages.
 #[test]
 fn small_survivors_of_phases_cost_three_times_their_size_and_a_page_each_after_release() {
     alone!();
@@ -79,7 +80,8 @@ fn small_survivors_of_phases_cost_three_times_their_size_and_a_page_each_after_r
     assert_costs_at_most(at_rest(alive), before, "after release()");
     assert!(left.iter().flatten().all(|&byte| byte == 2));
 
-    // All of these blocks are alive at once, so the survivors are spread over all pages. Each survivor must keep only one page.
+    // Allocates all blocks before most of them are freed, so the survivors are spread over all pages. Each survivor may keep only one page
+    // resident.
     let before = rss_bytes();
     let mut blocks = Vec::with_capacity(256 * KIB);
     phase(|| blocks.extend((0..256 * KIB).map(|_| Block::written(&crate::ALLOC, KIB))));
@@ -89,7 +91,7 @@ fn small_survivors_of_phases_cost_three_times_their_size_and_a_page_each_after_r
     assert_costs_at_most(at_rest(blocks.len() * PAGE_BYTES), before, "after release()");
 }
 
-/// Idle threads, and threads that exited, have left freed blocks in their caches. `release()` must cover the whole process.
+/// `release()` must also purge freed blocks in the caches of idle threads and of threads that have exited.
 #[test]
 fn release_purges_the_caches_of_a_thousand_threads() {
     const THREADS: usize = 1_000;
@@ -99,7 +101,7 @@ fn release_purges_the_caches_of_a_thousand_threads() {
     let live_bytes = stats().live_bytes;
     let (all, before) = (Barrier::new(THREADS), AtomicUsize::new(0));
     let work = || {
-        // RSS is read here because the threads' stacks, which do not come from the allocator, now exist.
+        // Reads RSS now that the threads' stacks exist, because they do not come from the allocator.
         if all.wait().is_leader() {
             before.store(rss_bytes(), Ordering::Relaxed);
         }
@@ -143,13 +145,13 @@ fn memory_dropped_after_its_phase_follows_the_retention_policy() {
     follow(Retain::For(Duration::from_millis(20)), 2 * MIB);
 }
 
-/// Returns a random size from 256 bytes to 4 MiB. Each doubling is equally likely.
+/// Returns a random size from 256 bytes to 4 MiB. Each range from a power of two to the next is equally likely.
 fn mixed_bytes(numbers: &mut Numbers) -> usize {
     let least = 256 << numbers.below(14);
     least + numbers.below(least)
 }
 
-/// Runs `request`. Fails if it purged more memory or made more system calls than a request for `bytes` may.
+/// Runs `request`, which allocates `bytes`. Fails if it purges more memory or makes more system calls than a request of this size may.
 #[track_caller]
 fn as_one_request<R>(bytes: usize, request: impl FnOnce() -> R) -> R {
     let before = stats();
@@ -161,7 +163,7 @@ fn as_one_request<R>(bytes: usize, request: impl FnOnce() -> R) -> R {
     result
 }
 
-/// No matter how much memory was freed before a pause, each request must purge an amount in proportion to its size. The next requests
+/// After a pause, each request may purge only an amount in proportion to its own size, no matter how much memory is free. Later requests
 /// continue the purge.
 #[test]
 fn a_request_purges_in_proportion_to_its_size() {
@@ -195,8 +197,8 @@ fn small_request(numbers: &mut Numbers) {
     as_one_request(100, || drop(Block::written(&RESIDENT, 100 + numbers.below(2_000))));
 }
 
-/// Requests continue a purge that a decay tick began. They stop when a phase opens, which may need the memory, or when the program asks to
-/// keep the memory.
+/// Requests continue a purge that a decay tick began. They must stop when a phase opens, which may need the memory, or when the program
+/// sets a policy that retains it.
 #[test]
 fn requests_stop_a_purge_when_a_phase_opens_or_the_policy_changes() {
     alone!();
@@ -229,7 +231,7 @@ fn requests_stop_a_purge_when_a_phase_opens_or_the_policy_changes() {
     }
 }
 
-/// Replaces allocations of mixed sizes, keeping 60 MiB alive.
+/// Replaces allocations of mixed sizes, up to 60 MiB of which are alive. Returns the statistics.
 fn replace_at_the_peak() -> Stats {
     let mut numbers = Numbers::new(7);
     let (mut pieces, mut bytes): (Vec<Block>, usize) = (Vec::new(), 0);
@@ -245,8 +247,8 @@ fn replace_at_the_peak() -> Stats {
     stats()
 }
 
-/// At a program's peak, the arena must not purge memory that the program needs in the next millisecond, and must fault in only a bounded
-/// amount of memory. With a setting that retains all memory, it must purge nothing.
+/// At a program's peak, the arena must purge and fault in only a bounded amount of memory, because the program soon needs the purged memory
+/// again. With a setting that retains all memory, it must purge nothing.
 #[test]
 fn replacing_allocations_at_the_peak_purges_little_and_nothing_below_the_retained_size() {
     in_its_own_process(&[], || {
@@ -260,8 +262,8 @@ fn replacing_allocations_at_the_peak_purges_little_and_nothing_below_the_retaine
     }
 }
 
-/// A program that is short of memory makes its buffers smaller, which must not need memory first. In each case, copies of the buffers would
-/// not fit in the free committed memory.
+/// A program that is short of memory shrinks its buffers, so shrinking must not need more memory. In each case, copies of the buffers would
+/// not fit in the free memory that the arena has committed.
 #[test]
 fn buffers_of_every_size_shrink_without_more_memory() {
     let shrink = |count, from, to| {
@@ -285,13 +287,14 @@ fn buffers_of_every_size_shrink_without_more_memory() {
     cases.for_each(|(count, from, to)| shrink(count, from, to));
 }
 
-/// Without the arena, glibc's malloc would learn from large buffers how much memory to keep, and would put them in the free chunks that
-/// setup left. `warm_up_backing` makes up for both at the arena's first request.
+/// Tests of `warm_up_backing`, which the arena calls at its first request. Without the arena, glibc's malloc would serve large buffers from
+/// the chunks that the setup has freed, and would learn from their size how much free memory to keep. With the arena, it gets no large
+/// buffers.
 #[cfg(target_env = "gnu")]
 mod of_the_backing_allocator {
     use super::*;
 
-    /// Sends small blocks below the arena's threshold, so glibc serves them.
+    /// With this threshold, glibc serves the small blocks of these tests.
     const SETTING: (&str, &str) = ("ZK_ALLOC_MIN_BYTES", "1024");
     const SMALL_BYTES: usize = 1000;
 
@@ -299,7 +302,8 @@ mod of_the_backing_allocator {
         (0..bytes / SMALL_BYTES).map(|_| black_box(vec![1u8; SMALL_BYTES])).collect()
     }
 
-    /// A circuit's builder leaves free chunks in glibc's heap. With the arena, no large buffer reuses them.
+    /// While a program sets up a circuit, it may leave free chunks in glibc's heap. The arena serves the large buffers, which would
+    /// otherwise reuse them.
     #[test]
     fn the_first_large_request_purges_free_memory_of_the_system_allocator() {
         alone!(&[SETTING]);
@@ -313,8 +317,8 @@ mod of_the_backing_allocator {
         assert!(kept.iter().flatten().all(|&byte| byte == 1));
     }
 
-    /// Until glibc sees a large buffer, it returns the top of its heap to the system at every free, so each proof's small allocations would
-    /// fault again.
+    /// Until a program frees a large buffer, glibc returns the free top of its heap to the system, so the small allocations of each proof
+    /// would fault their pages in again.
     #[test]
     fn small_allocations_fault_no_pages_in_a_warm_phase() {
         alone!(&[SETTING]);

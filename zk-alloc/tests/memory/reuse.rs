@@ -1,9 +1,9 @@
-//! Freed memory must be reused, whether it was purged to be zeroed, cut off by shrinking, cached by other threads, or counted at a cap.
-//! Each test covers one promise. If the promise were broken, memory would be lost, or a request would get stale bytes.
+//! Freed memory must be reused: memory that a purge has zeroed, tails of buffers that shrank, blocks in the caches of other threads, and
+//! memory that counts towards a cap. Otherwise, memory would be lost, or a zeroed request would get stale bytes.
 //!
-//! The time of a request hardly depends on the number of free runs below it, or on whether the cap is reached. The bounds are ratios of
-//! median times: to the same requests before there were free runs, or to the backing allocator. A search over all free runs takes hundreds
-//! of times as long.
+//! The time of a request must hardly depend on the number of free runs at lower addresses, or on whether the cap is reached. The tests
+//! compare median times: with those in an empty arena, or with those of the backing allocator. A search over all free runs would take
+//! hundreds of times as long.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeSet;
@@ -19,15 +19,15 @@ fn written(count: usize, bytes: usize) -> Vec<Block> {
     (0..count).map(|_| Block::written(&RESIDENT, bytes)).collect()
 }
 
-/// Sizes in bytes for every path through the arena, 32 MiB of each, and a huge run.
+/// Sizes in bytes that cover every path through the arena.
 const SIZES: [usize; 9] = [KIB, 5 * KIB, 20 * KIB, 40 * KIB, 200 * KIB, MIB, 5 * MIB + 4 * KIB, 32 * MIB, 70 * MIB];
 
 fn count_of(bytes: usize) -> usize {
     (32 * MIB / bytes).max(1)
 }
 
-/// Zeroing by a purge has two effects: the kernel's pages are zero, and they are not resident. With only one of these effects, the memory
-/// would be stale, or the process would stay large. With small pages, zeroing by a purge may not be worth its cost.
+/// The arena may zero memory by purging it. The memory must then be zero, and must not be resident until it is written. With small pages,
+/// the arena may clear the memory instead.
 #[test]
 fn memory_zeroed_by_a_purge_is_zero_and_not_resident() {
     for huge_pages in ["always", "never"] {
@@ -36,7 +36,7 @@ fn memory_zeroed_by_a_purge_is_zero_and_not_resident() {
                 let before = rss_bytes();
                 drop(written(count_of(bytes), bytes));
                 let zeroed: Vec<_> = (0..count_of(bytes)).map(|_| Block::zeroed(&RESIDENT, bytes)).collect();
-                // The memory was not written after the purge. The rest of a huge page at each end may stay resident.
+                // After the purge, nothing has been written. The parts of huge pages at both ends may stay resident.
                 let is_purged = bytes >= 4 * MIB && huge_pages == "always";
                 let cost = if is_purged { cost(before) } else { 0 };
                 assert!(cost <= 8 * MIB, "{cost} bytes, in buffers of {bytes}, are resident before a write");
@@ -48,7 +48,7 @@ fn memory_zeroed_by_a_purge_is_zero_and_not_resident() {
     }
 }
 
-/// The tail of a buffer that shrinks in place is free. It must serve other requests, and must not be freed again with the buffer.
+/// When a buffer shrinks in place, its tail is freed. The tail must serve other requests, and must not be freed again with the buffer.
 #[test]
 fn tails_of_buffers_that_shrink_serve_others() {
     // The number of buffers, their old and new sizes in bytes, and a size that fits in the tails.
@@ -71,7 +71,8 @@ fn tails_of_buffers_that_shrink_serve_others() {
         let tails_bytes = count * (from - to);
         let freed_bytes = full_bytes - stats().live_bytes;
         assert!(freed_bytes >= tails_bytes / 4 * 3, "{what}: {freed_bytes} of {tails_bytes} bytes were freed");
-        // Three quarters of the buffers that would fit by size, because some room is lost if a tail is not a whole number of buffers long.
+        // Allocates three quarters of the buffers that would fit by size, because part of a tail stays unused if its length is not a
+        // multiple of theirs.
         let fillers = written(count * ((from - to) / fitting).max(1) * 3 / 4, fitting);
         let fresh_bytes = stats().fresh_bytes - fresh_bytes;
         assert!(fresh_bytes as usize <= tails_bytes / 4, "{what}: {fresh_bytes} of {tails_bytes} bytes are fresh");
@@ -83,20 +84,21 @@ fn tails_of_buffers_that_shrink_serve_others() {
     }
 }
 
-/// Blocks that a thread freed stay in its cache until the thread exits or another thread needs them. tests/hazards covers threads that
-/// exit.
+/// Blocks that a thread has freed stay in its cache until the thread exits or another thread needs them. The tests in tests/hazards cover
+/// threads that exit.
 #[test]
 fn the_caches_of_idle_threads_serve_others() {
     const THREADS: usize = 64;
     alone!();
     set_retain(Retain::Always);
-    // While one thread opens the arena, the backing allocator serves the others, and gets back the blocks that they free.
+    // Opens the arena. While one thread does this, the backing allocator serves the others, and their blocks would not be in the arena.
     drop(written(1, KIB));
     let sizes = [KIB, 3 * KIB, 20 * KIB, 100 * KIB, MIB];
-    // Threads that compete begin more slabs than they fill, and the rest of these slabs is untouched, so more memory is fresh.
+    // Threads that allocate concurrently leave slabs partly filled. Later allocations touch those fresh pages, so the limit is looser when
+    // the threads do not take turns.
     for (in_turn, part) in [(true, 4), (false, 2)] {
         for bytes in sizes {
-            // All threads have the same amount allocated at once, free it, and keep what fits in their caches.
+            // Every thread allocates the same amount, waits for the others, and frees its blocks, some of which stay in its cache.
             let (all, turn) = (Barrier::new(THREADS), Mutex::new(()));
             let work = || {
                 let first = in_turn.then(|| turn.lock().expect("no thread panics"));
@@ -121,11 +123,11 @@ fn the_caches_of_idle_threads_serve_others() {
 
 const CAP: [(&str, &str); 1] = [("ZK_ALLOC_MAX_BYTES", "160M")];
 
-/// A cap counts resident memory, so free memory of one kind leaves no room for requests of another kind. The arena must purge that memory
-/// first. The test tries every pair of kinds, because each kind has its own place in the region.
+/// A cap counts resident memory, so free memory of one kind may leave no room for requests of another kind. The arena must then purge the
+/// free memory. The test tries every pair of kinds.
 #[test]
 fn free_memory_of_every_kind_makes_room_under_a_cap() {
-    // Each kind takes 112 MiB of the cap's 160 MiB, which leaves no room for another kind.
+    // The counts and sizes in bytes of requests. Each kind takes 112 MiB of the cap's 160 MiB, which leaves no room for another kind.
     const KINDS: [(usize, usize); 6] =
         [(112 * KIB, KIB), (5_734, 20 * KIB), (2_867, 40 * KIB), (573, 200 * KIB), (112, MIB), (1, 112 * MIB)];
     alone!(&CAP);
@@ -143,12 +145,12 @@ fn free_memory_of_every_kind_makes_room_under_a_cap() {
 fn free_memory_in_other_threads_makes_room_under_a_cap() {
     const THREADS: usize = 20;
     alone!(&CAP);
-    // While one thread opens the arena, the arena serves no other thread.
+    // Opens the arena, because it serves no other thread while one opens it.
     drop(written(1, KIB));
-    // With the last list of sizes, a thread caches 128 KiB of each class. All threads together cache more than the huge run leaves under
-    // the cap.
+    // With the last list of sizes, a thread caches 128 KiB of each size class, so all caches together hold more than the huge run leaves
+    // under the cap.
     for sizes in [vec![KIB], vec![20 * KIB], vec![100 * KIB], vec![7 * MIB], (1..=32).map(|kib| kib * KIB).collect()] {
-        // Only the huge run may find the cap full.
+        // Purges what the previous sizes left, so only the huge run reaches the cap.
         release();
         let all = Barrier::new(THREADS);
         let work = || {
@@ -165,8 +167,8 @@ fn free_memory_in_other_threads_makes_room_under_a_cap() {
     }
 }
 
-/// If several threads find the cap full at the same time, one may take the room that another made. The other thread must then make more
-/// room.
+/// If several threads reach the cap at the same time, one may use the room that another has made by a purge. The other thread must then
+/// make room again.
 #[test]
 fn threads_that_meet_at_a_cap_make_room_for_each_other() {
     const THREADS: usize = 16;
@@ -200,7 +202,7 @@ fn empty_layouts_of_any_alignment_get_distinct_addresses() {
     for align in (0..=16).map(|log2| 1 << log2) {
         for (size, zeroed) in [(0, false), (0, true), (1, false), (1, true)] {
             let layout = Layout::from_size_align(size, align).unwrap();
-            // SAFETY: this allocator tolerates an empty layout.
+            // SAFETY: `ZkAllocator` accepts empty layouts.
             let new =
                 || (unsafe { if zeroed { RESIDENT.alloc_zeroed(layout) } else { RESIDENT.alloc(layout) } }, layout);
             alive.extend([(); 3].map(|()| new()));
@@ -226,13 +228,13 @@ fn empty_layouts_of_any_alignment_get_distinct_addresses() {
 /// The number of requests over which the median is taken.
 const SAMPLES: usize = 301;
 
-/// The maximum time of a request, as a multiple of its time in an empty arena.
+/// The maximum ratio of a request's time to its time in an empty arena.
 const MAX_TIMES: u32 = 50;
-/// The minimum time that a request in an empty arena is assumed to take. Shorter times are too close to the clock's resolution.
+/// Shorter times in an empty arena count as this time, because they are too close to the clock's resolution.
 const MIN_TIME: Duration = Duration::from_micros(1);
 
-/// Returns the median time of requests of `size` bytes, and their blocks. While the blocks are alive, the next requests cannot reuse their
-/// memory.
+/// Returns the median time of requests of `size` bytes, and their blocks. As long as the blocks are alive, later requests cannot reuse
+/// their memory.
 fn median_request(allocator: Allocator, size: usize) -> (Duration, Vec<Block>) {
     let mut alive = Vec::with_capacity(SAMPLES);
     let mut times = [(); SAMPLES].map(|()| {
@@ -245,11 +247,11 @@ fn median_request(allocator: Allocator, size: usize) -> (Duration, Vec<Block>) {
 }
 
 /// A plain first-fit search of a bitmap would read every free run that is too short, at each request. In the second case, the free runs are
-/// nearly long enough. In the last, the small-object region below them is free too.
+/// only slightly too short. In the last, the small-object region below them is free too, because long runs stay out of it.
 #[test]
 fn requests_do_not_search_free_runs_that_are_too_short() {
     for (free_run_bytes, size) in [(33 * KIB, 200 * KIB), (33 * KIB, 48 * KIB), (300 * KIB, MIB)] {
-        // With huge pages, untouched blocks would take memory.
+        // With huge pages, blocks that are not written would use memory.
         in_its_own_process(&[("ZK_ALLOC_THP", "never")], || {
             let in_empty = median_request(&RESIDENT, size).0;
             let mut blocks: Vec<_> = (0..160_000).map(|_| Block::untouched(&RESIDENT, free_run_bytes, 8)).collect();
@@ -263,8 +265,8 @@ fn requests_do_not_search_free_runs_that_are_too_short() {
     }
 }
 
-/// When no memory is free, a search for memory to purge takes longer the more memory is live. In the second process, all free memory shares
-/// its pages with live blocks.
+/// At a full cap, each request that searches all memory for free pages to purge would take longer the more memory is live. In the second
+/// process, there is free memory, but it shares its pages with live blocks.
 #[test]
 fn requests_over_a_full_cap_do_not_search_for_free_memory() {
     for small in [0, 1_000 * MIB / KIB] {
@@ -276,7 +278,7 @@ fn requests_over_a_full_cap_do_not_search_for_free_memory() {
                 blocks.push(Block::written(&RESIDENT, 48 * KIB));
             }
             let over = overflow_stats().0;
-            // The backing allocator serves these requests. They may take eight times as long as without the arena.
+            // The backing allocator serves these requests. They may take up to eight times as long as direct requests to it.
             let (median, _blocks) = median_request(&RESIDENT, 48 * KIB);
             let backing = median_request(&System, 48 * KIB).0;
             assert!(median <= 8 * backing, "{median:?}, of the backing allocator {backing:?}\n{}", stats());
@@ -291,7 +293,7 @@ fn small_requests_do_not_search_all_slabs() {
     alone!();
     const PART: usize = 100_000;
     let allocate = || (0..PART).map(|_| Block::untouched(&RESIDENT, 512, 8)).collect::<Vec<_>>();
-    // Returns the shortest time of ten parts, whose blocks stay alive.
+    // Allocates ten parts, whose blocks stay alive, and returns the shortest time of a part.
     let timed = |alive: &mut Vec<Block>| {
         let part = |_| {
             let begun = Instant::now();
@@ -305,8 +307,8 @@ fn small_requests_do_not_search_all_slabs() {
     let mut below = Vec::new();
     let first = timed(&mut below);
     (0..80).for_each(|_| below.extend(allocate()));
-    // The arena must not search slabs that used to have room, either. So some blocks of each slab are freed, and the first part takes them
-    // again.
+    // Frees a few blocks in each slab; the first timed part reuses them, so the later parts run with slabs that recently had room. The
+    // arena must not search these slabs either.
     free_every(64, &mut below);
     let (count, last) = (below.len(), timed(&mut below));
     assert!(last <= 4 * first, "{last:?} for {PART} blocks above {count}, {first:?} above none");
