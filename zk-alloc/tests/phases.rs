@@ -1,5 +1,4 @@
-//! Phases are scopes, not lifetimes: they nest, overlap and survive panics, and values outlive the phase that made
-//! them.
+//! Phases: the arena serves requests while a phase is open and only then, and zeroed memory is zero even where earlier phases wrote.
 
 mod support;
 
@@ -21,8 +20,7 @@ fn arena_bytes(f: impl FnOnce()) -> u64 {
 
 #[test]
 fn the_arena_serves_inside_phases_and_only_there() {
-    // Runs in a process of its own, because the arena also serves requests outside this test's phase while another
-    // test's phase is open.
+    // Runs in a process of its own, because another test's phase would make the arena serve this test's requests outside of its own phases.
     alone!();
     assert!(arena_bytes(|| phase(|| drop(patterned(1 << 20, 1)))) >= 8 << 20);
     assert!(arena_bytes(|| phase(|| drop(black_box(vec![1u8; 8192])))) >= 8192);

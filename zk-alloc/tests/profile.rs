@@ -1,4 +1,4 @@
-//! The profile's estimates must agree with the exact counts for all requests and call sites, and sampling must disturb nothing.
+//! The profile of call sites: its estimates must agree with exact counts, and sampling must not affect the program.
 #![cfg(all(feature = "profile", target_os = "linux"))]
 
 mod support;
@@ -16,7 +16,8 @@ use zk_alloc::{stats, take_peak_live_bytes, thread_stats};
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator::resident();
 
-/// The profile belongs to the process, so each test runs alone. With this setting, the caller's environment does not start sampling.
+/// The profile belongs to the process, so each test runs in a process of its own. This setting overrides one in the caller's environment
+/// that would start sampling.
 const UNSAMPLED: &[(&str, &str)] = &[("ZK_ALLOC_PROFILE", "0")];
 
 fn total<'a>(sites: impl IntoIterator<Item = &'a Site>, amount: impl Fn(&Site) -> Amount) -> Amount {
@@ -28,7 +29,7 @@ fn total<'a>(sites: impl IntoIterator<Item = &'a Site>, amount: impl Fn(&Site) -
     total
 }
 
-/// Returns the sites whose calls include a function of this name.
+/// Returns the sites whose stack trace contains a function with this name.
 fn within<'a>(profile: &'a Snapshot, function: &'a str) -> impl Iterator<Item = &'a Site> {
     let is_named = move |&address: &usize| {
         let mut found = false;
@@ -40,7 +41,8 @@ fn within<'a>(profile: &'a Snapshot, function: &'a str) -> impl Iterator<Item = 
     profile.sites.iter().filter(move |site| site.addresses.iter().any(is_named))
 }
 
-/// Returns the live allocations of the test `name`. Meanwhile, the main thread allocates for the test harness.
+/// Returns the live allocations of the test `name`, including those without a stack trace. Those of the test harness on the main thread do
+/// not count.
 fn live_of(profile: &Snapshot, name: &str) -> Amount {
     let unknown = profile.sites.iter().filter(|site| site.addresses.is_empty());
     total(within(profile, name).chain(unknown), |site| site.live)
@@ -80,7 +82,7 @@ fn the_estimates_agree_with_all_requests() {
     let bytes = request_at_random(requests, &mut alive);
     let (profile, live) = (profile::snapshot(), stats().live_bytes - before);
     assert_eq!(profile.missed, 0);
-    // The standard deviations are about 0.3%, 3.5% and 1.6%. Blocks are up to an eighth longer than the requests.
+    // The standard deviations of the three estimates are about 0.3%, 3.5% and 1.6%. Blocks are up to an eighth longer than the requests.
     let allocated = total(&profile.sites, |site| site.allocated);
     assert!(allocated.bytes >= bytes * 98 / 100, "{} of {bytes}", allocated.bytes);
     assert_near(allocated.bytes, bytes * 104 / 100, 6);
@@ -91,7 +93,7 @@ fn the_estimates_agree_with_all_requests() {
     assert_eq!(left, Amount::default(), "all frees are seen");
 }
 
-// The functions use the results of their calls, so no call is compiled to a jump.
+// These functions use the results of their calls, so the compiler emits no tail calls, and the functions appear in stack traces.
 
 #[inline(never)]
 fn hold_small_ones() -> Vec<Vec<u8>> {
@@ -114,7 +116,7 @@ fn the_peak_and_fresh_pages_belong_to_the_sites_that_held_and_touched_them() {
     let before = stats().fresh_bytes;
     profile::start(16 << 10);
     hold_nothing_at_the_peak();
-    // These pages are already resident.
+    // The second buffer reuses pages that are already resident, so they are not fresh.
     drop(black_box(vec![4u8; 40 * MIB]));
     let profile = profile::snapshot();
     let (all, exact) = (profile.sites.iter().map(|site| site.fresh_bytes).sum(), stats().fresh_bytes);
@@ -139,7 +141,7 @@ fn the_peak_and_fresh_pages_belong_to_the_sites_that_held_and_touched_them() {
     assert_eq!(of_one(|site| site.allocated.bytes), 40 * MIB as u64);
 }
 
-/// The counted peak also includes the blocks in the thread's cache, which are a few MiB.
+/// The counted peak also includes the blocks in the thread's cache, a few MiB in total.
 #[test]
 fn with_a_mean_of_one_byte_every_request_counts_once() {
     alone!(UNSAMPLED);
@@ -198,7 +200,8 @@ fn keep_in_the_thread(kept: &mut Vec<Vec<u8>>) {
     black_box(kept);
 }
 
-/// A thread's state must outlast its last allocation, and its samples must outlast the thread.
+/// The profiler's state for a thread must be usable until the thread's last allocation, and samples of live memory must remain after the
+/// thread has exited.
 #[test]
 fn memory_that_outlives_its_thread_stays_until_it_is_freed() {
     alone!(UNSAMPLED);
@@ -222,7 +225,7 @@ fn memory_that_outlives_its_thread_stays_until_it_is_freed() {
     assert_eq!(live(own), 0);
 }
 
-/// A forked child has a copy of tables that other threads were changing, and of flags that no thread will clear.
+/// A forked child inherits tables that other threads were changing, and flags that these threads had set and will never clear.
 #[test]
 fn a_forked_child_continues_to_sample() {
     alone!(UNSAMPLED);
@@ -243,7 +246,7 @@ fn a_forked_child_continues_to_sample() {
     });
 }
 
-/// A handler may interrupt the profiler itself, and may run on a stack that is too short for a stack walk.
+/// A signal handler may interrupt the profiler, and may run on a stack that is too small for a stack walk.
 #[test]
 #[allow(unsafe_code, reason = "installs a signal handler")]
 fn a_signal_handler_may_allocate() {
@@ -255,7 +258,7 @@ fn a_signal_handler_may_allocate() {
     alone!(UNSAMPLED);
     let mut stack = vec![0u8; 2 * libc::SIGSTKSZ];
     let second = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
-    // SAFETY: `second` is a valid stack, which outlives the use of the handlers.
+    // SAFETY: `second` describes a valid stack, which outlives all signals of this test.
     unsafe { libc::sigaltstack(&raw const second, std::ptr::null_mut()) };
     for flags in [libc::SA_RESTART, libc::SA_RESTART | libc::SA_ONSTACK] {
         profile::start(1);
@@ -284,7 +287,8 @@ fn a_signal_handler_may_allocate() {
     }
 }
 
-/// Without a mark, memory that a program allocates outside of its phases would look like the arena's.
+/// Samples of memory that the backing allocator served must be marked. Otherwise, memory that a program allocates outside of its phases
+/// would look like the arena's.
 #[test]
 fn memory_of_the_backing_allocator_is_marked() {
     alone!(UNSAMPLED);

@@ -1,6 +1,7 @@
-//! Sandboxes (seccomp(2)). Some refuse single system calls with `EPERM` or `ENOSYS`. The allocator must then work without the call if it
-//! can, no matter whether the call is refused from the start or from a later moment on. Others kill a process that makes an unlisted call.
-//! A program with the arena must survive there, whether the arena opens before or after the process enters the sandbox.
+//! Sandboxes (seccomp(2)). Some sandboxes make individual system calls fail with `EPERM` or `ENOSYS`, either from the start of the process
+//! or from a later moment on. The allocator must then work without these calls if it can. Other sandboxes kill a process that makes a call
+//! that is not on their list. A program with the arena must survive there, whether the arena opens before or after the process enters the
+//! sandbox.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #![allow(unsafe_code, reason = "forks, and installs filters of system calls")]
 
@@ -28,11 +29,11 @@ use zk_alloc::{PhaseGuard, Retain, ZkAllocator, phase, release, set_retain, soft
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// Runs threads with caches, and `release()`, which takes memory from all of them. While they run, `begin` makes the kernel refuse these
-/// calls.
+/// Runs threads that fill their caches and call `release()`, which empties the caches of all threads. While they run, calls `begin`, from
+/// which on the kernel must refuse `calls` with `error`. Then grows and zeroes memory, and forks.
 fn work_without(calls: &[c_long], error: c_int, begin: impl FnOnce() -> bool) {
     set_retain(Retain::Bytes(0));
-    // Each thread lives until the test ends, because no new thread can start while clone is refused.
+    // One life of 30,000 operations per thread, because no new thread can start while clone is refused.
     let heap = Box::leak(Box::new(Heap::new(ZkAllocator, true)));
     let volume = Volume { seed: 1, ops: 120_000, ops_per_life: 30_000, ops_per_settling: 200, at_rest: None };
     thread::scope(|scope| {
@@ -53,14 +54,14 @@ fn work_without(calls: &[c_long], error: c_int, begin: impl FnOnce() -> bool) {
     forked(calls.contains(&libc::SYS_clone), error);
 }
 
-/// Lengths in words, for blocks of some classes and for page runs.
+/// Lengths in words: blocks of some size classes, and page runs.
 const LENGTHS: [usize; 6] = [6, 20, 120, 700, 5_000, 60_000];
 
 fn blocks(seed: u64) -> Vec<Vec<u64>> {
     (0..120).map(|number| patterned(LENGTHS[number % LENGTHS.len()], seed)).collect()
 }
 
-/// Grows vectors, which move because another buffer follows each of them, and shrinks them.
+/// Grows vectors, each of which moves because another buffer follows it, then shrinks them.
 fn grow(seed: u64) {
     let mut grown: Vec<_> = (0..2).map(|id| patterned(6 * MIB / 8, seed + id)).collect();
     let mut barriers = Vec::new();
@@ -79,10 +80,10 @@ fn grow(seed: u64) {
     }
 }
 
-/// Grows vectors that must be copied, and of which most pages were never touched.
+/// Grows sparsely touched vectors that must be copied.
 fn grow_sparse() {
     drop(black_box(vec![0xA5u8; 16 * MIB]));
-    // Purges first. Otherwise, the vectors may get memory that the arena clears by writing, which would make it resident.
+    // Purges free memory first. Otherwise, the arena might clear it by writing for the vectors, which would make it resident.
     release();
     let mut grown: Vec<_> = (0..8u8).map(|_| vec![0u8; 700 << 10]).collect();
     for words in &mut grown {
@@ -94,10 +95,11 @@ fn grow_sparse() {
     }
 }
 
-/// Checks that zeroed requests return zeroes, even from memory that was written before, in whole or in part.
+/// Checks that zeroed requests return zeroes, even in memory that was written before, wholly or partly.
 fn zeroed() {
     for bytes in [3_000, 40 << 10, 300 << 10, 2 * MIB, 70 * MIB] {
-        // After a sparse use, the arena checks how much is resident when this length is requested again.
+        // With steps of 1 MiB, the buffer is written sparsely. At the next request of this length, the arena checks how much of it is
+        // resident.
         for step in [1, MIB, 1] {
             let mut buffer = black_box(vec![0u8; bytes]);
             assert!(buffer.iter().all(|&byte| byte == 0), "{bytes} bytes are not all zero");
@@ -133,7 +135,8 @@ fn forked(is_refused: bool, error: c_int) {
     assert!(stats().resident_bytes < retained + MIB, "free memory was lost at the fork: {}", stats());
 }
 
-/// Calls that are refused together: their name, the calls, and whether a process needs them to start.
+/// Groups of calls that are refused together. Each has a name, the calls, and whether a process needs them to start. The comments say what
+/// the arena can't do without them.
 const REFUSED: [(&str, &[c_long], bool); 6] = [
     // No thread can find out whether another is using its cache, so no thread may empty another's cache.
     ("membarrier", &[libc::SYS_membarrier], false),
@@ -146,13 +149,13 @@ const REFUSED: [(&str, &[c_long], bool); 6] = [
     // The arena can't distinguish a page that was written to swap from one that was never touched. The loader needs this call to start the
     // process.
     ("pread64", &[libc::SYS_pread64], true),
-    // No path that allocates needs a thread or process of its own. Only the test starts threads, at its beginning.
+    // No allocation needs another thread or process. The test itself starts its threads before these calls are refused.
     ("clone", &[libc::SYS_clone, libc::SYS_clone3], true),
 ];
 
-/// Runs the work in two processes for each entry of [`REFUSED`]. In the first, the calls are refused before the process starts, unless it
-/// needs them to start. In the second, they are refused in the middle of the work. The arena treats all errors alike, so each process tries
-/// only one.
+/// Runs [`work_without`] in two processes for each entry of [`REFUSED`]. In the first, the calls are refused before the process starts,
+/// unless it needs them to start. In the second, they are refused in the middle of the work. The arena treats all errors alike, so each
+/// process tries only one error.
 #[test]
 fn memory_keeps_its_contents_when_calls_are_refused() {
     for (name, calls, is_needed) in REFUSED {
@@ -166,20 +169,20 @@ fn memory_keeps_its_contents_when_calls_are_refused() {
                 unsafe { command.pre_exec(before_exec) };
             };
             let begin = || at_start || refuse(calls, Answer::Errno(error));
-            // The variable has no effect, except that a failure prints it.
+            // The variable `REFUSED` only appears in the message of a failure.
             let ended = child_as(&[("REFUSED", name)], prepare, || work_without(calls, error, begin));
             ended.iter().for_each(Ended::assert_passed);
         }
     }
 }
 
-/// Under a limit that is set late, mremap(2) may refuse after it has already unmapped the target. The resulting hole can't be mapped again,
-/// so a request that was served from it would get no memory.
+/// Under a limit that is set after the arena has opened, mremap(2) may fail after it has already unmapped the target. The arena must not
+/// serve requests from the resulting hole, because it can't be mapped again.
 #[test]
 fn the_hole_of_a_refused_move_is_not_handed_out() {
     alone!();
     let _guard = PhaseGuard::new();
-    // Maps memory and purges it, because nothing more can be mapped under the limit.
+    // Maps and purges memory for the requests under the limit, where nothing more can be mapped.
     drop(black_box(vec![1u8; 63 * MIB]));
     drop(black_box((0..12).map(|_| vec![1u8; 16 * MIB]).collect::<Vec<_>>()));
     zk_alloc::release();
@@ -188,7 +191,7 @@ fn the_hole_of_a_refused_move_is_not_handed_out() {
     let refusals = stats().refusals;
     let others: Vec<_> = limited(libc::RLIMIT_AS, 1, || {
         words.reserve_exact(words.len());
-        // One of these requests would get the hole, no matter where it is.
+        // The requests fill all free memory, so one of them would get the hole.
         (0..8u8).map(|number| vec![number + 1; 16 * MIB]).collect()
     });
     assert_patterned(&words, 5);
@@ -198,7 +201,7 @@ fn the_hole_of_a_refused_move_is_not_handed_out() {
     drop(barrier);
 }
 
-/// The calls of glibc's malloc and threads, and of a program that exits.
+/// The calls of glibc's malloc and threads, and those with which a program exits.
 const CALLS: [c_long; 17] = [
     libc::SYS_read,
     libc::SYS_write,
@@ -224,8 +227,7 @@ fn unless(value: u32) -> libc::sock_filter {
     skip_if(value, 0, 1)
 }
 
-/// From now on, makes the kernel allow only the calls in [`CALLS`] and `more`, and madvise with `advices`. Any other call kills the
-/// process.
+/// Installs a filter that allows only the calls in [`CALLS`] and `more`, and madvise(2) with `advices`. Any other call kills the process.
 fn enter_sandbox(more: &[c_long], advices: &[c_int]) {
     let allow = |value: u32| [unless(value), end(libc::SECCOMP_RET_ALLOW)];
     let mut program = vec![load(NUMBER_AT)];
@@ -237,8 +239,8 @@ fn enter_sandbox(more: &[c_long], advices: &[c_int]) {
     assert!(install(&mut program, 0));
 }
 
-/// Allocates, frees, grows and shrinks hundreds of MiB in the arena. A panic makes calls that the sandbox forbids, so it kills the process
-/// too.
+/// Allocates, frees, grows and shrinks hundreds of MiB in the arena. If a check fails in a sandbox, the calls that a panic makes also kill
+/// the process.
 fn work(seed: u64) {
     let _guard = PhaseGuard::new();
     let (mut numbers, mut kept) = (Numbers::new(seed), Kept::new());
@@ -257,13 +259,15 @@ extern "C" fn nothing(none: *mut c_void) -> *mut c_void {
     none
 }
 
-/// Opens the arena if `is_open`, enters the sandbox, works there, and exits the process.
+/// Enters the sandbox, runs [`work`] on two threads there, and exits the process. If `is_open`, the arena opens before this, otherwise in
+/// the sandbox.
 fn live_in_a_sandbox(is_open: bool, more: &[c_long], advices: &[c_int]) -> ! {
     if is_open {
         work(1);
     }
     assert_eq!(stats().address_space_bytes > 0, is_open);
-    // Threads of the standard library would make more calls. The first thread makes the calls that glibc makes only once.
+    // Uses C library threads, because the standard library's would make more calls. When the first thread starts, glibc makes some calls
+    // that it makes only once.
     let thread = |run| start_thread(run, null_mut()).expect("a thread");
     join_thread(thread(nothing));
     enter_sandbox(more, advices);
@@ -281,7 +285,7 @@ fn live_in_a_sandbox(is_open: bool, more: &[c_long], advices: &[c_int]) -> ! {
     }
 }
 
-/// Every call that the arena makes once before `main`, except madvise(2). The last one is for samples of call sites.
+/// The calls that the arena makes once before `main`, except madvise(2). The last one is for sampling call sites.
 const MORE: [c_long; if cfg!(feature = "profile") { 6 } else { 5 }] = [
     libc::SYS_membarrier,
     libc::SYS_mincore,
@@ -293,7 +297,7 @@ const MORE: [c_long; if cfg!(feature = "profile") { 6 } else { 5 }] = [
     libc::SYS_sigaltstack,
 ];
 
-/// Every advice of madvise(2) that the arena gives once before `main`.
+/// The advice values of madvise(2) that the arena uses once before `main`.
 const RECORDED: [c_int; 8] = [
     libc::MADV_DONTNEED,
     libc::MADV_FREE,
@@ -305,7 +309,7 @@ const RECORDED: [c_int; 8] = [
     libc::MADV_POPULATE_WRITE,
 ];
 
-/// Checks that a process survives in this sandbox, both if the arena opens before the process enters the sandbox and if it opens inside.
+/// Checks that a process survives in this sandbox, whether the arena opens before the process enters the sandbox or after.
 #[track_caller]
 fn lives(settings: Settings, more: &[c_long], advices: &[c_int]) {
     for is_open in [true, false] {
@@ -316,14 +320,14 @@ fn lives(settings: Settings, more: &[c_long], advices: &[c_int]) {
 }
 
 /// With the sandbox setting, the arena needs only glibc's calls. Without it, the arena makes every call that it may need once before
-/// `main`. An operator who records and allows these calls covers the whole run.
+/// `main`, so an operator who records and allows the calls of the start allows all that the arena needs.
 #[test]
 fn the_arena_survives_in_sandboxes_that_allow_the_calls_of_glibc_or_those_made_at_the_start() {
     lives(&[("ZK_ALLOC_SANDBOX", "1")], &[], &[libc::MADV_DONTNEED]);
     lives(&[], &MORE, &RECORDED);
 }
 
-/// Returns whether this program makes a call with this argument at startup. If it does, a filter kills it.
+/// Starts this program under a filter that kills it if it makes `call` with this argument. Returns whether the filter killed it.
 fn calls_at_the_start(call: c_long, argument_at: u32, argument: u32) -> bool {
     let mut program = [
         load(NUMBER_AT),
@@ -341,10 +345,10 @@ fn calls_at_the_start(call: c_long, argument_at: u32, argument: u32) -> bool {
     status.signal() == Some(libc::SIGSYS)
 }
 
-/// The lists above must contain exactly the calls that the arena makes before `main`.
+/// The arena must make every call in the lists above before `main`.
 #[test]
 fn every_call_that_the_arena_may_make_is_made_once_at_the_start() {
-    // The arena gives the excluded advice only if huge pages may be used.
+    // The arena uses `MADV_HUGEPAGE` only if huge pages may be used.
     for advice in RECORDED.into_iter().filter(|&advice| advice != libc::MADV_HUGEPAGE) {
         assert!(calls_at_the_start(libc::SYS_madvise, FIRST_AT + 16, advice as u32), "advice {advice}");
     }

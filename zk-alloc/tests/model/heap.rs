@@ -9,10 +9,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-/// Up to this size, every byte of a block is written and checked. In a longer block, only the edges and the starts of some pages are.
+/// Blocks of up to this size are written and checked whole. In longer blocks, only both ends and the starts of some pages are.
 const FULL_BYTES: usize = 1 << 10;
-/// Up to this size, a zeroed block is checked whole. In a longer one, only the words that blocks write to are checked, and sometimes the
-/// whole block.
+/// Zeroed blocks of up to this size are checked whole, and so are one in 16 of those up to 4 MiB. In other zeroed blocks, only the words
+/// that blocks write to are checked.
 const FULL_ZEROES_BYTES: usize = 32 << 10;
 
 /// A live block, which must be returned to its [`Heap`].
@@ -38,10 +38,10 @@ impl Block {
 /// An allocator under test, and the model of its live blocks.
 pub(crate) struct Heap<A> {
     alloc: A,
-    /// First address and end of every live block. `None` if the lock must not order the threads, in which case only the contents are
-    /// checked.
+    /// The start and end addresses of every live block. It is `None` if only contents are checked, because the lock would synchronise the
+    /// threads.
     intervals: Option<Lock<BTreeMap<usize, usize>>>,
-    /// Whether every byte of a block is written, so the whole block is resident, and is compared when the block is resized.
+    /// Whether every byte of a block is written, so the whole block is resident, and compared when the block is resized.
     written_whole: bool,
     live_bytes: AtomicUsize,
     next_id: AtomicU64,
@@ -90,8 +90,8 @@ impl<A: GlobalAlloc> Heap<A> {
         let kept = old_size.min(new_size);
         let before = self.written_whole.then(|| digest(&block, kept));
         self.remove(&block);
-        // SAFETY: the block came from this allocator with this layout. `program` and `volume` ensure that the new size is not 0 and is
-        // valid for a layout.
+        // SAFETY: the block came from this allocator with this layout. The callers in `program` and `volume` pass a new size that is not 0
+        // and is valid for a layout.
         let at = unsafe { self.alloc.realloc(block.at.as_ptr(), block.layout, new_size) };
         if let Some(at) = NonNull::new(at) {
             let layout = Layout::from_size_align(new_size, block.layout.align());
@@ -152,8 +152,8 @@ impl<A: GlobalAlloc> Heap<A> {
     }
 }
 
-/// Returns the indices of the words that are written and checked in a block at `base`. Words in the middle are at round addresses, so later
-/// blocks check the words that earlier ones wrote.
+/// Returns the indices of the words that are written and checked in a block at `base`. Words in the middle are at multiples of a large
+/// power of two, so a zeroed block is checked where earlier blocks at the same place were written.
 fn words(base: usize, size: usize) -> impl Iterator<Item = usize> {
     let count = size / 8;
     let stride: usize = match size >> 18 {
@@ -167,12 +167,12 @@ fn words(base: usize, size: usize) -> impl Iterator<Item = usize> {
     (0..head).chain(pages).chain(tail..count)
 }
 
-/// Returns the value of word `index` of a block.
+/// Returns the value that is written to word `index` of the block `id`.
 fn word(id: u64, index: usize) -> u64 {
     ((id << 32) ^ index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
 }
 
-/// Checks the stamps that the block got at `base` with length `size`, if they are within the first `len` bytes.
+/// Checks the words that were written when the block was at `base` and `size` bytes long, as far as they are within its first `len` bytes.
 fn check(block: &Block, base: usize, size: usize, len: usize) {
     let at = block.at.as_ptr().cast::<u64>();
     for index in words(base, size).filter(|&index| (index + 1) * 8 <= len) {
@@ -214,8 +214,8 @@ fn check_zeroes(block: &Block) {
     }
 }
 
-/// A spin lock. ThreadSanitizer sees its atomics, because they are compiled here. It sees those of the standard library's mutex only if the
-/// standard library is also compiled for it (docs/verification.md).
+/// A spin lock. ThreadSanitizer sees its atomics, because they are compiled with this crate. It sees the atomics of the standard library's
+/// mutex only if the standard library is also compiled with ThreadSanitizer (docs/verification.md).
 #[derive(Default)]
 pub(crate) struct Lock<T> {
     taken: AtomicBool,
@@ -226,7 +226,7 @@ pub(crate) struct Lock<T> {
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// Runs `f` with the value. `f` must not panic, because the lock would then stay taken.
+    /// Takes the lock and runs `f` with the value. `f` must not panic, because the lock would then stay taken.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         while self.taken.swap(true, Ordering::Acquire) {
             thread::yield_now();

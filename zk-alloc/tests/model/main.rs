@@ -1,7 +1,7 @@
-//! Random programs against a model: live blocks do not overlap, zeroed memory is zero, and contents do not change.
+//! Runs random programs and checks them against a model: live blocks do not overlap, zeroed memory is zero, and contents do not change.
 //!
-//! proptest generates small programs and shrinks those that fail. The volume tests run many operations on several threads, from a seed.
-//! `ZK_ALLOC_SOAK_OPS` sets the number of operations (10 million by default), and `ZK_ALLOC_SOAK_SEED` selects them.
+//! proptest generates small programs and shrinks those that fail. The volume tests run many random operations on several threads.
+//! `ZK_ALLOC_SOAK_OPS` sets the number of operations (10 million by default), and `ZK_ALLOC_SOAK_SEED` the seed.
 
 use std::env;
 
@@ -38,8 +38,8 @@ fn number(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Makes two runs on four threads, each with a quarter of the operations. In the first run, each call takes the lock of the tracked
-/// intervals. The second run has no such lock.
+/// Makes two runs on four threads, each with a quarter of `ZK_ALLOC_SOAK_OPS` operations. The first also checks that blocks do not overlap,
+/// for which each call takes a lock. The second takes no lock, so the threads run unsynchronised.
 fn run_volumes(allocator: fn() -> ZkAllocator, seed: u64) {
     for (tracks_intervals, part) in [(true, 0), (false, 1)] {
         let heap = Box::leak(Box::new(Heap::new(allocator(), tracks_intervals)));
@@ -64,11 +64,11 @@ fn volume_of_a_resident_allocator_agrees_with_the_model() {
     run_volumes(ZkAllocator::resident, 2);
 }
 
-/// The volume tests under the settings that change how the arena faults in, zeroes and purges memory. Whenever all threads wait, resident
-/// memory must match the kernel's counters.
+/// Runs the volume tests under the settings that affect how the arena faults in, zeroes and purges memory. At every check, while all
+/// threads wait, the resident size must match the kernel's counters.
 ///
-/// Settings are read once per process, so each list of settings gets a process of its own. `ZK_ALLOC_SOAK_OPS` (each run here makes a
-/// two-hundredth of that number) and `ZK_ALLOC_SOAK_SEED` have the same meaning as above.
+/// Settings are read once per process, so each list of settings gets a process of its own. `ZK_ALLOC_SOAK_OPS` and `ZK_ALLOC_SOAK_SEED`
+/// work as above, but each run here makes a two-hundredth of the operations.
 #[cfg(target_os = "linux")]
 mod settings {
     use std::env;
@@ -88,7 +88,7 @@ mod settings {
     fn in_and_out_of_phases_and_resident(at_rest: Option<fn()>) {
         let ops = number(SOAK[0], 10_000_000) / 200;
         let volume = Volume { seed: number(SOAK[1], 1), ops, ops_per_life: 5_000, ops_per_settling: 1000, at_rest };
-        // Purges what earlier blocks left resident. Otherwise, memory of sparsely written blocks would count.
+        // Purges the memory of earlier blocks, which were not written whole, so the kernel may count less of it as resident than the arena.
         release();
         for allocator in [ZkAllocator, ZkAllocator::resident()] {
             let heap = Heap::new(allocator, true);
@@ -101,14 +101,14 @@ mod settings {
 
     const CAP: (&str, &str) = ("ZK_ALLOC_MAX_BYTES", "256M");
 
-    /// Checks that resident memory matches the kernel's counters and is within the cap, if there is one.
+    /// Checks that the resident size matches the kernel's counters and does not exceed the cap, if there is one.
     fn check_resident_bytes() {
         assert!(env::var_os(CAP.0).is_none() || stats().resident_bytes <= 256 * MIB, "{}", stats());
         REGION.check("all threads met");
     }
 
-    /// Runs the volume tests in a process of its own for each list of settings. Then runs them again, checking resident memory while all
-    /// threads wait. With [`BARE_METAL`], `auto` uses huge pages, as on a host that reports no free memory to a hypervisor.
+    /// For each list of settings, runs the volume tests in a process of its own, first without and then with checks of the resident size.
+    /// With [`BARE_METAL`], `auto` uses huge pages, as on a host that does not report free memory to a hypervisor.
     #[test]
     fn volume_under_each_setting_agrees_with_the_model_and_the_kernel() {
         let [always, never] = ["always", "never"].map(|pages| ("ZK_ALLOC_THP", pages));
@@ -119,7 +119,7 @@ mod settings {
             let soak = SOAK.into_iter().filter_map(|name| Some((name, env::var_os(name)?)));
             let set = |command: &mut Command| _ = command.envs(soak);
             let ended = child_as(settings, set, || {
-                // The block in the region is allocated before memory is full.
+                // Allocates the block in the region now, before the cap is reached.
                 LazyLock::force(&REGION);
                 in_and_out_of_phases_and_resident(None);
                 in_and_out_of_phases_and_resident(Some(check_resident_bytes));

@@ -1,4 +1,4 @@
-//! A program: operations that one thread executes in order. proptest and the fuzzer generate small ones.
+//! Small random programs, which proptest and the fuzzer generate. A program is a sequence of operations that one thread executes.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::thread;
@@ -10,9 +10,9 @@ use crate::heap::{Block, Heap};
 /// The maximum live size in bytes. A program skips requests that would exceed it.
 pub(crate) const MAX_LIVE_BYTES: usize = 1 << 30;
 
-/// One step of a [`run`]. `which`, modulo the number of choices, selects a live block or an open phase, so any phase may end, not only the
-/// newest. An absurd request asks for the largest size that a layout may have. It must be refused and have no other effect. A step
-/// `Elsewhere` runs on another thread, which exits immediately afterwards.
+/// One operation of a program. `which`, modulo their number, selects one of the live blocks or open phases, so phases may end in any order.
+/// `AllocAbsurd` and `ReallocAbsurd` ask for the largest size that a layout may have, and must fail without any other effect.
+/// `AllocElsewhere` and `FreeElsewhere` run on a new thread, which then exits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Op {
     Alloc { size: usize, align_log2: u32, zeroed: bool },
@@ -31,8 +31,9 @@ pub(crate) enum Op {
 pub(crate) const OP_BYTES: usize = 6;
 
 impl Op {
-    /// Decodes an operation from any bytes, which come from proptest or the fuzzer. Nearly all sizes are below 128 KiB, and each doubling
-    /// is equally likely. A fifth of the sizes are near powers of two, which are the boundaries between the allocator's paths.
+    /// Decodes an operation from any bytes, which come from proptest or the fuzzer. Most sizes are below 128 KiB, where each range from a
+    /// power of two to the next is equally likely. A fifth of the sizes are within one byte of a power of two, because the allocator's
+    /// paths often change there.
     pub(crate) fn decode([kind, log2, form, align, low, high]: [u8; OP_BYTES]) -> Self {
         let which = u16::from_le_bytes([low, high]);
         let base = 1usize

@@ -1,5 +1,5 @@
-//! Volume tests: threads allocate, resize and free each other's blocks at random, from one seed, inside and outside of nested phases, and
-//! while they exit. The threads' speeds differ from run to run, but each thread's random numbers do not.
+//! Volume tests: threads allocate, resize and free blocks at random, also blocks of other threads, inside and outside of nested phases, and
+//! while they exit. All random numbers come from one seed. They are the same in every run, but the order in which the threads run is not.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::RefCell;
@@ -20,24 +20,25 @@ pub(crate) struct Volume {
     pub(crate) seed: u64,
     /// Number of operations of all threads together.
     pub(crate) ops: u64,
-    /// Number of operations after which a thread exits and leaves its live blocks to random threads. A new thread takes its place.
+    /// Number of operations after which a thread exits. It passes its live blocks to random threads, and a new thread replaces it.
     pub(crate) ops_per_life: u64,
-    /// One operation in this many changes what happens to unused memory: `release()`, the retention policy, or another setting.
+    /// On average, one in this many operations is preceded by a call of [`settle`], which releases memory or changes the retention policy,
+    /// for example.
     pub(crate) ops_per_settling: usize,
-    /// A check of the process, which one thread runs from time to time while all threads wait. It panics if it fails.
+    /// A check that one thread runs from time to time while the others wait. It panics if it fails.
     pub(crate) at_rest: Option<fn()>,
 }
 
 const THREADS: usize = 4;
 
-/// Number of a thread's operations between two runs of the check [`Volume::at_rest`].
+/// Number of operations of a thread between two runs of [`Volume::at_rest`].
 const OPS_PER_CHECK: u64 = 1_000;
 
-/// Live size and number of blocks at which a thread allocates no new block.
+/// A thread allocates no new block while all threads together hold `MAX_LIVE_BYTES`, or while it holds `MAX_LIVE_BLOCKS` itself.
 const MAX_LIVE_BYTES: usize = 1 << 30;
 const MAX_LIVE_BLOCKS: usize = 256;
 
-/// Returns a number from 1 to `1 << max_log2`, with each power of two equally likely.
+/// Returns a random number from 1 to `1 << max_log2`. Each range from a power of two to the next is equally likely.
 fn log_uniform(rng: &mut Numbers, max_log2: u32) -> usize {
     let top = 1 << rng.below(max_log2 as usize + 1);
     top / 2 + rng.below(top - top / 2) + 1
@@ -63,7 +64,7 @@ fn random_layout(rng: &mut Numbers) -> Layout {
     Layout::from_size_align(size, 1 << rng.below(most_log2)).expect("a small layout")
 }
 
-/// Blocks for a thread, from other threads or from threads that ended.
+/// Blocks that other threads have passed to a thread, some of them when they exited.
 type Mail = Lock<Vec<Block>>;
 
 fn post(mail: &Mail, block: Block) {
@@ -92,7 +93,7 @@ pub(crate) fn run<A: GlobalAlloc + Sync + 'static>(heap: &'static Heap<A>, volum
     println!("{volume:?}\n{}", zk_alloc::stats());
 }
 
-/// Work for when a thread exits, at which time other locals of the thread may already be destroyed.
+/// Work to do when a thread exits. Other thread-locals may already be destroyed by then.
 #[derive(Default)]
 struct AtExit(RefCell<Vec<Box<dyn FnOnce()>>>);
 
@@ -106,7 +107,8 @@ thread_local! {
     static AT_EXIT: AtExit = AtExit::default();
 }
 
-/// Runs one thread's life: executes the thread's operations, then passes on its blocks.
+/// The body of a thread: executes [`Volume::ops_per_life`] operations, then frees the thread's blocks at exit or passes them to other
+/// threads.
 fn live<A: GlobalAlloc + Sync + 'static>(
     heap: &'static Heap<A>,
     seed: u64,
@@ -142,7 +144,7 @@ fn live<A: GlobalAlloc + Sync + 'static>(
             0..8_000 if !blocks.is_empty() => heap.free(take(&mut blocks, rng)),
             8_000..9_200 if !blocks.is_empty() => {
                 let block = take(&mut blocks, rng);
-                // Either any size, or between half and one and a half times the old one.
+                // The new size is random, or between half and one and a half times the old size.
                 let old = block.layout().size();
                 let size = if rng.below(2) == 0 { random_size(rng) } else { old / 2 + rng.below(old) + 1 };
                 blocks.push(heap.realloc(block, size.min(1 << 27)));
@@ -171,8 +173,8 @@ fn live<A: GlobalAlloc + Sync + 'static>(
     }
 }
 
-/// Changes settings for unused memory, as a program does occasionally. `may_start_thread` must be `false` if a check runs, because a
-/// background thread would purge during the check.
+/// Releases or reserves memory, changes the retention policy, or starts or stops the background thread, as a program may do now and then.
+/// `may_start_thread` must be `false` if there is a [`Volume::at_rest`], because a background thread would purge during the check.
 fn settle(rng: &mut Numbers, may_start_thread: bool) {
     match rng.below(18) {
         0..4 => _ = release(),
@@ -182,7 +184,7 @@ fn settle(rng: &mut Numbers, may_start_thread: bool) {
         10 => set_retain(Retain::Bytes(log_uniform(rng, 30))),
         11 => set_retain(Retain::For(Duration::from_millis(1))),
         12..14 => set_retain(Retain::Always),
-        // Fails while another thread stops the background thread.
+        // Ignores the result, because the call fails while another thread stops the background thread.
         14 if may_start_thread => _ = start_background_thread(),
         15 => stop_background_thread(),
         _ => {}

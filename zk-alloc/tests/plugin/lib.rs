@@ -16,8 +16,8 @@ fn work(seed: u64) -> u64 {
     black_box(&buffers).iter().flatten().fold(0, |sum, &word| sum.wrapping_add(word))
 }
 
-/// Works on the calling thread and returns the number of requests that the arena has served so far. It registers no
-/// destructor of a Rust thread-local, because such a destructor keeps the object mapped until the thread exits.
+/// Allocates buffers on the calling thread. Returns the number of requests that the arena has served so far. Registers no destructor of a
+/// Rust thread-local, because such a destructor would keep the shared object mapped until the thread exits.
 #[unsafe(no_mangle)]
 pub extern "C" fn prove(seed: u64) -> u64 {
     black_box(phase(|| work(seed)));
