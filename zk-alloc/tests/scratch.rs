@@ -1,4 +1,5 @@
-//! Memory outside of the arena: a `Scratch` against models, its promises about memory, and the protections of a `SecretBuf`.
+//! Memory outside of the arena. A `Scratch` must agree with a model and use memory as documented, and a `SecretBuf` must have its
+//! protections.
 
 mod support;
 
@@ -22,7 +23,7 @@ const LINE_BYTES: usize = 64;
 #[repr(align(256))]
 struct Wide(u64);
 
-/// A function that makes a value of a type from a seed and an index.
+/// A function that makes a value of type `T` from a seed and an index.
 type Make<T> = fn(u8, usize) -> T;
 
 fn word(seed: u8, index: usize) -> u64 {
@@ -57,8 +58,8 @@ fn assert_zeroed<T>(array: &[MaybeUninit<T>]) {
     assert!(bytes.iter().all(|&byte| byte == 0), "not zeroed at {:?}", bytes.iter().position(|&byte| byte != 0));
 }
 
-/// Serves one request and checks the address and the bytes against a model of a scratch with `used` bytes in use. Returns `None` if there
-/// is not enough room.
+/// Makes one request and checks its address, contents and size against a model of the scratch, in which `used` bytes are in use. Adds the
+/// request to `used`. Returns `None` if there is not enough room.
 fn serve<'a, T: Copy + PartialEq + Debug + 'a>(
     scratch: &'a Scratch,
     used: &mut usize,
@@ -106,7 +107,7 @@ fn serve<'a, T: Copy + PartialEq + Debug + 'a>(
     }
 }
 
-/// Serves the requests between two resets. Returns the address of the first allocation.
+/// Makes the requests between two resets and checks that they do not overlap. Returns the lowest address of an allocation, if there is one.
 fn round(scratch: &Scratch, requests: &[Request]) -> Option<usize> {
     let used = &mut 0;
     let claim = |&request: &Request| match request.align {
@@ -129,7 +130,7 @@ fn request() -> impl Strategy<Value = Request> {
     (how, align, bytes, any::<u8>()).prop_map(|(how, align, bytes, seed)| Request { how, align, bytes, seed })
 }
 
-/// Returns a strategy for the methods that free all memory of a scratch.
+/// Returns a strategy that selects one of the methods that free all memory of a scratch.
 fn back() -> impl Strategy<Value = fn(&mut Scratch)> {
     prop::sample::select(vec![Scratch::reset as fn(&mut Scratch), Scratch::wipe, Scratch::release])
 }
@@ -137,8 +138,8 @@ fn back() -> impl Strategy<Value = fn(&mut Scratch)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Nothing overlaps, everything is aligned, and contents do not change. Zeroed memory is zero, no matter what was there before. The
-    /// scratch refuses requests that do not fit, with the right numbers, and each round starts over in the same memory.
+    /// Allocations do not overlap, are aligned, and keep their contents. Zeroed memory is zero, even if it was written before. The scratch
+    /// refuses requests that do not fit, with the right numbers in the error. Each round starts again at the beginning of the scratch.
     #[test]
     fn rounds_of_requests_agree_with_a_model(
         rounds in prop::collection::vec((prop::collection::vec(request(), 0..40), back()), 1..6)
@@ -180,13 +181,13 @@ fn extreme_sizes_and_alignments_are_served_or_refused() {
     let scratch = Scratch::with_capacity(256 << 10);
     scratch.alloc(1u8);
     assert!((&raw const *scratch.alloc(Aligned)).addr().is_multiple_of(65536));
-    // The array stays uninitialised, because a loop of that length ends only if the compiler removes it.
+    // Leaves the array uninitialised, because a loop over `usize::MAX` elements ends only if the compiler removes it.
     assert_eq!(scratch.alloc_array_uninit::<()>(usize::MAX).len(), usize::MAX);
     assert_eq!(scratch.alloc_array(3, |_| Aligned).len(), 3);
     assert_eq!(scratch.alloc_array_zeroed::<[u64; 0]>(usize::MAX / 2).len(), usize::MAX / 2);
     let used = scratch.used_bytes();
     assert!(used <= 65536 * 2);
-    // A length that overflows when converted to bytes must not return a small array.
+    // If a length overflows when it is converted to bytes, the request must fail, not return a small array.
     for len in [usize::MAX, usize::MAX / 8 + 2, isize::MAX as usize, isize::MAX as usize / 8 + 1, 1 << 57] {
         let error = scratch.try_alloc_array_uninit::<u64>(len).unwrap_err();
         assert_eq!((error.asked_bytes, error.left_bytes), (len.saturating_mul(8), scratch.capacity_bytes() - used));
@@ -199,15 +200,15 @@ fn extreme_sizes_and_alignments_are_served_or_refused() {
     assert!(message.contains("1048576 bytes") && message.contains("bytes left"), "{message}");
 }
 
-/// Tests that also need the kernel's counters for pages.
+/// Tests that also read what the kernel reports about pages.
 #[cfg(target_os = "linux")]
 mod beside_the_system {
     use super::*;
     use crate::support::in_its_own_process;
     use crate::support::maps::{map_of, resident_pages};
 
-    /// Programs choose a capacity for the worst case, so untouched memory must cost nothing, even if it is zeroed. After a reset, the next
-    /// round must not fault in any page. A release must return the memory to the system.
+    /// Programs choose a capacity for the worst case, so untouched memory must not become resident, even if a zeroed array is there. After
+    /// a reset, the pages stay resident, so the next round faults in none. A release must return them to the system.
     #[test]
     fn pages_are_resident_from_the_first_touch_until_they_are_released() {
         const LARGE: usize = 16 << 30;
@@ -228,7 +229,7 @@ mod beside_the_system {
         assert_zeroed(scratch.alloc_array_zeroed::<u8>(BYTES));
     }
 
-    /// Operators forbid huge pages where they cost more than they save. This must apply to all memory of the crate.
+    /// `ZK_ALLOC_THP` must also apply to a `Scratch`, because operators forbid huge pages where they cost more than they save.
     #[test]
     fn a_scratch_follows_the_setting_of_huge_pages() {
         for setting in ["never", "auto", "always"] {
@@ -237,7 +238,7 @@ mod beside_the_system {
                 let Ok(host) = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled") else { return };
                 let scratch = Scratch::with_capacity(8 << 20);
                 let map = map_of((&raw const *scratch.alloc(0u8)).addr()).unwrap();
-                // If the host has huge pages, `auto` decides by their cost on it, and never leaves the choice to the host.
+                // If the host has huge pages, `auto` either asks for them or forbids them, depending on their cost there.
                 let wanted = setting == "always" || setting == "auto" && !map.has("nh");
                 assert_eq!(map.has("hg"), wanted && !host.contains("[never]"), "{map:?}");
                 assert_eq!(map.has("nh"), !wanted, "{map:?}");
@@ -246,7 +247,7 @@ mod beside_the_system {
     }
 }
 
-/// Collections in a `Scratch`, compared with the same collections outside.
+/// Tests of collections in a `Scratch`.
 #[cfg(feature = "allocator-api2")]
 #[allow(unsafe_code, reason = "calls Allocator itself")]
 mod collections {
@@ -281,8 +282,8 @@ mod collections {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// The last block grows and shrinks in place; others move. In both cases, each vector has the same contents as an ordinary one,
-        /// even if the scratch is full.
+        /// The last block grows in place, and other blocks move to grow. In both cases, each vector has the same contents as an ordinary
+        /// one, even if the scratch is full.
         #[test]
         fn vectors_in_a_scratch_have_the_contents_of_ordinary_vectors(
             ops in prop::collection::vec((op(), any::<usize>(), bytes(), any::<u8>()), 1..200)
@@ -319,7 +320,7 @@ mod collections {
         }
     }
 
-    /// A vector that is built by pushing must not leave its smaller buffers behind.
+    /// A vector that grows by pushing must not leave its earlier, smaller buffers behind.
     #[test]
     fn the_last_vector_grows_in_place_and_returns_its_memory() {
         let scratch = Scratch::with_capacity(1 << 20);
@@ -337,7 +338,7 @@ mod collections {
         assert!(scratch.used_bytes() < before + 200, "{scratch:?}");
         drop(last);
         assert!(scratch.used_bytes() < before + 64, "{scratch:?}");
-        // A block that is not the last returns no memory, because the block after it stays in place.
+        // Dropping a block that is not the last returns no memory.
         let boxed = ScratchBox::new_in([7u64; 100], &scratch);
         let with_box = scratch.used_bytes();
         drop(first);
@@ -358,8 +359,8 @@ mod collections {
         }
     }
 
-    /// Tests zeroed blocks and zeroed growth in memory that was written before. `Allocator` also lets a block change its alignment together
-    /// with its length.
+    /// Zeroed blocks and zeroed growth are zero in memory that was written before. A block that shrinks to a larger alignment, which
+    /// `Allocator` allows, moves if it must.
     #[test]
     fn zeroed_blocks_in_reused_memory_are_zero_and_move_if_they_must() {
         let mut scratch = Scratch::with_capacity(1 << 16);
@@ -391,7 +392,7 @@ mod collections {
     }
 }
 
-/// The protections of a `SecretBuf`, as the kernel reports them.
+/// Tests of the protections of a `SecretBuf`, as the kernel reports them.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code, reason = "touches guarded memory on purpose")]
 mod secret {
@@ -408,7 +409,8 @@ mod secret {
         secret.as_ptr().addr()
     }
 
-    /// Logs print values with `{:?}`. A length that overflows when rounded up to whole pages must not return a small buffer.
+    /// Logs often print values with `{:?}`, which must not show a secret. If a length overflows when it is rounded up to whole pages, the
+    /// request must fail, not return a small buffer.
     #[test]
     fn debug_prints_no_contents_and_lengths_larger_than_any_memory_are_refused() {
         let secret = SecretBuf::from_slice(&[0xA5; 8]);
@@ -421,8 +423,7 @@ mod secret {
         }
     }
 
-    /// The kernel may refuse any protection, and the buffer then reports that it lacks this protection. The buffer's report must match the
-    /// kernel's.
+    /// The kernel may refuse each of the protections. What the buffer reports about them must match what the kernel reports.
     #[test]
     fn the_kernel_locks_a_secret_and_leaves_it_out_of_dumps_and_children() {
         let secret = SecretBuf::zeroed(2 * PAGE_BYTES + 1);
@@ -438,7 +439,7 @@ mod secret {
         }
     }
 
-    /// Pages that stay mapped can be read through any pointer to them.
+    /// If the pages stayed mapped, a stale pointer could still read them.
     #[test]
     fn a_dropped_buffer_is_no_longer_mapped() {
         alone!();
@@ -452,7 +453,8 @@ mod secret {
         }
     }
 
-    /// A read past the end of a neighbouring buffer, for example in a C library, must not run on into the secret. It must kill the process.
+    /// A read that runs past the end of a neighbouring buffer, for example in a C library, must kill the process before it reaches the
+    /// secret.
     #[test]
     fn reading_past_either_end_ends_the_process() {
         for offset in [-1, PAGE_BYTES as isize] {
@@ -465,7 +467,7 @@ mod secret {
         }
     }
 
-    /// A child copies the parent's memory, including secrets, and is outside the parent's control. It may dump core or run another program.
+    /// A forked child inherits a copy of the parent's memory. It must not contain secrets, because the child may, for example, dump core.
     #[test]
     fn a_child_of_fork_finds_zeroes_and_the_parent_keeps_its_secret() {
         let secret = SecretBuf::from_slice(&[0xA5; 3 * PAGE_BYTES]);
@@ -476,8 +478,7 @@ mod secret {
         assert!(secret.iter().all(|&byte| byte == 0xA5));
     }
 
-    /// Containers often allow no locked memory at all. A prover must run there too, and must be able to find out that its secrets are not
-    /// locked.
+    /// Containers often allow no locked memory. A prover must run there too, and must be able to find out that its secrets are not locked.
     #[test]
     fn without_memory_to_lock_a_buffer_works_and_says_that_it_is_not_locked() {
         alone!();

@@ -1,6 +1,7 @@
-//! Settings come from the environment and from the program. A setting of the program applies if the environment does not set it, and
-//! `stats()` shows the origin of each value. One warning names an invalid setting and the default that replaces it, and the program
-//! continues. Messages go to the file that was standard error when the process began, and to no other file.
+//! Settings from the environment and from the program. The program's value of a setting applies if the environment does not set it, and
+//! `stats()` shows the origin of each value. For an invalid value, the allocator writes one warning, which names the value and the default
+//! that replaces it, and the program continues. Messages go to the file that was standard error when the process began, and to no other
+//! file.
 //!
 //! The global allocator here is `System`, so each test chooses the first `ZkAllocator` of its process.
 #![cfg(target_os = "linux")]
@@ -39,7 +40,7 @@ const VARIABLES: [(&str, Option<&str>); 6] = [
     ("ZK_ALLOC_THP", Some("auto")),
 ];
 
-/// Opens the arena on many threads at once and prints the settings in force.
+/// Opens the arena on several threads at once and prints the settings in force.
 fn report() {
     std::thread::scope(|scope| (0..8).for_each(|_| _ = scope.spawn(|| phase(|| request(&ALLOC, 1 << 19)))));
     (0..2).for_each(|_| phase(|| request(&ALLOC, 1 << 20)));
@@ -60,9 +61,9 @@ fn reported(names: &[&str], value: impl AsRef<OsStr>) -> Option<Ended> {
     Some(ended)
 }
 
-/// Settings are read when the first phase begins, in the middle of the program. An invalid value must not stop the program, and must not be
-/// mistaken for another value. One warning must name the value, no matter how long it is, and the default. src/config/tests.rs tries more
-/// values and all variables.
+/// Settings are read when the first phase begins, when the program may have been running for long. So an invalid value must not stop the
+/// program, and must not be mistaken for another value. One warning must name the default and the value, of which it shows the beginning if
+/// it is long. src/config/tests.rs tries more values and all variables.
 #[test]
 fn a_warning_names_an_invalid_value_and_the_default_used_instead() {
     let not_utf8 = OsString::from_vec(b"4\xFF\xFE96".to_vec());
@@ -87,7 +88,7 @@ fn a_warning_names_an_invalid_value_and_the_default_used_instead() {
     }
 }
 
-/// A misspelt variable has no effect, and only the warning shows this. Valid values take effect without a warning.
+/// Valid values must take effect without a warning. A misspelt variable has no effect, so there must be a warning.
 #[test]
 fn valid_values_take_effect_and_misspelt_ones_are_named() {
     let misspelt =
@@ -109,7 +110,7 @@ fn valid_values_take_effect_and_misspelt_ones_are_named() {
     }
 }
 
-/// Tools such as valgrind and ASan see only the requests that reach the backing allocator.
+/// `ZK_ALLOC=off` is for tools such as valgrind and ASan, which see only the requests that reach the backing allocator.
 #[test]
 fn off_leaves_everything_to_the_backing_allocator() {
     without_warnings(&[("ZK_ALLOC", "off")], || {
@@ -121,8 +122,8 @@ fn off_leaves_everything_to_the_backing_allocator() {
     });
 }
 
-/// Runs `before` in a process of its own, then opens the arena, which warns about a setting, and lets a traced buffer outlive its phase.
-/// Returns what the process wrote to standard error.
+/// In a process of its own, runs `before`, opens the arena, which warns about a setting, lets a traced buffer outlive its phase, and runs
+/// `after`. Returns what the process wrote to standard error.
 #[track_caller]
 fn messages(before: impl FnOnce(), after: impl FnOnce()) -> Option<String> {
     let ended = child(&[("ZK_ALLOC_THP", "perhaps"), ("ZK_ALLOC_TRACE_ESCAPED", "1")], || {
@@ -134,8 +135,9 @@ fn messages(before: impl FnOnce(), after: impl FnOnce()) -> Option<String> {
     Some(ended.stderr)
 }
 
-/// If a program closes descriptor 2, the next file that it opens gets that number. Messages must follow the file, no matter which
-/// descriptors it had in between. In the first process, standard error has its descriptor back, and gets the messages.
+/// If a program closes descriptor 2, the next file that it opens gets that number, and must not get the messages. The first process closes
+/// descriptor 2 and then restores it, so standard error gets the messages. The second opens a data file in its place, which must stay
+/// empty.
 #[test]
 fn messages_are_written_to_standard_error_and_to_no_data_file_that_has_its_descriptor() {
     let close_and_open = || {
@@ -181,7 +183,7 @@ fn served(f: impl FnOnce()) -> (u64, u64) {
 
 static BY_DEFAULT: ZkAllocator = ZkAllocator::resident();
 
-/// Without any settings, every value must have the default as its origin. `reserve` opens the arena without a `ZkAllocator`.
+/// Without any settings, the origin of every value must be the default, even if `reserve` opens the arena before any `ZkAllocator` is used.
 #[test]
 fn without_settings_every_value_is_reported_as_the_default() {
     for open in [|| request(&BY_DEFAULT, MIB), || assert!(reserve(MIB) >= MIB)] {
@@ -233,8 +235,8 @@ const OF_ALL_IN_FORCE: &str = "ZK_ALLOC_MIN_BYTES=1024 (program), ZK_ALLOC_SLAB_
     ZK_ALLOC_THP=never (program), ZK_ALLOC_LAZY_ZERO_BYTES=1048576 (program), ZK_ALLOC_BACKGROUND=1 (program), \
     ZK_ALLOC_TRACE_ESCAPED=1 (program)";
 
-/// Operators know the host, so a variable overrides its setting in code, and no other setting. src/config/tests.rs tries each variable, and
-/// checks which setting an invalid variable leaves in force.
+/// Operators know the host, so an environment variable overrides the same setting of the program, but no other. src/config/tests.rs tries
+/// each variable, and checks which setting applies if a variable is invalid.
 #[test]
 fn settings_of_the_program_take_effect_unless_environment_variables_override_them() {
     without_warnings(&[], || {
@@ -261,8 +263,8 @@ fn settings_of_the_program_take_effect_unless_environment_variables_override_the
 
 static WITH_THREAD: ZkAllocator = ZkAllocator::resident().settings(Settings::new().background_thread(true));
 
-/// A program without phases gets the thread with its first request. The setting starts the thread only once: a stopped thread stays
-/// stopped.
+/// In a program without phases, the first request starts the background thread. The setting starts it only once, so a thread that the
+/// program has stopped stays stopped.
 #[test]
 fn the_first_request_starts_the_background_thread_unless_the_environment_forbids_it() {
     for (settings, count, expected) in [
@@ -282,8 +284,7 @@ fn the_first_request_starts_the_background_thread_unless_the_environment_forbids
     }
 }
 
-/// An allocator applies its settings at its first request. A phase that begins earlier must not open the arena
-/// without them.
+/// An allocator applies its settings at its first request, so a phase that begins before must not open the arena.
 #[test]
 fn a_phase_before_the_first_request_opens_no_arena() {
     alone!();
@@ -295,18 +296,18 @@ fn a_phase_before_the_first_request_opens_no_arena() {
     assert_eq!(in_force().retain_bytes.origin, Origin::Program);
 }
 
-/// Two allocators of one process share the arena. The arena's settings do not change after the first request.
+/// All allocators of a process share the arena, so its settings do not change after the first request.
 #[test]
 fn the_settings_of_the_first_allocator_stay_in_force() {
     alone!();
-    // The first allocator's settings must take effect even if the arena serves none of its requests.
+    // No phase is open, so the arena serves no request of the first allocator, but that allocator's settings must take effect.
     request(&RETAINS_NOTHING, MIB);
     request(&OF_ALL, MIB);
     assert_eq!(in_force().to_string(), "ZK_ALLOC_RETAIN_BYTES=0 (program)");
 }
 
-/// Many threads make their first requests at once. While one thread applies the settings, the backing allocator serves the others.
-/// Afterwards, all settings must be in force.
+/// Several threads make the first requests at the same time. While one of them applies the settings, the backing allocator serves the
+/// others. Afterwards, all settings must be in force.
 #[test]
 fn settings_are_complete_when_many_threads_make_the_first_request() {
     alone!();

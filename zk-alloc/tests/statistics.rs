@@ -1,4 +1,4 @@
-//! Statistics that the allocator reports about itself: escapes, stages, the parts of the resident memory, metrics and events.
+//! Statistics: escaped allocations, peaks of stages, counts of threads, the parts of the resident memory, metrics and events.
 //!
 //! The statistics belong to the process, so each test runs in a process of its own.
 
@@ -51,7 +51,7 @@ fn the_report_names_the_place_of_each_allocation_that_outlives_its_phase() {
     drop(kept);
     assert_eq!(bytes(&escaped()), bytes(&places) - 6 * MIB, "freed after its phase, it is gone from the list");
 
-    // The memory of the tracing itself does not count.
+    // Memory that the tracing itself uses does not count.
     let phase = Phase::new();
     let mut kept: Vec<Box<u64>> = Vec::with_capacity(50_000);
     kept.extend((0..50_000).map(|number| black_box(Box::new(number))));
@@ -61,7 +61,8 @@ fn the_report_names_the_place_of_each_allocation_that_outlives_its_phase() {
     trace_escaped(false);
 }
 
-/// A forked child gets a copy of the table, which another thread may have been changing. The lock in that copy is never released.
+/// A forked child inherits a copy of the table of escapes. If another thread held its lock at the fork, the lock in the copy is never
+/// released.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_forked_child_does_not_wait_for_the_lock_of_the_table() {
@@ -75,11 +76,11 @@ fn a_forked_child_does_not_wait_for_the_lock_of_the_table() {
     trace_escaped(false);
 }
 
-/// The number of requests of [`work`], and of their bytes.
+/// The number of requests that [`work`] makes, and their total size in bytes.
 const WORK: (u64, u64) = (30, 10 * (1024 + (100 << 10) + MIB as u64));
 
 /// Allocates and frees blocks, runs that the thread caches, and runs that it does not cache. Returns the number of requests and bytes that
-/// were counted.
+/// `thread_stats` counted.
 fn work() -> (u64, u64) {
     let before = thread_stats();
     for bytes in [1 << 10, 100 << 10, MIB] {
@@ -106,7 +107,7 @@ fn each_stage_has_its_own_peak_and_the_phase_keeps_its_own() {
     let fourth = peak();
     use_mib(1);
     let fifth = peak();
-    // Threads of the test harness allocate a little.
+    // Leaves a margin, because threads of the test harness also allocate a little.
     let within = |bytes: usize, mib: usize| bytes.abs_diff(mib * MIB) < MIB / 2;
     assert!(within(first, 64) && within(second, 8 + 16), "{first}, {second}");
     assert!(within(third, 8), "what is live now counts, and nothing from before: {third}");
@@ -130,7 +131,7 @@ fn a_thread_counts_only_its_own_requests() {
         assert!(thread_stats().bytes - before.bytes < MIB as u64, "a thread's request counts for another");
         assert!(stats().arena_allocations - total.arena_allocations >= 4 * WORK.0, "{}", stats());
         assert!(stats().arena_bytes - total.arena_bytes >= 4 * WORK.1, "{}", stats());
-        // A purge claims the caches of other threads, so their requests bypass the caches.
+        // `release()` claims the caches of other threads, so some of their requests bypass the caches. They must count too.
         thread::scope(|scope| {
             let counts = scope.spawn(|| [(); 100].map(|()| work()));
             while !counts.is_finished() {
@@ -141,7 +142,7 @@ fn a_thread_counts_only_its_own_requests() {
     });
 }
 
-/// If a part were missing or counted twice, a reader would look for memory in the wrong place.
+/// No part of the resident memory may be missing or counted twice.
 #[cfg(target_os = "linux")]
 #[test]
 fn resident_parts_add_up_to_what_the_kernel_counts() {
@@ -153,7 +154,7 @@ fn resident_parts_add_up_to_what_the_kernel_counts() {
         let (off, most) = (counted.abs_diff(expected), expected / 100);
         assert!(off <= most, "{what}: {counted} and {expected} bytes: {off} apart\n{}", resident_parts());
     };
-    // Blocks and runs of many lengths, all of them touched. Every other one is freed.
+    // Allocates and touches blocks and runs of many lengths, then frees every other one.
     let kept = phase(|| {
         let lengths = (0..1200).map(|n| [40, 300, 3_000, 20_000, 200_000, 3 << 20][n % 6] + n);
         let mut all: Vec<Vec<u8>> = lengths.map(|length| vec![1; length]).collect();
@@ -178,14 +179,14 @@ fn resident_parts_add_up_to_what_the_kernel_counts() {
     drop(kept);
 }
 
-/// The values of `record_metrics` must be those of `stats()`, and distinguish a leak from retention.
+/// `record_metrics` must record the values of `stats()`. A leak must be distinguishable from retained memory.
 #[cfg(feature = "metrics")]
 #[test]
 fn the_metrics_are_the_statistics_and_tell_a_leak_from_retention() {
     use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
     alone!();
-    // Each metric's value, from a recorder of its own. Each metric must be described and have a unit.
+    // Records all metrics and returns a function that looks up a value by name. Fails unless each metric has a description and a unit.
     let recorded = || {
         let recorder = DebuggingRecorder::new();
         let snapshotter = recorder.snapshotter();
@@ -210,7 +211,7 @@ fn the_metrics_are_the_statistics_and_tell_a_leak_from_retention() {
     assert!(idle("live_bytes") < 8 * MIB, "nothing is in use: {}", idle("live_bytes"));
     assert_eq!(idle("phases_total"), 1);
 
-    // Leaks must raise the live size, but not the retained size.
+    // A leak must raise the live size, but not the retained size.
     let leaked = [made(16), made(16), made(16)];
     let leaking = recorded();
     assert!(leaking("live_bytes") >= idle("live_bytes") + 48 * MIB, "{}", stats());
@@ -225,7 +226,7 @@ fn the_metrics_are_the_statistics_and_tell_a_leak_from_retention() {
     assert_eq!(after("resident_bytes"), after("live_bytes") + after("retained_bytes"));
 }
 
-/// Each phase that ends must emit a tracing event, and the subscriber's allocations must not count as the prover's.
+/// Each phase must emit a tracing event when it ends. The arena must not serve the subscriber's allocations, because the phase is over.
 #[cfg(feature = "tracing")]
 mod events {
     use super::*;
@@ -236,7 +237,7 @@ mod events {
     use tracing::{Event, Level, Subscriber};
     use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
-    /// The fields of the events so far.
+    /// The fields of all events so far, in order.
     static SEEN: Mutex<Vec<Fields>> = Mutex::new(Vec::new());
 
     #[derive(Debug)]

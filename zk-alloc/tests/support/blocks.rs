@@ -1,4 +1,4 @@
-//! Blocks of memory from an allocator that a test calls directly, whether or not it is installed.
+//! Blocks of memory that a test requests directly from an allocator, which need not be the global allocator.
 #![allow(unsafe_code, reason = "calls GlobalAlloc")]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -14,7 +14,7 @@ pub(crate) type Allocator = &'static (dyn GlobalAlloc + Sync);
 
 pub(crate) static RESIDENT: ZkAllocator = ZkAllocator::resident();
 
-/// Memory of an allocator. Dropping the block frees it.
+/// A block of memory from an allocator. Dropping it frees the memory.
 pub(crate) struct Block {
     allocator: Allocator,
     at: NonNull<u8>,
@@ -27,13 +27,13 @@ unsafe impl Send for Block {}
 impl Block {
     /// Allocates a block without writing to it.
     pub(crate) fn untouched(allocator: Allocator, size: usize, align: usize) -> Self {
-        // SAFETY: callers pass no size of zero.
+        // SAFETY: callers pass a size that is not 0.
         Self::made(allocator, size, align, |layout| unsafe { allocator.alloc(layout) })
     }
 
     /// Allocates a block of zeroes.
     pub(crate) fn zeroed(allocator: Allocator, size: usize) -> Self {
-        // SAFETY: callers pass no size of zero.
+        // SAFETY: callers pass a size that is not 0.
         Self::made(allocator, size, 8, |layout| unsafe { allocator.alloc_zeroed(layout) })
     }
 
@@ -65,14 +65,14 @@ impl Block {
         unsafe { self.at.add(from).write_bytes(0xA5, len) };
     }
 
-    /// Returns whether every byte of the block is zero. The block must have been zeroed or written whole.
+    /// Returns whether every byte of the block is zero. Every byte must be initialised.
     pub(crate) fn is_zero(&self) -> bool {
         // SAFETY: the block is alive, and initialised if the allocator works.
         let bytes = unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.layout.size()) };
         bytes.iter().fold(0, |all, byte| all | byte) == 0
     }
 
-    /// Returns a pointer to the block's words. The block must be aligned for them.
+    /// Returns a pointer to the block as `u64` words. The block must be aligned to 8 bytes.
     pub(crate) fn words(&self) -> NonNull<u64> {
         self.at.cast()
     }
@@ -100,27 +100,27 @@ impl Drop for Block {
     }
 }
 
-/// Returns the growth of RSS since `before`, in bytes. While call sites are sampled, the size of the sample tables is subtracted.
+/// Returns by how many bytes RSS exceeds `before`. If call sites are sampled, the size of the sample tables is subtracted.
 pub(crate) fn cost(before: usize) -> usize {
     let is_sampled = std::env::var_os("ZK_ALLOC_PROFILE").is_some_and(|value| value == "1");
     let tables = if is_sampled { 4 * MIB } else { 0 };
     super::rss_bytes().saturating_sub(before + tables)
 }
 
-/// Fails if RSS grew by more than `bound` bytes.
+/// Fails if RSS exceeds `before` by more than `bound` bytes.
 #[track_caller]
 pub(crate) fn assert_costs_at_most(bound: usize, before: usize, when: &str) {
     let cost = cost(before);
     assert!(cost <= bound, "RSS grew by {cost} bytes, more than {bound}, {when}\n{}", zk_alloc::stats());
 }
 
-/// Frees all of `blocks` but every `nth`.
+/// Keeps every `nth` of `blocks` and frees the others.
 pub(crate) fn keep_every<T>(nth: usize, blocks: &mut Vec<T>) {
     let mut number = 1..;
     blocks.retain(|_| number.next().is_some_and(|number| number % nth == 0));
 }
 
-/// Frees every `nth` of `blocks`.
+/// Frees every `nth` of `blocks` and keeps the others.
 pub(crate) fn free_every<T>(nth: usize, blocks: &mut Vec<T>) {
     let mut number = 1..;
     blocks.retain(|_| number.next().is_some_and(|number| number % nth != 0));

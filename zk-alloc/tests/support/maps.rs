@@ -16,7 +16,7 @@ pub(crate) struct Map {
     /// The access rights, such as `rw-p`.
     pub(crate) access: String,
     resident_bytes: usize,
-    /// The flags, with two letters each, as `man 5 proc` lists them.
+    /// The value of `VmFlags`: flags of two letters each (proc(5)).
     flags: String,
 }
 
@@ -54,17 +54,17 @@ pub(crate) fn map_of(address: usize) -> Option<Map> {
     maps().into_iter().find(|map| map.range.contains(&address))
 }
 
-/// The arena's region, found by an address in it.
+/// The arena's region, identified by an address in it.
 ///
-/// The arena maps parts of its region as it grows, and a range of addresses as long as the region is free on each side. So all mappings
-/// within that distance of an address in the region belong to the arena.
+/// The arena maps parts of its region as it grows. On each side of the region, a range of the same length has no other mappings. So all
+/// mappings within the length of the region from an address in it belong to the arena.
 pub(crate) struct Region {
     address: usize,
     reserved_bytes: usize,
 }
 
 impl Region {
-    /// Finds the region by allocating a block in it, which is never freed.
+    /// Finds the region by allocating a block, which is never freed.
     pub(crate) fn new() -> Self {
         Self::around(ManuallyDrop::new(Block::written(&RESIDENT, MIB)).address())
     }
@@ -85,7 +85,8 @@ impl Region {
         self.maps().iter().map(|map| map.resident_bytes).sum()
     }
 
-    /// Fails unless `stats()` and the kernel agree. Another thread may allocate between the two calls, so this tries again.
+    /// Fails unless `stats()` and the kernel agree on the resident size. Tries several times, because another thread may allocate between
+    /// the two readings.
     #[track_caller]
     pub(crate) fn check(&self, after: &str) {
         let figures = || (stats().resident_bytes, self.resident_bytes());
@@ -100,7 +101,7 @@ impl Region {
         panic!("stats() says {reported} bytes are resident, the kernel says {found}, after {after}\n{}", stats());
     }
 
-    /// Makes huge pages of the 2 MiB blocks that khugepaged would collapse. With the kernel's defaults, these are all blocks with a
+    /// Collapses the 2 MiB blocks that khugepaged would collapse into huge pages. With the kernel's defaults, these are all blocks with a
     /// resident page, except where the arena forbids huge pages.
     pub(crate) fn make_huge(&self) {
         for Map { range, .. } in self.maps().into_iter().filter(|map| map.resident_bytes > 0) {
@@ -117,7 +118,8 @@ impl Region {
 /// The size of a huge page, in bytes.
 const BLOCK_BYTES: usize = 2 << 20;
 
-/// Returns the number of resident 4 KiB pages in a range that starts at `at`. The provenance of a pointer to the range must be exposed.
+/// Returns the number of resident pages of 4 KiB in the `bytes` bytes from `at`. The provenance of a pointer to this range must have been
+/// exposed.
 pub(crate) fn resident_pages(at: usize, bytes: usize) -> usize {
     let mut pages = vec![0u8; bytes.div_ceil(4 << 10)];
     let start = std::ptr::with_exposed_provenance_mut(at);
@@ -127,16 +129,16 @@ pub(crate) fn resident_pages(at: usize, bytes: usize) -> usize {
     pages.iter().filter(|&&page| page & 1 == 1).count()
 }
 
-/// Returns the maximum difference allowed between `stats()` and the kernel.
+/// Returns the maximum difference allowed between the resident sizes of `stats()` and the kernel.
 pub(crate) fn tolerance_bytes(resident_bytes: usize) -> usize {
     let exact = resident_bytes / 100 + (2 << 20);
-    // The kernel makes and splits huge pages without notice. A write may fault in a huge page where the page table has become empty. Since
-    // Linux 6.12, a huge page that is split loses the parts that are zero.
+    // The kernel makes and splits huge pages without the arena's knowledge. A write may fault in a whole huge page where all pages had been
+    // purged. Since Linux 6.12, when a huge page is split, the kernel frees the pages in it that are zero.
     let is_huge = matches!(stats().huge_pages, Some(HugePagesOutcome::Auto | HugePagesOutcome::Always));
     if is_huge { exact + (4 << 20) + resident_bytes / 10 } else { exact }
 }
 
-/// Returns the address range in the first line of a mapping's entry, or `None` for the other lines.
+/// Parses the address range from the first line of a mapping's entry. Returns `None` for other lines.
 fn range(line: &str) -> Option<Range<usize>> {
     let (from, to) = line.split(' ').next()?.split_once('-')?;
     Some(usize::from_str_radix(from, 16).ok()?..usize::from_str_radix(to, 16).ok()?)

@@ -16,13 +16,13 @@ pub(crate) mod process;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) mod seccomp;
 
-/// The variable that is set in a process that runs one test alone. Its value is the number of the [`child_as`] call that started the
+/// The variable that is set in a process that [`child_as`] starts to run one test. Its value is the number of the call that started the
 /// process.
 const ALONE: &str = "ZK_ALLOC_TEST_ALONE";
 /// Number of seconds after which an alarm kills a process that hangs. No test takes this long, even on a busy machine.
 const PATIENCE_S: u32 = 120;
 
-/// Returns `len` numbers that no other seed produces. The optimiser can't remove the vector, even if no code reads it.
+/// Returns `len` numbers that depend on the seed. The optimiser can't remove the vector, even if nothing reads it.
 pub(crate) fn patterned(len: usize, seed: u64) -> Vec<u64> {
     black_box((0..len as u64).map(|i| mix(seed, i)).collect())
 }
@@ -42,7 +42,7 @@ fn mix(seed: u64, i: u64) -> u64 {
     (i ^ seed.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ seed
 }
 
-/// Overwrites free memory, so a test fails if live data is there.
+/// Overwrites free memory of many sizes. A test then fails if the allocator has handed out memory that is still in use.
 pub(crate) fn scribble() {
     for len in [64usize, 1 << 9, 1 << 10, 1 << 12, 1 << 13, 1 << 16, 1 << 18] {
         let junk: Vec<_> = (0..16).map(|_| black_box(vec![u64::MAX; len / 8])).collect();
@@ -66,7 +66,7 @@ impl Numbers {
     }
 }
 
-/// Buffers that their owner replaces one by one and checks. No method panics, because a panic takes locks.
+/// Patterned buffers, which are replaced one by one and checked. No method panics if a check fails, because a panic takes locks.
 pub(crate) struct Kept(Vec<(u64, Vec<u64>)>);
 
 impl Kept {
@@ -74,8 +74,8 @@ impl Kept {
         Self(Vec::new())
     }
 
-    /// Adds a buffer with one of these `lengths` in words, or replaces a random one, so there are never more than `most` buffers. Returns
-    /// `false` if the contents of the replaced buffer have changed.
+    /// Adds a buffer with one of `lengths` (in words), or replaces a random buffer with it. There are never more than `most` buffers.
+    /// Returns `false` if the contents of the replaced buffer have changed.
     pub(crate) fn replace(&mut self, numbers: &mut Numbers, most: usize, lengths: &[usize]) -> bool {
         let (at, seed) = (numbers.below(most), numbers.below(1 << 20) as u64);
         let new = (seed, patterned(lengths[numbers.below(lengths.len())], seed));
@@ -93,8 +93,8 @@ impl Kept {
     }
 }
 
-/// Starts `count` threads with small stacks, each of which calls `work`. Calls `meanwhile` while all of these threads are idle. Then each
-/// thread calls `after`. When this function returns, the destructors of the threads' locals have run.
+/// Starts `count` threads with small stacks, each of which calls `work`. When all of them have done so and are idle, calls `meanwhile`.
+/// Then each thread calls `after` and exits. When this function returns, the destructors of their thread-locals have run.
 pub(crate) fn beside_idle_threads<R>(
     count: usize,
     work: impl Fn() + Sync,
@@ -124,7 +124,7 @@ pub(crate) fn is_alone() -> bool {
     std::env::var_os(ALONE).is_some()
 }
 
-/// The variable that allows tests to change settings of the machine temporarily. If it is set, tests that lack the rights to do so fail.
+/// The variable that allows tests to change settings of the machine temporarily. If it is set, tests that lack the rights to do this fail.
 const HOST: &str = "ZK_ALLOC_TEST_HOST";
 
 pub(crate) fn may_change_host() -> bool {
@@ -154,7 +154,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// Returns the lines that the allocator wrote.
+    /// Returns the messages that the allocator wrote to standard error.
     pub(crate) fn warnings(&self) -> Vec<&str> {
         self.stderr.lines().filter(|line| line.starts_with("zk-alloc: ")).collect()
     }
@@ -171,7 +171,7 @@ impl Ended {
         assert!(self.warnings().is_empty(), "{self:?}");
     }
 
-    /// Returns the text after `name` in a line that the process printed.
+    /// Returns the text after `name` in the first line of standard output that contains it.
     pub(crate) fn printed(&self, name: &str) -> &str {
         let line = self.stdout.lines().find_map(|line| line.split_once(name));
         line.unwrap_or_else(|| panic!("{name} was not printed: {self:?}")).1
@@ -181,19 +181,20 @@ impl Ended {
 /// Environment variables of a process.
 pub(crate) type Settings<'a> = &'a [(&'a str, &'a str)];
 
-/// The variable that makes the allocator treat a virtual machine like a host that does not report free memory to a hypervisor, so it uses
-/// huge pages.
+/// The variable that makes the allocator assume that the host does not report free memory to a hypervisor, so it uses huge pages on virtual
+/// machines too.
 pub(crate) const BARE_METAL: &str = "ZK_ALLOC_TEST_BARE_METAL";
 /// A child inherits variables with this prefix, so `ZK_ALLOC_PROFILE=1` turns on sampling in all tests.
 const PROFILE: &str = "ZK_ALLOC_PROFILE";
 
 thread_local! {
-    /// The number of calls of [`child_as`] by the test on this thread.
+    /// The number of times that the test on this thread has called [`child_as`].
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Runs the current thread's test again, in a child process. Its only `ZK_ALLOC_*` variables are `settings`, [`BARE_METAL`] and those that
-/// begin with [`PROFILE`]. In the child, this call runs `body`, and all calls return `None`.
+/// begin with [`PROFILE`]. In the child, the same call runs `body`, and all calls return `None`. In the parent, returns how the child
+/// ended.
 pub(crate) fn child(settings: Settings, body: impl FnOnce()) -> Option<Ended> {
     child_as(settings, |_| (), body)
 }
@@ -234,7 +235,7 @@ fn end_after_patience(_command: &mut Command) {
     }
 }
 
-/// Runs `body` in a process of its own with these settings. Fails if the process does. Prints what the process skipped.
+/// Runs `body` in a process of its own with these settings. Fails if the process fails. Prints what the process skipped.
 #[track_caller]
 pub(crate) fn in_its_own_process(settings: Settings, body: impl FnOnce()) {
     let Some(ended) = child(settings, body) else { return };
@@ -260,7 +261,8 @@ pub(crate) fn with_one_warning(settings: Settings, words: &[&str], body: impl Fn
     assert!(words.iter().all(|word| warning.contains(word)), "{ended:?}");
 }
 
-/// Returns whether this process runs the calling test alone. If not, runs the test in a process of its own for each list of settings.
+/// Runs the calling test in a process of its own for each list of settings. Returns `true` in such a process, and `false` in the parent
+/// once they have ended.
 #[track_caller]
 pub(crate) fn is_alone_with(all: &[Settings]) -> bool {
     let mut is_here = false;
@@ -268,7 +270,7 @@ pub(crate) fn is_alone_with(all: &[Settings]) -> bool {
     is_here
 }
 
-/// Runs the rest of the function in a process of its own, once with these settings, or once with each list of settings.
+/// Runs the rest of the function in a process of its own, once with the given settings, or after `each`, once for each list of settings.
 macro_rules! alone {
     () => {
         alone!(each & [&[]])
@@ -287,14 +289,14 @@ pub(crate) use alone;
 /// With the default threshold, the arena serves the small nodes of libraries. With a threshold of 1 KiB, the backing allocator does.
 pub(crate) const THRESHOLDS: &[Settings] = &[&[], &[("ZK_ALLOC_MIN_BYTES", "1024")]];
 
-/// Returns a field of a file of `/proc`, such as `VmRSS` of `/proc/self/status`.
+/// Returns the value of a field in a file of `/proc`, such as `VmRSS` in `/proc/self/status`.
 pub(crate) fn field(file: impl AsRef<std::path::Path>, name: &str) -> String {
     let text = std::fs::read_to_string(file).expect("Linux has it");
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("the field");
     line.trim().to_owned()
 }
 
-/// Returns a size in bytes from a file in `/proc`, such as `self/status`.
+/// Returns the value in bytes of a field in `/proc/{file}`, where `file` is, for example, `self/status`.
 pub(crate) fn kernel_bytes(file: &str, name: &str) -> usize {
     let kib = field(format!("/proc/{file}"), name);
     kib.trim_end_matches(" kB").parse::<usize>().expect("a number") << 10
@@ -307,12 +309,12 @@ pub(crate) fn rss_bytes() -> usize {
 
 /// Resets the peak that [`peak_rss_bytes`] returns. Returns the current resident size.
 pub(crate) fn restart_peak() -> usize {
-    // If the kernel refuses, the peak so far remains, which is small in a process that has not done anything yet.
+    // If the kernel refuses, the old peak remains. It is small if the process has not done anything yet.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
     kernel_bytes("self/status", "VmRSS")
 }
 
-/// Returns the peak resident size, including pages of code.
+/// Returns the peak resident size in bytes, including pages of code.
 pub(crate) fn peak_rss_bytes() -> usize {
     kernel_bytes("self/status", "VmHWM")
 }

@@ -1,4 +1,4 @@
-//! Helpers with which a test forks, starts threads without Rust's standard library, handles signals, lists tasks, and sets limits.
+//! Helpers that fork, start threads without Rust's standard library, install signal handlers, list tasks and set resource limits.
 #![allow(unsafe_code, reason = "calls the C library")]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -15,7 +15,7 @@ const PATIENCE_S: u32 = 40;
 
 /// Starts a child that runs `work` and exits with its result. Returns the child's process ID.
 ///
-/// The child must not panic, because the report of a panic takes locks that another thread may have held at the fork.
+/// `work` must not panic, because a panic takes locks that another thread may have held at the fork.
 pub(crate) fn fork(work: impl FnOnce() -> u8) -> i32 {
     // SAFETY: the child runs only `work`, and exits without running destructors.
     let child = unsafe { libc::fork() };
@@ -48,7 +48,7 @@ pub(crate) fn first_failure(checks: &[bool]) -> u8 {
     checks.iter().position(|&holds| !holds).map_or(0, |index| index as u8 + 1)
 }
 
-/// Tells other threads to stop, even if the body panics.
+/// Sets a flag when dropped, which stops the threads of [`beside`], even if its body panics.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -57,10 +57,10 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// The work that a thread repeats.
+/// Work that a thread repeats.
 pub(crate) type Work<'a> = Box<dyn FnMut() + Send + 'a>;
 
-/// Runs `body` while each of `works` is repeated on a thread of its own.
+/// Runs `body` while each of `works` is repeated on its own thread.
 pub(crate) fn beside<'a, R>(works: impl IntoIterator<Item = Work<'a>>, body: impl FnOnce() -> R) -> R {
     let stop = &AtomicBool::new(false);
     thread::scope(|scope| {
@@ -76,7 +76,7 @@ pub(crate) fn beside<'a, R>(works: impl IntoIterator<Item = Work<'a>>, body: imp
     })
 }
 
-/// Runs `child` in 40 forked children, while two threads repeat `work`. Each child must exit with this code.
+/// Runs `child` in 40 forked children, while two threads repeat `work`. Fails unless each child exits with `code`.
 pub(crate) fn fork_beside_threads(code: i32, work: impl FnMut() + Clone + Send, child: impl Fn() -> u8) {
     let works: [Work; 2] = [Box::new(work.clone()), Box::new(work)];
     beside(works, || (0..40).for_each(|_| assert_eq!(in_a_fork(&child), code)));
@@ -103,7 +103,7 @@ pub(crate) fn handle(signal: c_int, handler: extern "C" fn(c_int), flags: c_int)
 
 pub(crate) type Run = extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// Starts a thread without Rust's standard library, which might allocate.
+/// Starts a thread that calls `run` with `value`. Uses the C library, because Rust's standard library might allocate.
 pub(crate) fn start_thread(run: Run, value: *mut c_void) -> Option<libc::pthread_t> {
     let mut thread = MaybeUninit::uninit();
     // SAFETY: `thread` is a valid place for the thread, and `run` is a function of its type. The place is written if the thread was
@@ -125,13 +125,13 @@ pub(crate) fn tasks() -> Vec<PathBuf> {
     fs::read_dir("/proc/self/task").expect("Linux has it").map(|task| task.expect("an entry").path()).collect()
 }
 
-/// Returns the tasks of the allocator, which it names `zk-alloc...`.
+/// Returns the tasks that the allocator has started. Their names begin with `zk-alloc`.
 pub(crate) fn ours() -> Vec<PathBuf> {
     let is_ours = |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("zk-alloc"));
     tasks().into_iter().filter(is_ours).collect()
 }
 
-/// Returns whether `holds` returns `true` within 20 seconds, calling it every few milliseconds.
+/// Calls `holds` every few milliseconds. Returns `true` as soon as it does, or `false` after 20 seconds.
 pub(crate) fn soon(mut holds: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     while !holds() {
@@ -143,8 +143,8 @@ pub(crate) fn soon(mut holds: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Returns whether the allocator has `count` tasks, now or soon. A new thread takes a moment to name itself, and the kernel lists a joined
-/// thread for a little longer.
+/// Returns whether the allocator soon has `count` tasks. A new thread needs a moment to set its name, and the kernel lists a joined thread
+/// a little longer.
 pub(crate) fn are_ours(count: usize) -> bool {
     soon(|| ours().len() == count)
 }
@@ -166,7 +166,7 @@ pub(crate) fn lockable_bytes() -> u64 {
     limit_of(libc::RLIMIT_MEMLOCK).rlim_cur
 }
 
-/// Runs `body` with a soft limit, then restores the old one.
+/// Runs `body` with a soft limit of `bytes` on a resource, then restores the old limit.
 pub(crate) fn limited<R>(resource: Resource, bytes: usize, body: impl FnOnce() -> R) -> R {
     let old = limit_of(resource);
     let set = |limit: libc::rlimit| {
@@ -184,8 +184,8 @@ pub(crate) fn without_more_memory<R>(body: impl FnOnce() -> R) -> R {
     limited(libc::RLIMIT_DATA, 1, body)
 }
 
-/// Gives up root, to which some limits do not apply. Returns `false` if the system refuses it.
+/// If the process is root, switches to another user, because some limits do not apply to root. Returns `false` if the system refuses this.
 pub(crate) fn give_up_root() -> bool {
-    // SAFETY: the calls change only the user of this process, which does nothing else at the same time.
+    // SAFETY: the calls only change the user of this process, which does nothing else at the same time.
     unsafe { libc::geteuid() != 0 || libc::setresuid(65_534, 65_534, 65_534) == 0 }
 }

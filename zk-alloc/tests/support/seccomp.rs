@@ -6,12 +6,12 @@ use std::ffi::c_long;
 
 use libc::sock_filter as Step;
 
-/// How the kernel answers a refused call.
+/// What the kernel does with a refused call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Answer {
-    /// The call fails with this error.
+    /// The call fails with this error number.
     Errno(i32),
-    /// The thread gets a `SIGSYS`, whose handler provides the answer.
+    /// The thread gets a `SIGSYS`, whose handler may set the result of the call.
     Trap,
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn load(at: u32) -> Step {
     step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at, 0, 0)
 }
 
-/// Skips `yes` steps if the loaded word has this value, otherwise `no` steps.
+/// Skips `yes` steps if the loaded word equals `value`, otherwise `no` steps.
 pub(crate) fn skip_if(value: u32, yes: usize, no: usize) -> Step {
     step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, yes, no)
 }
@@ -57,8 +57,8 @@ pub(crate) fn install(program: &mut [Step], flags: libc::c_ulong) -> bool {
     }
 }
 
-/// From now on, makes the kernel answer these calls in this way, in all threads of this process and in its children. Returns `false` if the
-/// kernel rejects the filter. Allocates nothing.
+/// From now on, makes the kernel refuse these calls with `answer`, in all threads of this process and in its children. Returns `false` if
+/// the kernel rejects the filter. Allocates nothing.
 pub(crate) fn refuse(calls: &[c_long], answer: Answer) -> bool {
     let refusal = match answer {
         Answer::Errno(code) => libc::SECCOMP_RET_ERRNO | code as u32,
@@ -78,7 +78,7 @@ pub(crate) fn refuse(calls: &[c_long], answer: Answer) -> bool {
     install(&mut program[..5 + calls.len()], libc::SECCOMP_FILTER_FLAG_TSYNC)
 }
 
-/// Returns the error of a call whose arguments are all invalid; 0 if it succeeds.
+/// Makes a call with only invalid arguments. Returns its error number, or 0 if it succeeds.
 pub(crate) fn error_of(call: c_long) -> i32 {
     // SAFETY: the call has no effect, because all arguments are invalid.
     if unsafe { libc::syscall(call, -1, -1, -1, -1, -1, -1) } != -1 {
