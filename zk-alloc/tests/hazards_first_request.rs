@@ -2,8 +2,8 @@
 //! left, while another thread changes the environment, while a thread exits, or while a panic prints its backtrace. The allocator must
 //! serve the request, or refuse it if there is no memory. It must neither hang nor terminate the process.
 //!
-//! A process has only one first request, so each test starts its binary again. In the new process, a constructor runs before `main` and
-//! before any allocation. It forks children, and each child makes its first request at the moment that the test is about.
+//! A process has only one first request, so each test starts its binary again. In the new process, a constructor runs before any Rust code
+//! allocates. It forks children, and each child makes its first request at the moment that the test is about.
 //!
 //! Each moment is tried with two allocators. [`SCOPED`] serves only phases, so its first phase begins at that moment too. [`RESIDENT`] also
 //! serves requests outside of phases, so the request is the first call into the allocator, and applies the program's settings.

@@ -29,8 +29,8 @@ use zk_alloc::{PhaseGuard, Retain, ZkAllocator, phase, release, set_retain, soft
 #[global_allocator]
 static ALLOC: ZkAllocator = ZkAllocator;
 
-/// Runs threads that fill their caches and call `release()`, which empties the caches of all threads. While they run, calls `begin`, from
-/// which on the kernel must refuse `calls` with `error`. Then grows and zeroes memory, and forks.
+/// Runs threads that fill their caches and call `release()`, which empties the caches of all threads. While they run, calls `begin`; from
+/// then on, the kernel must refuse `calls` with `error`. Then grows and zeroes memory, and forks.
 fn work_without(calls: &[c_long], error: c_int, begin: impl FnOnce() -> bool) {
     set_retain(Retain::Bytes(0));
     // One life of 30,000 operations per thread, because no new thread can start while clone is refused.
@@ -320,7 +320,7 @@ fn lives(settings: Settings, more: &[c_long], advices: &[c_int]) {
 }
 
 /// With the sandbox setting, the arena needs only glibc's calls. Without it, the arena makes every call that it may need once before
-/// `main`, so an operator who records and allows the calls of the start allows all that the arena needs.
+/// `main`, so a sandbox that allows the calls recorded at the start works for the whole run.
 #[test]
 fn the_arena_survives_in_sandboxes_that_allow_the_calls_of_glibc_or_those_made_at_the_start() {
     lives(&[("ZK_ALLOC_SANDBOX", "1")], &[], &[libc::MADV_DONTNEED]);

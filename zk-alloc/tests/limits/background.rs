@@ -1,8 +1,8 @@
 //! Retention and the background thread. According to the policy, the arena purges free memory at the end of a phase or after an idle time;
 //! `release()` purges it at once.
 //!
-//! With a background thread, an idle process shrinks to its live size. A process has this thread only on request. Except that it handles no
-//! signals, it is a thread like any other of the program.
+//! With a background thread, an idle process shrinks to its live size. A process has this thread only on request. Apart from handling no
+//! signals, it behaves like any other thread of the program.
 
 use std::hint::black_box;
 use std::thread;

@@ -145,7 +145,7 @@ fn free_memory_of_every_kind_makes_room_under_a_cap() {
 fn free_memory_in_other_threads_makes_room_under_a_cap() {
     const THREADS: usize = 20;
     alone!(&CAP);
-    // Opens the arena, because it serves no other thread while one opens it.
+    // Opens the arena. While one thread does this, the arena serves no other thread.
     drop(written(1, KIB));
     // With the last list of sizes, a thread caches 128 KiB of each size class, so all caches together hold more than the huge run leaves
     // under the cap.
