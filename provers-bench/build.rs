@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// The sources of every measured binary, except for its prover and the crates that a lock file pins. The driver checks
-/// the prover's sources by their modification time (`measure::binaries`). If the harness is vendored, only the first
-/// folder exists.
+/// The sources that every measured binary contains. Its prover and the crates that a lock file pins are not among them. The driver checks
+/// the prover's sources by their modification time (`measure::binaries`). If the harness is vendored, only the first folder exists.
 const SOURCES: [&str; 2] = ["src", "../zk-alloc/src"];
 
 fn main() {
@@ -26,7 +25,7 @@ fn main() {
         println!("cargo::rustc-env=PROVE_BENCH_{name}={}", env::var(from).unwrap_or_default());
     }
 
-    // Driver and arms carry this hash: the driver rejects an arm that was built from other sources.
+    // The driver and the arms contain a hash of the sources. The driver rejects an arm whose hash differs from its own.
     let mut files = Vec::new();
     for source in SOURCES.map(Path::new).into_iter().filter(|source| source.exists()) {
         println!("cargo::rerun-if-changed={}", source.display());

@@ -1,5 +1,5 @@
-//! Makes the library depend on `libc.so.6` only, a name that every loader knows. A program must start with the library
-//! even if the program uses another C library, or if its image lacks `libgcc_s.so.1`.
+//! Makes the library depend only on `libc.so.6`, a name that every loader knows. A program must start with the library even if it uses
+//! another C library, or if its container image lacks `libgcc_s.so.1`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,11 +12,11 @@ fn main() {
     if !is_gnu {
         return;
     }
-    // The library is never unloaded. Otherwise a program that loads it with `dlopen` and closes it would keep a thread
-    // key whose destructor is unmapped.
+    // Marks the library as never unloaded. Otherwise, after `dlopen` and `dlclose`, the program would still have a pthread key whose
+    // destructor is unmapped.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
-    // valgrind replaces the functions of a library only if the library has a soname. With this soname, valgrind sees the
-    // program's requests, and the library is not in use.
+    // valgrind replaces the functions of a library only if the library has a soname. With this soname, valgrind replaces this library's
+    // `malloc`, so it sees the program's requests, and the library is not in use.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libzk_alloc.so");
     let linker = std::env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".into());
     let file = |name: &str| -> Option<PathBuf> {
@@ -30,8 +30,8 @@ fn main() {
         println!("cargo:rustc-link-search=native={}", folder.display());
         println!("cargo:rustc-link-lib=static:+whole-archive=gcc_eh");
     }
-    // With the usual `-lc`, the library would also depend on the loader's own file, which has `__tls_get_addr`. The loader
-    // finds that symbol without such a dependency.
+    // With the usual `-lc`, the library would also depend on the loader's own file, which defines `__tls_get_addr`. The loader finds that
+    // symbol without such a dependency.
     if let (Some(shared), Some(rest)) = (file("libc.so.6"), file("libc_nonshared.a")) {
         let folder = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo names a folder"));
         let script = format!("GROUP ( {} {} )\n", shared.display(), rest.display());

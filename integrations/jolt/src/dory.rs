@@ -6,16 +6,14 @@
 //!
 //! # The prepared cache
 //!
-//! `dory_pcs::backends::arkworks::init_cache` prepares the setup's points for pairings, and stores them in a static
-//! variable for the rest of the process. **Call it before the first phase**, right after `setup`. Memory that is never
-//! freed gains nothing from the arena, and keeps its slabs from being purged. Calling it inside a phase is also
-//! correct, and later proofs still work.
+//! `dory_pcs::backends::arkworks::init_cache` prepares the setup's points for pairings, and stores them in a static variable for the rest
+//! of the process. **Call it before the first phase**, right after `setup`. Memory that is never freed gains nothing from the arena, and
+//! keeps its slabs from being purged. Calling it inside a phase is also safe: later proofs still work.
 //!
 //! # Setups
 //!
-//! `dory_pcs::setup` reads and writes files in the user's home directory only if the feature `disk-persistence` of
-//! `dory-pcs` is on. The feature `backends` turns it on. This crate needs only `arkworks` and `cache`, which leave it
-//! off.
+//! `dory_pcs::setup` reads and writes files in the user's home directory only if the feature `disk-persistence` of `dory-pcs` is on. The
+//! feature `backends` of `dory-pcs` turns it on; the features that this crate needs, `arkworks` and `cache`, do not.
 //!
 //! ```
 //! use dory_pcs::backends::arkworks::{ArkFr, ArkworksPolynomial, BN254, Blake2bTranscript, G1Routines, G2Routines};
@@ -56,16 +54,16 @@ type Scalar<E> = <<E as PairingCurve>::G1 as Group>::Scalar;
 
 /// Calls [`Polynomial::commit`] in a phase. Returns the commitment, the commitments of the rows, and the blind.
 ///
-/// The polynomial was allocated before the call, so it isn't in the arena. To place it in the arena, create it inside a
-/// [`prove`](crate::prove) that also contains this call; phases nest.
+/// The polynomial was allocated before the call, so it isn't in the arena. To place it in the arena, create it in a
+/// [`prove`](crate::prove) closure that also makes this call; phases nest.
 ///
 /// # Errors
 ///
-/// The errors of `polynomial`: it doesn't have 2^(`nu` + `sigma`) coefficients.
+/// The errors of `polynomial.commit`, unchanged: the polynomial doesn't have 2^(`nu` + `sigma`) coefficients.
 ///
 /// # Panics
 ///
-/// If `polynomial` panics: `setup` has too few generators for its rows or columns.
+/// If `polynomial.commit` panics: `setup` has too few generators for the polynomial's rows or columns.
 #[allow(clippy::type_complexity)] // The framework's own type.
 pub fn commit<E, Mo, M1>(
     polynomial: &impl Polynomial<Scalar<E>>,

@@ -75,15 +75,14 @@ pub fn try_prove<T, E>(f: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     zk_alloc::phase(f)
 }
 
-/// Wraps a prover so that each call runs in its own phase. Intended for the closures that `#[jolt::provable]` generates.
+/// Wraps a prover so that each call runs in its own phase. Intended for the provers that `#[jolt::provable]` generates.
 ///
-/// `guest::build_prover_fib(program, preprocessing)` is an `impl Fn(u32) -> (Output, Proof, JoltDevice) + Send + Sync`.
-/// The wrapped prover takes the same arguments, and threads can share it like the original. You can wrap any function
-/// or closure of up to eight arguments that is `Send + Sync`. The result is a `Box`, so its type can be named, for
-/// example as the type of a field.
+/// For example, `guest::build_prover_fib(program, preprocessing)` returns an `impl Fn(u32) -> (Output, Proof, JoltDevice) + Send + Sync`.
+/// The wrapped prover takes the same arguments, and threads can share it like the original. You can wrap any function or closure of up to
+/// eight arguments that is `Send + Sync`. The result is a `Box`, so its type can be named, for example as the type of a field.
 ///
-/// Arguments may be borrowed, but a borrowed value must outlive the wrapped prover, so declare the value first.
-/// Otherwise leave the prover unwrapped, and put the call in [`prove`]: `prove(|| prove_sha2(&input))`.
+/// Arguments may be references, but their values must outlive the wrapped prover, so declare the values first. If you can't, leave the
+/// prover unwrapped, and put the call in [`prove`]: `prove(|| prove_sha2(&input))`.
 ///
 /// # Panics
 ///

@@ -28,8 +28,8 @@ fn phases() -> u64 {
     zk_alloc::stats().phases
 }
 
-/// Every proof reads the prover's setup, and owns vectors that its phase allocated. Later phases request the same sizes, because only then
-/// would an arena that resets, or that hands out live memory, corrupt a proof. Each proof must equal the unwrapped prover's.
+/// Every proof reads the prover's setup, and owns vectors that were allocated in its phase. Later phases request the same sizes, so an
+/// arena that resets, or that hands out live memory, would corrupt an earlier proof. Each proof must equal the unwrapped prover's.
 #[test]
 fn five_proofs_of_one_wrapped_prover_equal_the_unwrapped_one_s_and_verify_at_the_end() {
     let _turn = alone();
@@ -40,7 +40,7 @@ fn five_proofs_of_one_wrapped_prover_equal_the_unwrapped_one_s_and_verify_at_the
         let before = phases();
         let (bytes, (output, proof, device)) = arena_bytes_of(|| prove_fib(n, log_rows));
         assert_eq!(phases(), before + 1, "one phase a call");
-        // A proof allocates and frees the coefficients.
+        // Every proof allocates the polynomial's coefficients.
         let coefficient_bytes = (size_of::<ArkFr>() << log_rows) as u64;
         assert!(bytes >= coefficient_bytes, "the arena served {bytes} bytes of a proof of 2^{log_rows} rows");
         let theirs = unwrapped(n, log_rows);
@@ -67,8 +67,8 @@ fn each_stage_of_the_pipeline_can_have_its_own_phase() {
     assert_eq!(phases(), before + 5);
 }
 
-/// The threads of a service share one prover, so their phases overlap. Memory that a thread frees in its phase must not
-/// be in use by another thread.
+/// The threads of a service share one prover, so their phases overlap. When one thread's phase ends, the arena must not reuse memory that
+/// another thread still uses.
 #[test]
 fn threads_that_share_a_wrapped_prover_get_their_own_proofs() {
     let _turn = alone();
@@ -168,9 +168,9 @@ mod openings {
         }
     }
 
-    /// The prepared points are in a static variable. If a program fills the cache before the first phase, as documented, the cache uses no
-    /// arena memory. If a program fills it inside a phase by mistake, the cache stays in the arena for the rest of the process. Proofs in
-    /// later phases request the same sizes and read the cache, and must equal a proof made without it.
+    /// Dory keeps the prepared points in a static variable. If a program fills the cache before the first phase, as documented, the cache
+    /// uses no arena memory. If a program fills it inside a phase by mistake, the cache stays in the arena for the rest of the process.
+    /// Proofs in later phases request the same sizes and read the cache, and must equal a proof made without it.
     #[test]
     fn the_prepared_cache_serves_later_proofs_no_matter_where_it_is_filled() {
         let _turn = alone();
@@ -181,8 +181,8 @@ mod openings {
             let (served, ()) = arena_bytes_of(|| if is_inside { zk_alloc::phase(fill) } else { fill() });
             assert_eq!(served > 0, is_inside, "the arena served {served} bytes of the cache");
             for &n in proofs {
-                // Requests memory of the cache's sizes and writes to it. If the arena handed out memory twice, this would overwrite the
-                // cache.
+                // Requests memory of the cache's sizes and writes to it. This would overwrite the cache if the arena handed out its memory
+                // again.
                 zk_alloc::phase(|| {
                     fill();
                     let cache = get_prepared_cache().expect("it was filled");

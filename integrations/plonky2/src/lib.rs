@@ -63,8 +63,8 @@ circuits!(CircuitData ProverCircuitData);
 ///
 /// # Errors
 ///
-/// The framework's errors, unchanged. `inputs` may contradict the circuit, or leave some of its generators without
-/// their inputs. With negligible probability, the opening point is in the subgroup.
+/// The framework's errors, unchanged: `inputs` contradicts the circuit or leaves some of its generators without their inputs, or (with
+/// negligible probability) the opening point is in the subgroup.
 ///
 /// # Panics
 ///
@@ -88,7 +88,7 @@ pub fn prove<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: 
     circuit: &impl Circuit<F, C, D>,
     inputs: PartialWitness<F>,
 ) -> Result<ProofWithPublicInputs<F, C, D>> {
-    // The framework's two `prove` methods do the same.
+    // The framework's two `prove` methods also pass an empty `TimingTree`.
     prove_with_timing(circuit, inputs, &mut TimingTree::default())
 }
 

@@ -13,8 +13,8 @@ use plonky2::util::timing::TimingTree;
 ///
 /// # Errors
 ///
-/// The framework's errors, unchanged. `inputs` may contradict the circuit, or leave some of its generators without
-/// their inputs. With negligible probability, the opening point is in the subgroup.
+/// The framework's errors, unchanged: `inputs` contradicts the circuit or leaves some of its generators without their inputs, or (with
+/// negligible probability) the opening point is in the subgroup.
 ///
 /// # Panics
 ///
@@ -51,11 +51,12 @@ pub fn prove<F: RichField + Extendable<D>, C: GenericConfig<D, F = F>, const D: 
 ///
 /// # Errors
 ///
-/// Same as for [`prove`], except for contradictions, which witness generation has already reported.
+/// Same as for [`prove`], except for contradictory inputs, which witness generation has already reported.
 ///
 /// # Panics
 ///
-/// If the framework panics: a witness that violates the circuit's constraints may have no quotient polynomial.
+/// If the framework panics: it may do so if the witness violates the circuit's constraints, because the quotient polynomial then need not
+/// exist.
 ///
 /// ```
 /// # mod common { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/mod.rs")); }

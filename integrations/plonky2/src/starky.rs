@@ -43,8 +43,8 @@ in_phase! {
     ///
     /// # Panics
     ///
-    /// If the framework panics: the trace is empty, its height is not a power of two, or it doesn't suit the FRI
-    /// parameters. A trace that violates the constraints may have no quotient polynomial.
+    /// If the framework panics: the trace is empty, its height is not a power of two, or it doesn't suit the FRI parameters. It may also
+    /// panic if the trace violates the constraints, because the quotient polynomial then need not exist.
     fn prove(trace_poly_values: Vec<PolynomialValues<F>>) = trace_poly_values;
 
     /// Calls `trace` and [`starky::prover::prove`] in one phase.

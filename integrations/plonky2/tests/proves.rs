@@ -39,9 +39,8 @@ fn five_proofs_of_changing_inputs_all_verify_at_the_end() {
     }
 }
 
-/// The inner phase allocates the inner proof's buffers, and the outer proof's witness is built from them. All proofs of
-/// a circuit read its tables. Here one circuit is built outside any phase and the other inside one, and both must stay
-/// usable for several proofs.
+/// The inner proof's buffers are allocated in its own phase, and the outer proof's witness is built from them. All proofs of a circuit
+/// read its tables. Here one circuit is built outside any phase and the other inside one, and both must stay usable for several proofs.
 #[test]
 fn a_proof_of_a_proof_verifies_with_circuits_built_inside_and_outside_a_phase() {
     let _turn = alone();
@@ -57,9 +56,9 @@ fn a_proof_of_a_proof_verifies_with_circuits_built_inside_and_outside_a_phase() 
 }
 
 // Proofs made through the adapter equal the framework's own, byte for byte. Even without the adapter, two proofs of one witness differ in
-// two places, so these tests make both deterministic. Unused wires in the row of public inputs get random values; `fixed` sets them to
-// zero. The proof of work, which determines the queries, is the first that *any* of rayon's threads finds; on a single thread
-// (`on_one_thread`), the search always finds the same one.
+// two places, so these tests make both deterministic. Unused wires in the row of public inputs get random values; in a circuit from
+// `fixed`, they are zero. The queries depend on the proof of work, which is the first one that *any* of rayon's threads finds; on a single
+// thread (`on_one_thread`), the search always finds the same one.
 
 /// Runs `f` on a pool of one thread.
 fn on_one_thread<R: Send>(f: impl FnOnce() -> R + Send) -> R {
@@ -67,8 +66,8 @@ fn on_one_thread<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     pool.install(f)
 }
 
-/// Builds a circuit without random wires. Makes their generators set the last wire of row 0 to zero instead, which changes nothing, because
-/// squarings do not use that wire.
+/// Builds a circuit without random wires. Replaces each generator of a random value by one that sets the last wire of row 0 to zero, which
+/// changes nothing, because squarings do not use that wire.
 fn fixed(squarings: usize) -> Squarings {
     let mut circuit = Squarings::build(squarings);
     let wire_index = circuit.data.common.config.num_wires - 1;

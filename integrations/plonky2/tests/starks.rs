@@ -32,7 +32,7 @@ type Proof = StarkProofWithPublicInputs<F, C, D>;
 /// proof must equal the framework's.
 #[test]
 fn five_starks_of_changing_size_verify_and_equal_the_framework_s() {
-    // rayon's threads race for the proof of work. A single thread always finds the same one.
+    // With several threads, the first proof of work that any of them finds is used. A single thread always finds the same one.
     let pool = ThreadPoolBuilder::new().num_threads(1).build().expect("one thread starts");
     pool.install(|| {
         let config = StarkConfig::standard_fast_config();
@@ -50,7 +50,7 @@ fn five_starks_of_changing_size_verify_and_equal_the_framework_s() {
             let inside = zk_alloc_plonky2::starky::prove_with_trace;
             let proof: Proof = inside(Counter, &config, trace, &public_inputs, None, &mut timing).unwrap();
             let column_bytes = size_of::<F>() << log_rows;
-            // The system allocator serves smaller requests.
+            // The system allocator serves requests of fewer than `min_arena_bytes`.
             if column_bytes >= zk_alloc::min_arena_bytes() {
                 assert!(served >= column_bytes as u64, "the arena served {served} bytes of 2^{log_rows} rows");
             }

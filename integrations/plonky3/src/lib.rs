@@ -29,13 +29,13 @@ pub fn init() -> bool {
     cfg!(feature = "parallel") && zk_alloc::pool::build_global()
 }
 
-// With debug assertions on, the framework checks the trace against the AIR before it proves, which needs one more bound on `A`. The
-// framework has that bound if the p3 crates are compiled with debug assertions, and this crate if it is compiled with them. So if debug
-// assertions are on for `p3-uni-stark` and `p3-batch-stark`, they must be on for this crate. A profile sets debug assertions for all crates
-// at once. A profile that overrides `debug-assertions` for the p3 crates alone must also name `zk-alloc-plonky3`, or this crate doesn't
-// compile. (The reverse compiles, with an unused bound.)
+// With debug assertions on, the framework checks the trace against the AIR before it proves, which needs one more bound on `A`. The p3
+// crates require the bound only if they are compiled with debug assertions, and so does this crate. So if debug assertions are on for
+// `p3-uni-stark` and `p3-batch-stark`, they must be on for this crate. A profile sets debug assertions for all crates at once. A profile
+// that overrides `debug-assertions` for the p3 crates alone must also name `zk-alloc-plonky3`, or this crate doesn't compile. (The reverse
+// compiles, with an unused bound.)
 
-/// Wraps functions of the framework in a phase.
+/// Defines functions that run an expression, which calls the framework, in a phase. They have the framework's bounds.
 macro_rules! in_phase {
     ($($(#[$doc:meta])* fn $name:ident($config:ident, $air:ident, $($argument:ident: $kind:ty),*) = $proof:expr;)*) => {$(
         $(#[$doc])*

@@ -19,8 +19,8 @@ fn bytes<T: Serialize>(proof: &T) -> Vec<u8> {
 }
 
 /// The config caches the DFT's twiddle factors by height, inside the phase of the first proof that needs them. A proof owns buffers that
-/// its phase allocated: with 256 queries, some are large enough for the arena. The cache and the buffers must survive later phases, whose
-/// requests have the same sizes in the same order, because only then would an arena that resets overwrite them.
+/// its phase allocated: with 256 queries, some are large enough for the arena. The cache and the buffers must survive later phases. Those
+/// phases request the same sizes in the same order, so an arena that resets would overwrite them.
 ///
 /// The trace is the largest buffer of a Plonky3 proof. If the closure builds it, it must come from the arena, with its capacity for the
 /// extension. If it is built before `prove`, it does not come from the arena, but all other buffers do.
@@ -41,7 +41,7 @@ fn five_proofs_of_changing_size_equal_the_framework_s_and_verify_at_the_end() {
         };
         let proof = zk_alloc_plonky3::prove_with_trace(&config, &Fibonacci, trace, &public_values).unwrap();
         let trace_bytes = ((2 << log_rows) << LOG_BLOWUP) * size_of::<Val>();
-        // The system allocator serves smaller requests.
+        // The system allocator serves requests of fewer than `min_arena_bytes`.
         if trace_bytes >= zk_alloc::min_arena_bytes() {
             assert!(inside >= trace_bytes as u64, "the arena served {inside} bytes of a trace of {trace_bytes}");
         }

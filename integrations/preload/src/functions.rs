@@ -1,8 +1,8 @@
 //! The functions that programs call, exported under the names at the end of this file. A request below the threshold costs one comparison
 //! before it goes to glibc. Freed memory belongs to the arena if it is in the arena's address space, and to glibc otherwise.
 //!
-//! Nothing here unwinds: a panic in one of these functions ends the process. If the arena has no memory, the request
-//! goes to glibc, which sets `errno` if it has no memory either.
+//! Nothing here unwinds: a panic in one of these functions ends the process. If a hard limit leaves the arena no memory for a request, the
+//! request fails. If the arena has no memory for another reason, the request goes to glibc, which sets `errno` if it has none either.
 #![allow(unsafe_code, reason = "the C library's functions")]
 
 use std::arch::{asm, naked_asm};
@@ -33,7 +33,7 @@ fn fails(reason: c_int) -> *mut c_void {
     null_mut()
 }
 
-/// The slow path of [`malloc`]. It is `extern "C"`, so `malloc` can jump here and saves no registers on its fast path.
+/// The slow path of [`malloc`]. It is `extern "C"`, so that `malloc` can jump here and need not save registers on its fast path.
 #[inline(never)]
 extern "C" fn malloc_any(size: usize) -> *mut c_void {
     if let Some(at) = start::answer_to_probe(size) {
@@ -87,7 +87,7 @@ unsafe extern "C" fn free_any(at: *mut c_void) {
     }
 }
 
-/// Ends the process, as glibc does, for an address that was already freed or never handed out.
+/// Prints why the address can't be freed, and ends the process, as glibc does. The address was already freed, or never handed out.
 #[cold]
 fn invalid(function: &str, at: *mut c_void, why: NotFreeable) -> ! {
     c_api::print_line(format_args!("{function}({at:p}): {why}"));
@@ -148,13 +148,13 @@ pub(crate) unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_
 }
 
 /// # Safety
-/// Same as for [`realloc`], with memory from glibc.
+/// Same as for [`realloc`], but `at` must come from glibc.
 unsafe fn realloc_of_glibc(at: *mut c_void, size: usize) -> *mut c_void {
     if start::is_for_arena(size)
         // SAFETY: the caller upholds this function's contract.
         && let old_size = unsafe { glibc::usable_size(at) }
         && (1..size).contains(&old_size)
-        // The kernel moves longer allocations without a copy.
+        // Longer allocations stay in glibc, because the kernel can move them without a copy.
         && old_size <= c_api::migrate_max_bytes()
         && let Some(new) = from_arena(size, MIN_ALIGN, false)
     {
@@ -197,7 +197,7 @@ pub(crate) extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
 
 /// aligned_alloc(3).
 pub(crate) extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    // Rejects other alignments as glibc does from 2.38 on, and as the C standard requires.
+    // Rejects an alignment that is not a power of two, as glibc does from 2.38 on and as the C standard requires.
     if align.is_power_of_two() { memalign(align, size) } else { fails(libc::EINVAL) }
 }
 
@@ -253,9 +253,10 @@ pub(crate) extern "C" fn malloc_trim(pad: usize) -> c_int {
     c_int::from(glibc::trim(pad) || gone)
 }
 
-/// Exports the functions above under the C names that programs call: the usual names, and glibc's second names. Wrappers of `malloc` call
-/// the second names with memory that other code allocated. If the program defines a function with one of these names, all calls by that
-/// name reach the program's function, so this library never makes such calls.
+/// Exports the functions above under the C names that programs call: the usual names, and glibc's second names such as `__libc_malloc`.
+/// Wrappers of `malloc` call the second names, also with memory that other code allocated. If the program defines a function with one of
+/// these names, all calls by that name reach the program's function, so the functions above call each other directly; only `reallocarray`
+/// calls by name.
 macro_rules! exports {
     (@one $name:tt $function:ident ($($argument:ident: $kind:ty),*) -> $answer:ty) => {
         const _: () = {
@@ -290,7 +291,7 @@ exports! {
     "malloc_trim" => malloc_trim(pad: usize) -> c_int;
 }
 
-// Functions of C23. They call the process's `free`, which looks up the size itself.
+// Functions of C23. They call the process's `free` and ignore the size, which `free` looks up itself.
 jumps! {
     /// `free_sized(at, size)`.
     free_sized = "free_sized" -> "free";

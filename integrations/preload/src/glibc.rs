@@ -1,5 +1,5 @@
-//! glibc's own allocation functions, from the symbol table of `libc.so.6` itself. Other binaries in the process may
-//! define functions with the same names (`malloc_usable_size`, `__libc_malloc`) that know nothing about glibc's memory.
+//! Finds glibc's own allocation functions in the symbol table of `libc.so.6`. Other binaries in the process may define functions with the
+//! same names (`malloc_usable_size`, `__libc_malloc`) that know nothing about glibc's memory.
 //!
 //! All of these functions are looked up at once: by our constructor, or by the first request if one comes earlier. With another C library
 //! (musl's loader supports LD_PRELOAD too), the look-up finds the next definitions in the search order (`RTLD_NEXT`), and our functions
@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::names::address;
 
-/// Defines functions of the C library, each with a variable for its address. Before the look-up, the variable points to
-/// a function that looks up the address and then calls it.
+/// Defines functions that call the C library's, each through a variable that contains the address. Before the look-up, the variable points
+/// to a function that looks up the address and then makes the call.
 macro_rules! looked_up {
     ($look_up:block $($(#[$doc:meta])* $place:ident: fn $own:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)?;)*) => {$(
         static $place: AtomicPtr<c_void> = {
@@ -31,7 +31,7 @@ macro_rules! looked_up {
         $(#[$doc])*
         ///
         /// # Safety
-        /// The caller must meet the requirements of the function's manual page. Memory must come from the C library.
+        /// The caller must meet the requirements of the function's manual page. Any memory that is passed must come from the C library.
         #[inline(always)]
         pub(crate) unsafe fn $own($($argument: $kind),*) $(-> $answer)? {
             let found = $place.load(Ordering::Relaxed);
@@ -62,8 +62,8 @@ looked_up! {
     TRIM: fn malloc_trim(pad: usize) -> c_int;
 }
 
-/// Looks up all of these functions. Returns `false` if there is no glibc, or if glibc lacks one of them. In that case,
-/// the variables point to the next functions after ours in the search order.
+/// Looks up all of the functions above. Returns `false` if there is no glibc, or if glibc lacks one of them. In that case, the variables
+/// point to the next functions after ours in the search order.
 pub(crate) fn look_up() -> bool {
     // SAFETY: the C library is never unloaded.
     let glibc = unsafe { Symbols::around(address_of_release()) };
@@ -95,8 +95,8 @@ fn behind(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
-/// Looks up the function of this name that comes after ours in the search order. If there is none, returns `false` and leaves `place`
-/// unchanged.
+/// Looks up the function of this name that comes after ours in the search order, and stores its address in `place`. If there is none,
+/// returns `false` and leaves `place` unchanged.
 pub(crate) fn look_up_behind(place: &AtomicPtr<c_void>, name: &CStr) -> bool {
     let next = behind(name);
     if !next.is_null() {
@@ -188,9 +188,9 @@ unsafe impl GlobalAlloc for Glibc {
     }
 }
 
-// dlsym(3) finds the first function with a name, in any file. A symbol version does not help, because an unversioned function matches every
-// version. A handle from dlopen(3) would select the file, but both calls may allocate, and the first `malloc` needs these tables before it
-// can return.
+// This file reads glibc's symbol table itself, because dlsym(3) finds the first function with a name in any file. A symbol version does
+// not help, because an unversioned function matches every version. A handle from dlopen(3) would select the file, but both dlopen and
+// dlsym may allocate, and the first `malloc` must find glibc's functions before it can return.
 
 /// Tags of `.dynamic`. The crate `libc` has no names for them, or gives them other types.
 const DT_NULL: u64 = 0;
@@ -210,10 +210,10 @@ type Dynamic = [u64; 2];
 /// The load bias (address in memory minus address in the file), and the segments of the file.
 type File = (usize, &'static [libc::Elf64_Phdr]);
 
-/// Stores the file if it contains the address. Returns 1 to end the search.
+/// Checks whether a file contains the address in `search`. If it does, stores the file in `search`, and returns 1 to end the search.
 ///
 /// # Safety
-/// Only `dl_iterate_phdr` may call this, with `search` pointing to an address and a variable for its file.
+/// Only `dl_iterate_phdr` may call this. `search` must point to a `(usize, Option<File>)`: the address, and the place for the file.
 unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
     // SAFETY: the caller upholds this function's contract.
     let (info, (address, file)) = unsafe { (&*info, &mut *search.cast::<(usize, Option<File>)>()) };
@@ -253,7 +253,7 @@ impl Symbols {
     /// The file must stay loaded while the result is in use.
     pub(crate) unsafe fn around(address: *const c_void) -> Option<Self> {
         let mut search = (address.addr(), None::<File>);
-        // SAFETY: `look` gets a pointer to `search`, which is of the type that it expects.
+        // SAFETY: `search` has the type that `look` requires.
         unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
         let (bias, segments) = search.1?;
         let dynamic = segments.iter().find(|segment| segment.p_type == libc::PT_DYNAMIC)?;
@@ -279,11 +279,12 @@ impl Symbols {
         Some(Self { bias, symbols: symbols?, names: names?, hashes: hashes?, versions: versions.unwrap_or(null()) })
     }
 
-    /// Returns the function of this name that new programs link with; null if there is none.
+    /// Returns the function that a program linked today would get for this name; null if there is none.
     pub(crate) fn function(&self, name: &CStr) -> *mut c_void {
         let hash = name.to_bytes().iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
-        // SAFETY: the loader searches the same table. It consists of four numbers, a filter of `filter_words` words of 64 bits, the
-        // buckets, and a hash for each symbol from `first_listed` on. A hash whose lowest bit is set ends its bucket.
+        // SAFETY: the reads stay within the hash table, which the loader also searches. It consists of four numbers, a filter of
+        // `filter_words` words of 64 bits, the buckets, and a hash for each symbol from `first_listed` on. A hash whose lowest bit is set
+        // ends its bucket.
         unsafe {
             let [bucket_count, first_listed, filter_words, _] = *self.hashes.cast::<[u32; 4]>();
             let buckets = self.hashes.add(4 + 2 * filter_words as usize);

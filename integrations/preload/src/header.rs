@@ -60,7 +60,7 @@ functions! {
 /// The function that the program passed to [`zk_alloc_on_memory_limit`].
 static EVENT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Writes at most `size` bytes of the statistics, and returns their full length. Returns 0 if the library is not in use.
+/// Copies the statistics to `stats`, but at most `size` bytes. Returns their full length. Returns 0 if the library is not in use.
 ///
 /// # Safety
 /// `stats` must be valid for writes of `size` bytes.

@@ -1,8 +1,8 @@
-//! Calls functions by names that the process may have bound to other functions. The loader looks in the program first,
-//! then in libraries preloaded before this one, then in this one. A call in Rust would always reach our function.
+//! Calls functions by names that the process may have bound to other functions. The loader looks in the program first, then in libraries
+//! preloaded before this one, then in this one. An ordinary call in Rust would always reach our function.
 #![allow(unsafe_code, reason = "reads the library's table of addresses")]
 
-/// Loads an address into a register, with inline assembly for each architecture.
+/// Returns the address that the inline assembly for the target architecture loads.
 macro_rules! address {
     ($x86_64:expr, $aarch64:expr) => {{
         let address: *mut c_void;
@@ -43,8 +43,8 @@ macro_rules! is_ours {
 }
 
 /// Defines functions that jump to the process's function of another name, or to a function of this library. They leave the registers and
-/// the stack unchanged, except that a target in brackets gets the third argument in place of the second. Each function starts with the
-/// label against which [`is_ours`] compares.
+/// the stack unchanged, except that for a target in brackets, the third argument replaces the second. Each function starts with the label
+/// against which [`is_ours`] compares.
 macro_rules! jumps {
     (@to $name:literal $target:ident) => {
         jumps!(@asm $name, "jmp {target}", "b {target}", target = sym $target);

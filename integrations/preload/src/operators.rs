@@ -1,5 +1,5 @@
-//! C++'s `operator new` and `operator delete`. Another library of the process may export its own versions, which use its own `malloc`, as
-//! libjemalloc does. Memory from its `new` must not reach our `free`.
+//! C++'s `operator new` and `operator delete`. They are exported because another library of the process may export versions that use its
+//! own `malloc`, as libjemalloc does, and memory from such a `new` must not reach our `free`.
 //!
 //! They work like those of libstdc++: each form calls the simpler one by name, and the simplest calls `malloc`, `aligned_alloc`
 //! or `free` by name. So a program that defines one of these functions gets the same calls as without this library.
@@ -20,7 +20,7 @@ use crate::glibc::Symbols;
 use crate::names::{is_ours, jumps, named};
 use crate::watched;
 
-// The target finds its arguments in the same registers, and ignores the extra ones.
+// The target finds its arguments in the same registers, and ignores any extra arguments.
 jumps! {
     /// `new(size)`.
     new = "_Znwm" -> new_plain;
@@ -71,7 +71,7 @@ fn aligned(size: usize, align: usize) -> *mut c_void {
         return null_mut();
     }
     let align = align.max(size_of::<usize>());
-    // C11 allows only multiples of the alignment.
+    // C11 requires the size to be a multiple of the alignment.
     let Some(size) = size.max(1).checked_next_multiple_of(align) else { return null_mut() };
     let aligned_alloc = named!("aligned_alloc");
     // SAFETY: a function of this name has this type, and accepts any size.
@@ -88,8 +88,8 @@ extern "C-unwind" fn new_with_align(size: usize, align: usize) -> *mut c_void {
     if at.is_null() { new_at_last(size, align) } else { at }
 }
 
-/// Calls the program's new-handler until the allocation succeeds or no handler is installed, then throws `std::bad_alloc`. `align` is 0 for
-/// [`plain`] memory.
+/// Calls the program's new-handler until the allocation succeeds or no handler is installed, then throws `std::bad_alloc`. `align` is 0 if
+/// the memory comes from [`plain`].
 #[cold]
 #[inline(never)]
 fn new_at_last(size: usize, align: usize) -> *mut c_void {
@@ -167,7 +167,7 @@ fn thrower() -> *mut c_void {
     functions.find(|function| !function.is_null()).unwrap_or(null_mut())
 }
 
-/// Returns a function from the C++ library's own symbol table. A look-up by name could find another library's function.
+/// Returns a function from the C++ library's own symbol table, because dlsym(3) could find another library's function of the same name.
 #[cold]
 #[inline(never)]
 fn of_library(name: &CStr) -> *mut c_void {

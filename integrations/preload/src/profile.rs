@@ -22,7 +22,7 @@ pub(crate) const VARIABLE: &str = "ZK_ALLOC_PROFILE";
 /// The folder for the files; empty if the process is not profiled.
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
-/// Stores the folder that the process was started with. Without a folder, or with `0`, the library samples nothing.
+/// Starts sampling, and stores the folder for the files. Without a folder, or with `0`, the library samples nothing.
 pub(crate) fn configure(folder: Option<&[u8]>, is_reported: impl Fn(&str) -> bool) {
     let Some(folder) = folder.filter(|folder| !folder.is_empty() && *folder != b"0") else { return };
     // SAFETY: getauxval(3) has no preconditions.

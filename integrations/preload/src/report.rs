@@ -135,7 +135,7 @@ fn mib(bytes: u64) -> impl fmt::Display {
     fmt::from_fn(move |f| write!(f, "{:.1} MiB", bytes as f64 / f64::from(1 << 20)))
 }
 
-/// Returns the value, in bytes, of a line in one of the process's `/proc` files. The file's text takes memory from glibc only.
+/// Returns the value, in bytes, of a line in one of the process's `/proc` files. The memory for the file's text comes from glibc.
 fn bytes_of(file: &str, name: &str) -> u64 {
     let text = fs::read_to_string(file).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name));

@@ -23,7 +23,7 @@ const OPENING_SUM_BYTES: usize = 8 << 20;
 /// left to glibc take additional memory in glibc's heap (docs/preload.md).
 const SERVING_BYTES: usize = 0;
 
-/// The smallest request that the arena serves, in bytes. While the library is not in use, no request is this large.
+/// The smallest request that the arena serves, in bytes. While the library is not in use, the value is larger than any request.
 static MIN_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// The number of bytes that the program may still request from glibc before the arena opens; 0 if they are not counted. Threads that count
 /// at the same time may miss some bytes.
@@ -100,8 +100,8 @@ extern "C" fn begin() {
     c_api::start_background_thread_if_set();
 }
 
-/// Runs before the arena serves its first request. If `is_glibc_free` is false, that request may have interrupted glibc while it was
-/// changing its heap.
+/// Prepares glibc's heap, and sets the threshold of the open arena. Runs before the arena serves its first request. If `is_glibc_free` is
+/// false, that request may have interrupted glibc while it was changing its heap.
 #[cold]
 pub(crate) fn arena_opened(is_glibc_free: bool) {
     if is_glibc_free {
@@ -119,8 +119,8 @@ static ARRIVED: AtomicBool = AtomicBool::new(false);
 /// The size of the probe request, which another thread is unlikely to request at the same time.
 const PROBE_BYTES: usize = 12_289;
 
-/// The memory that the probe request returns. It is not in glibc's heap, which a small program may never need. Only a
-/// wrapper of `malloc` in the program may write to it, during the single probe.
+/// The memory that the probe request returns. It is static, because a small program may never need glibc's heap. Only a wrapper of
+/// `malloc` in the program may write to it, during the single probe.
 static mut PROBE: [u128; PROBE_BYTES.div_ceil(16)] = [0; PROBE_BYTES.div_ceil(16)];
 
 /// Returns the probe's memory if this request is the probe.

@@ -115,7 +115,7 @@ pub(crate) unsafe extern "C" fn prctl(option: c_int, a: c_long, b: c_long, c: c_
     unsafe { next_prctl(option, a, b, c, d) }
 }
 
-/// The path of [`syscall`] for calls that enter a sandbox.
+/// Handles a call of [`syscall`] that enters a sandbox.
 ///
 /// # Safety
 /// The caller must meet the requirements of syscall(2).

@@ -13,12 +13,12 @@ use support::{
 };
 use zk_alloc_profile::{Profile, Value};
 
-/// Runs the program, and returns the contents of standard error, which is a separate file, and of the program's data file.
+/// Runs the program with standard error redirected to a file. Returns the contents of that file and of the program's data file.
 fn written(program: &Path, how: &str, retain: &str, more: &[&str]) -> (String, String) {
     let folder = empty_folder(&format!("messages-{how}-{retain}-{}", more.len()));
     let (error, data) = (folder.join("error"), folder.join("data"));
     File::create(&data).expect("a file");
-    // The shell runs without the library. For the case without standard error, it closes the program's descriptor.
+    // The shell itself runs without the library. If `how` is `absent`, it starts the program without a standard error.
     let start = if how == "absent" { r#"exec "$0" "$@" 2>&-"# } else { r#"exec "$0" "$@" 2> "$ERROR""# };
     let script = format!(r#"export LD_PRELOAD="$LIBRARY"; {start}"#);
     let mut command = Command::new("sh");
@@ -177,7 +177,7 @@ fn process_writes_its_call_sites_at_exit_if_it_is_asked_to() {
     assert_eq!(bytes(Value::AllocSpace, "hold_three"), three + (1 << 20));
 }
 
-/// An operator can profile a service without stopping it.
+/// A signal makes a service write a profile while it runs.
 #[test]
 fn a_running_process_writes_its_call_sites_at_each_signal() {
     let folder = empty_folder("profile-at-a-signal");

@@ -36,7 +36,7 @@ fn a_limit_on_address_space_leaves_room_for_the_program_whenever_it_is_set() {
     }
 }
 
-/// An operator may want a program to fail rather than grow, and may signal a service to return its memory.
+/// With a hard limit, a program's requests fail once the limit is reached. On a signal, a service returns its free memory.
 #[test]
 fn requests_beyond_a_hard_limit_fail_and_a_signal_returns_free_memory() {
     let program = program("limits.c");
@@ -208,8 +208,7 @@ fn memory_stays_if_the_setting_keeps_it_for_ever() {
     }
 }
 
-/// A small program of a script never opens the arena. The background thread sleeps, and must not keep the program from
-/// ending.
+/// A small program never opens the arena. Its background thread only sleeps, and must not keep the program from ending.
 #[test]
 fn background_thread_does_not_keep_a_program_without_an_arena_running() {
     for arm in [Arm::Default, Arm::Everything] {

@@ -10,8 +10,8 @@ use std::process::Command;
 use support::{ARMS, Arm, Outcome, empty_folder, has, outcome_of, path_of};
 
 /// Runs a program of `programs.sh` in an empty folder, once in each arm, and compares all of its output. Does nothing unless the programs
-/// that it `needs` exist. The library must serve the first of these programs, or the test would prove nothing. Only rustc may bring its own
-/// allocator, as rustup's does.
+/// that it `needs` exist. The library must serve the first of these programs, or the test would prove nothing. Only rustc may use its own
+/// allocator instead, as the rustc from rustup does.
 fn prints_the_same(name: &str, needs: &[&str]) {
     if !is_compared(name, needs, &[]) {
         return;
@@ -107,7 +107,7 @@ programs! {
     nghttpd: prints_the_same_beside_jemalloc(["nghttpd", "curl", "python3", "sha256sum"]);
 }
 
-/// numpy calls C's allocation functions directly, even for arrays that are zeroed or that grow.
+/// numpy calls C's allocation functions directly, including `calloc` for zeroed arrays and `realloc` for arrays that grow.
 #[test]
 fn python_with_numpy() {
     let finds_numpy =

@@ -15,8 +15,8 @@ use support::{
     program_with_library, programs, report_of, text,
 };
 
-/// Runs a program in each arm, and at other thresholds. One threshold is in the middle of the size classes, and the largest is above every
-/// request.
+/// Runs a program in each arm, and at other thresholds. The thresholds include one between the smallest and the largest size class, and
+/// one above every request.
 fn at_each_threshold(program: &Path, arguments: &[&str]) {
     in_all_arms(program, arguments);
     for threshold in ["1", "1000", "4096", "33K", "1M", "8388608T"] {
@@ -244,7 +244,7 @@ fn memory_of_jemallocs_own_functions_is_never_freed_by_the_library() {
     }
 }
 
-/// Only the loaded library sees the C++ library. The global scope has no function that throws.
+/// The C++ library is visible only to the library that `dlopen` loads, so the global scope has no function that throws `bad_alloc`.
 #[test]
 fn a_program_without_a_cpp_library_loads_one_that_throws() {
     let library = library_of("no_memory", "no_memory.cc");

@@ -22,11 +22,12 @@ use sites::{Elsewhere, Figures, Line, RawProfile, Stack};
 // overwrites live memory.
 const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
 
-/// A site gets its own line in a file if its value is at least the sum divided by this number. Smaller sites share one line, because they
-/// would be too narrow to see in a flame graph.
+/// A site gets its own line in a file if its value is at least the total of all sites divided by this number. Smaller sites share one
+/// line, because they would be too narrow to see in a flame graph.
 const SMALLEST_PART: u64 = 10_000;
 
-/// The minimum width of a frame in a flame graph, in percent. Without it, a narrow tower of a hundred frames makes the graph tall and empty.
+/// The minimum width of a frame in a flame graph, in percent. Without this minimum, a narrow tower of a hundred frames makes the graph
+/// tall and empty.
 const MIN_WIDTH: f64 = 0.2;
 
 /// CSS that adapts a flame graph to a narrow page and to dark mode.
@@ -155,7 +156,7 @@ impl Profile {
             profile.message(5, |function| {
                 function.number(1, id);
                 function.number(2, number(&mut strings, name));
-                // The system name (field 3) stays empty. If it contained the name, `go tool pprof` would take `<T as Trait>::f` for C++,
+                // The system name (field 3) stays empty. If it contained the name, `go tool pprof` would treat `<T as Trait>::f` as C++,
                 // and show `::f`.
                 function.number(4, number(&mut strings, file));
             });
@@ -352,7 +353,7 @@ impl Message {
     }
 }
 
-/// Items, numbered from 0 in the order in which they were first seen.
+/// A map from items to numbers, which count from 0 in the order in which the items were first seen.
 type Numbers<T> = HashMap<T, u64>;
 
 fn number<T: Eq + Hash>(numbers: &mut Numbers<T>, value: T) -> u64 {

@@ -84,14 +84,14 @@ impl Line {
     }
 }
 
-/// A call, identified by its return address. It has several lines, innermost first, if functions were inlined there.
+/// A call, identified by its return address. If functions were inlined there, it has several source locations, innermost first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Call {
     pub(crate) address: usize,
     pub(crate) lines: Arc<[Line]>,
 }
 
-/// A call site of the program. Looking up the function names removes the allocator's own calls.
+/// A call site of the program. Once the function names are looked up, it no longer contains the allocator's own calls.
 #[derive(Debug)]
 pub(crate) struct Stack<C = Call> {
     /// The calls, innermost first.
@@ -130,7 +130,7 @@ fn of_program(addresses: &[usize], known: &mut Known, look_up: &mut impl FnMut(u
     let mut names = |address| known.entry(address).or_insert_with(|| look_up(address).into()).clone();
     let calls: Vec<_> = addresses.iter().map(|&address| Call { address, lines: names(address) }).collect();
     let lines: Vec<&Line> = calls.iter().flat_map(|call| call.lines.iter()).collect();
-    // Takes the outermost entry, because the program's own `GlobalAlloc` may be between two entries.
+    // Takes the outermost entry point, because the program's own `GlobalAlloc` may be between two entry points.
     let innermost = &lines[..lines.len().min(MAX_LINES)];
     let entered = innermost.iter().rposition(|line| is_entry(line)).map_or(0, |last| last + 1);
     let mut skipped = entered + lines[entered..].iter().take_while(|line| is_allocator(line)).count();
@@ -148,7 +148,7 @@ fn of_program(addresses: &[usize], known: &mut Known, look_up: &mut impl FnMut(u
     kept
 }
 
-/// Returns the number of outermost lines that start the program or a thread: the C library's, and Rust's up to
+/// Returns the number of outermost lines that start the program or a thread: those of the C library, and those of Rust up to
 /// `__rust_begin_short_backtrace`. Returns 0 if there are no other lines.
 fn of_runtime(lines: &[&Line]) -> usize {
     let marked = lines.iter().rposition(|line| line.function.contains("__rust_begin_short_backtrace"));
@@ -248,7 +248,7 @@ impl<'a> Elsewhere<'a> {
         if let Some(lines) = file.as_ref().and_then(|file| file.lines(offset)) {
             return lines;
         }
-        // A stripped file has no names. The address in the file, which is the same in every run, replaces the name.
+        // A stripped file has no names. Shows the address in the file instead, which is the same in every run.
         let place = file.as_ref().and_then(|file| file.address(offset)).unwrap_or(offset) + 1;
         vec![Line::named(format!("{name}+{place:#x}"))]
     }

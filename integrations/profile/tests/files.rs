@@ -102,8 +102,8 @@ fn go_tool_pprof_shows_whole_names() {
     assert!(!text.lines().any(|line| line.ends_with(" 0x0")), "{text}");
 }
 
-/// Otherwise a table by function would attribute every byte to the allocator, and every flame graph would begin with thirteen runtime
-/// frames. The call of `phase` stays, because the program itself makes it.
+/// If these calls were not skipped, a table by function would attribute every byte to the allocator, and every flame graph would begin
+/// with thirteen runtime frames. The call of `phase` stays, because the program itself makes it.
 #[test]
 fn the_calls_of_the_allocator_and_those_that_start_a_thread_are_skipped_and_no_others() {
     let (_one, _kept) = sampling();

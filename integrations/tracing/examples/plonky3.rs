@@ -68,7 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Proves 2^`log_rows` times eight Poseidon2 permutations, and verifies the proof.
+/// Proves a trace of 2^`log_rows` rows with eight Poseidon2 permutations each, and verifies the proof.
 pub(crate) fn prove_and_verify(log_rows: u32) -> Result<(), Box<dyn Error>> {
     let sponge = Sponge::new(KeccakF {});
     let mmcs = Mmcs::new(SerializingHasher::new(sponge), Compress::new(sponge), 3);

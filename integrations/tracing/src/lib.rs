@@ -25,8 +25,8 @@ pub use report::{Coverage, Report, SpanReport, ThreadReport};
 // overwrites live memory.
 const _: () = zk_alloc::REUSES_ONLY_WHAT_WAS_FREED;
 
-/// Begins a recording, and installs a global subscriber that does nothing else. A program with its own subscriber adds [`Recorder::layer`]
-/// to that subscriber instead.
+/// Begins a recording, and installs a global subscriber that contains only the recording's layer. A program with its own subscriber adds
+/// [`Recorder::layer`] to that subscriber instead.
 ///
 /// Records the spans that `RUST_LOG` selects, such as `info,p3_dft=debug`. Without that variable, records spans of level `INFO` and above.
 /// (The variable is ignored if it has directives for fields, which only `EnvFilter` supports.)

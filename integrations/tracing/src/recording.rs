@@ -1,5 +1,5 @@
-//! The measurements of each span. At each entry and exit of a span, the layer reads the counters, and adds their changes since the previous
-//! reading to every span that any thread was in during that time.
+//! The measurements of each span. Whenever a span is entered or exited, the layer reads the counters. It adds the changes since the
+//! previous reading to every span that some thread was in.
 //!
 //! Collections use the system allocator, because the program's allocator would count them as the prover's memory.
 
@@ -16,7 +16,7 @@ use serde::Serialize;
 /// A list that uses the system allocator.
 pub(crate) type List<T> = allocator_api2::vec::Vec<T, System>;
 
-/// A map that uses the system allocator. Its hasher has no random keys, because each thread would first have to get them from the system.
+/// A map that uses the system allocator. Its hasher has no random keys, because each thread would have to request them from the system.
 pub(crate) type Map<K, V> = hashbrown::HashMap<K, V, BuildHasherDefault<DefaultHasher>, System>;
 
 pub(crate) const fn list<T>() -> List<T> {
@@ -33,7 +33,7 @@ pub(crate) struct Recording {
     pub(crate) last: Reading,
     /// The number of phases that had begun when the recording began.
     pub(crate) phases_before: u64,
-    /// The spans, folded by name. The first node is [`WHOLE`].
+    /// The tree of spans, in which spans of one name under one parent share a node. The first node is [`WHOLE`].
     pub(crate) nodes: List<Node>,
     pub(crate) timeline: Timeline,
     pub(crate) threads: List<Thread>,
@@ -158,7 +158,7 @@ impl Recording {
         }
     }
 
-    /// Adds the changes of the process's counters since the last entry or exit to all entered spans.
+    /// Adds the changes of the process's counters since the last entry or exit to all spans that are currently entered.
     pub(crate) fn advance(&mut self) {
         let now = Reading::now(self.began);
         let changes = now.since(&self.last);
@@ -172,7 +172,7 @@ impl Recording {
         self.last = now;
     }
 
-    /// Adds the changes of the calling thread's counters since its last entry or exit to the spans that it is in.
+    /// Adds the changes of the calling thread's counters since its last entry or exit to the spans that the thread is in.
     fn advance_thread(&mut self, thread: usize) {
         let now = ThreadTotals::now(self.last.totals.wall_ns);
         let changes = now.since(&std::mem::replace(&mut self.threads[thread].last, now));
@@ -225,7 +225,7 @@ impl Recording {
     }
 }
 
-/// The maximum number of nodes: more than any prover has. It bounds the layer's memory if a recursive function opens spans.
+/// The maximum number of nodes: more than any prover needs. It bounds the layer's memory if a recursive function opens spans.
 const MAX_NODES: usize = 4096;
 
 /// The index of a node in the tree. The node of the whole program is [`WHOLE`].
@@ -283,8 +283,9 @@ pub(crate) struct Timeline {
     pub(crate) dropped: u64,
     /// Entries that are shorter than this are dropped.
     shortest_ns: u64,
-    /// The number of readings that a sample covers, and the number that the last sample covers so far.
+    /// The number of readings that each sample covers.
     stride: usize,
+    /// The number of readings that the last sample covers so far.
     in_last: usize,
 }
 
@@ -385,8 +386,8 @@ pub struct Level {
     pub retained_bytes: u64,
 }
 
-/// Implements the sum of two sets of counters, and the changes between two readings. The fields after the semicolon are not counters: their
-/// sum is the larger of the two values.
+/// Implements the sum of two sets of counters, and the changes between two readings. The fields after the semicolon are peaks or flags:
+/// instead of a sum, they get the larger of the two values.
 macro_rules! counters {
     ($totals:ident: $($field:ident)*; $($largest:ident)*) => {
         impl AddAssign<&Self> for $totals {

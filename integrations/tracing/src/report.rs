@@ -14,7 +14,7 @@ use crate::recording::{Entry, Level, NodeId, Recording, Sample, ThreadTotals, To
 pub struct Report {
     /// Which allocations are counted.
     pub coverage: Coverage,
-    /// The size of a page in bytes. Each page of the fresh bytes costs a page fault, unless one fault maps several pages or a huge page.
+    /// The size of a page in bytes. Fresh bytes cost one page fault per page, unless a fault maps several pages or a huge page.
     pub page_bytes: u64,
     /// The whole program, since the recording began.
     pub whole: SpanReport,
@@ -47,7 +47,7 @@ pub struct SpanReport {
     pub name: String,
     /// The number of spans that were entered. A span that is entered repeatedly, as in `async` code, counts once.
     pub count: u64,
-    /// The changes of the process's counters. They include the children's changes. If children overlap in time, the sum over the children
+    /// The changes of the process's counters. They include the children's changes. If children overlap in time, the sum of their changes
     /// may be larger.
     #[serde(flatten)]
     pub totals: Totals,
@@ -57,7 +57,7 @@ pub struct SpanReport {
     pub at_exit: Level,
     /// The share of each thread that entered these spans. The rest of `totals` is the work of other threads.
     pub threads: Vec<ThreadReport>,
-    /// The spans under these spans, in the order in which they were first created.
+    /// The child spans, in the order in which they were first created.
     pub children: Vec<SpanReport>,
 }
 
@@ -242,7 +242,7 @@ pub(crate) fn write_trace(recording: &Recording, out: impl Write) -> io::Result<
     let mut peak_from_ns = 0;
     for Sample { at_ns, level, peak_live_bytes } in recording.timeline.samples.iter().filter(|_| is_served) {
         for (name, at_ns, bytes) in [
-            // A sample contains the peak since the previous sample, so the peak is drawn from the previous sample's time.
+            // A sample contains the peak since the previous sample, so the trace shows this peak from the previous sample's time on.
             ("peak of live", peak_from_ns, *peak_live_bytes),
             ("live", *at_ns, level.live_bytes),
             ("resident", *at_ns, level.resident_bytes),

@@ -1,9 +1,8 @@
 // A stand-in for the code that `#[jolt::provable]` generates from a guest `fn fib(n: u64) -> u64`. It has the same
 // structure, and uses the real Dory.
 //
-// The trace of a run is a polynomial of 2^log_rows coefficients. A proof consists of the polynomial's commitment and
-// its opening at the last row. At that point, a multilinear polynomial equals its last coefficient, which is the
-// output.
+// The trace of a run is a polynomial of 2^log_rows coefficients. A proof consists of the polynomial's commitment and its opening at the
+// point of the last row. There, the multilinear polynomial equals its last coefficient, which is the output.
 
 use dory_pcs::backends::arkworks::{
     ArkDoryProof, ArkFr, ArkGT, ArkworksPolynomial, BN254, Blake2bTranscript, G1Routines, G2Routines,
@@ -12,7 +11,7 @@ use dory_pcs::primitives::arithmetic::Field;
 use dory_pcs::primitives::transcript::Transcript;
 use dory_pcs::{DoryError, Polynomial, ProverSetup, Transparent, VerifierSetup};
 
-/// A proof that, like Jolt's, does not contain the claim.
+/// A proof. Like Jolt's, it does not contain the claimed output.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Proof {
     pub(crate) commitment: ArkGT,

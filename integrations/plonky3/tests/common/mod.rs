@@ -29,8 +29,8 @@ pub(crate) type Config = StarkConfig<Pcs, Challenge, Challenger>;
 // for the extension.
 pub(crate) const LOG_BLOWUP: usize = 1;
 
-// Returns a configuration without proof of work, whose search takes the first witness that any thread finds, so two proofs of the same
-// input would differ.
+// Returns a configuration without proof of work. With proof of work, two proofs of the same input could differ, because the search takes
+// the first witness that any thread finds.
 pub(crate) fn config() -> Config {
     let perm = default_koalabear_poseidon2_16();
     let val_mmcs = ValMmcs::new(Hash::new(perm.clone()), Compress::new(perm.clone()), 0);

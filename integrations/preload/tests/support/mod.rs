@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Returns the library's path. Builds the library like this test, because cargo builds none for the tests of a package whose only library
-/// is a cdylib. `ZK_ALLOC_TEST_LIBRARY` selects another library, such as that of `cargo make dist`.
+/// Returns the library's path. Builds the library with this test's profile, because cargo does not build a package's cdylib for its tests.
+/// `ZK_ALLOC_TEST_LIBRARY` selects another library, such as that of `cargo make dist`.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -174,7 +174,7 @@ pub(crate) fn library_of(name: &str, source: &str) -> PathBuf {
     compiled(&format!("lib{name}.so"), source, &["-DLIBRARY", "-shared", "-fPIC"])
 }
 
-/// Compiles a program that is linked with a library of the same source.
+/// Compiles a program and a library from the same source, and links the program with the library.
 pub(crate) fn program_with_library(source: &str) -> (PathBuf, PathBuf) {
     let name = stem(source);
     let library = library_of(name, source);

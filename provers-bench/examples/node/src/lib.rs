@@ -8,7 +8,7 @@ use node::Node;
 use plonky3::Poseidon2;
 use provers_bench::{Prover, Workload, WorkloadSpec};
 
-/// Two variants of the node, shared by the driver and every arm.
+/// The two variants of the node, as provers for the driver and every arm.
 pub static PROVERS: &[Prover] = &[
     Prover::new(
         "node",
@@ -28,8 +28,8 @@ const fn spec<const ALL: bool>(name: &'static str, about: &'static str) -> Workl
 
 /// The prover `P` inside a node that runs from setup until the workload is dropped.
 ///
-/// With `ALL`, every thread of the node registers as a worker of the prover. Under `Participants::Pool` it then
-/// allocates from the arena while a phase is open, as all threads do under `Participants::All`.
+/// With `ALL`, every thread of the node registers as a worker of the prover. Under `Participants::Pool`, all threads of the node then
+/// allocate from the arena while a phase is open, as under `Participants::All`.
 pub struct InNode<P, const ALL: bool> {
     prover: P,
     node: Node,

@@ -21,18 +21,18 @@ use tokio::task::spawn_blocking;
 use tokio::time;
 
 // The load is fixed, so every allocator gets the same work: about 20 MB of messages a second, 1,000 threads a minute, and a heap of about
-// 100 MB. It takes a quarter of a core.
+// 100 MB. The load takes a quarter of a core.
 
 /// Number of peers. Each sends messages to every other peer.
 const PEERS: u32 = 4;
 /// Number of messages that all peers together send per second.
 const MESSAGES_PER_SECOND: u32 = 2_000;
-/// Message lengths in bytes. They are log-uniform: each doubling is equally likely.
+/// Message lengths in bytes. Their logarithm is uniformly distributed.
 const MESSAGE_BYTES: RangeInclusive<f64> = 200.0..=65_536.0;
-/// Timeout for an answer or a short-lived thread. A late one counts as lost. An answer waits for the database, so a database that hangs
-/// also fails the node.
+/// Timeout for an answer to a message, and for a short-lived thread to end. The node fails if either takes longer. An answer waits for the
+/// database, so the node also fails if the database hangs.
 const WITHIN: Duration = Duration::from_secs(10);
-/// Number of Tokio's worker threads. It is fixed, because allocators keep memory for each thread.
+/// Number of Tokio's worker threads. It does not depend on the number of cores, because allocators keep memory for each thread.
 const TRAFFIC_THREADS: usize = 2;
 /// Lengths in bytes of the transactions in a message.
 const TRANSACTION_BYTES: RangeInclusive<usize> = 48..=640;
@@ -48,13 +48,13 @@ const QUEUE: usize = 1024;
 const CACHE_BYTES: usize = 16 << 20;
 /// Time between commits.
 const COMMIT_EVERY: Duration = Duration::from_millis(100);
-/// One commit in this many is written to disk. After it, redb reuses the pages of the earlier commits.
+/// Interval, in commits, at which a commit is written to disk. After such a commit, redb reuses the pages of the earlier ones.
 const DURABLE_EVERY: u64 = 10;
 /// Number of records read back after each commit.
 const READS: usize = 100;
 /// Interval between the starts of short-lived threads. Each works for about a millisecond.
 const JOB_EVERY: Duration = Duration::from_millis(60);
-/// Number of parcels that wait for a job. An earlier thread allocated each of them.
+/// Number of parcels on the shelf. Earlier jobs allocated them, and later jobs free them.
 const SHELF: usize = 64;
 /// Number of blocks in a parcel.
 const BLOCKS: usize = 64;
@@ -63,15 +63,15 @@ const BLOCKS: usize = 64;
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
 /// Maximum time to fill the mempool.
 const WARM_WITHIN: Duration = Duration::from_secs(60);
-/// Minimum share of its messages that a node must answer. Below it, the node did less work than under other allocators.
+/// Minimum share of the messages that a node must answer. A node below it did less work than under other allocators.
 const PACE: f64 = 0.8;
-/// Minimum time over which the pace is judged.
+/// Minimum time over which the share of answered messages is judged.
 const PACE_OVER: Duration = Duration::from_secs(10);
 
 /// A running node.
 pub(crate) struct Node {
     health: Arc<Health>,
-    /// When the node became warm, and the number of messages answered by then.
+    /// When the mempool became full, and the number of messages answered by then.
     warm: (Instant, u64),
     /// Dropping the runtime stops all parts: it drops the peers and their record senders, and waits for the database and the last job.
     _runtime: Runtime,
@@ -104,7 +104,7 @@ impl Node {
         Ok(Self { health, warm, _runtime: runtime })
     }
 
-    /// Fails if anything went wrong, or if the node fell behind its load.
+    /// Fails if a part of the node failed, or if the node fell behind its load.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         self.health.check()?;
         let (since, before) = self.warm;
@@ -257,12 +257,12 @@ fn unpack(mut data: &[u8]) -> Vec<Sealed> {
     transactions
 }
 
-/// The transactions that the node holds. Random eviction leaves old and new ones side by side in memory.
+/// The transactions that the node holds. Because eviction is random, old and new transactions are side by side in memory.
 #[derive(Default)]
 struct Mempool {
     transactions: Vec<Sealed>,
     bytes: usize,
-    /// Whether it has ever evicted a transaction.
+    /// Whether the mempool has ever evicted a transaction.
     is_full: bool,
 }
 
@@ -320,7 +320,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes records in place of the oldest ones.
+    /// Writes records. Once the database is full, they replace the oldest ones.
     fn write(&mut self, records: &[Vec<u8>]) -> anyhow::Result<()> {
         let mut transaction = self.database.begin_write()?;
         let is_durable = self.commits.is_multiple_of(DURABLE_EVERY);
@@ -353,7 +353,7 @@ impl Store {
 /// Memory that one thread allocates and a later one frees.
 type Parcel = Vec<Sealed>;
 
-/// Starts jobs at a fixed rate: a late start does not delay the next ones.
+/// Starts short-lived threads at a fixed rate: a late start does not delay the next ones.
 async fn run_jobs(on_thread_start: fn()) -> anyhow::Result<()> {
     let (mut shelf, mut ticks) = (VecDeque::new(), time::interval(JOB_EVERY));
     for seed in 0.. {
@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(error, "it fell behind its load: 30000 of 40000 messages were answered");
     }
 
-    /// Only a checksum shows that an allocator handed out a message's memory a second time.
+    /// If an allocator hands out a message's memory a second time, only the checksum shows it.
     #[test]
     fn a_flipped_byte_is_detected_wherever_it_is() {
         let read = |mut bytes: &[u8]| run(Sealed::read_from(&mut bytes));

@@ -1,7 +1,7 @@
 //! The arm `zk-alloc` and its variants: the arena, backed by the system allocator, for the prover's threads only.
 //!
-//! `provers_bench::arm!` would install the arena for all threads of the process. A node needs `Participants::Pool`, so
-//! its own threads keep using the system allocator during a proof.
+//! `provers_bench::arm!` would install the arena for all threads of the process. A node needs `Participants::Pool`, so that its own
+//! threads keep using the system allocator during a proof.
 
 use provers_bench::arms::zk_alloc;
 use std::process::ExitCode;

@@ -17,7 +17,8 @@ fn threads_of_a_node() -> Vec<String> {
     names.filter(|name| ["node\n", "job\n"].contains(&name.as_str())).collect()
 }
 
-/// A prover that opens a phase and allocates nothing in it. Its proof is the number of requests that the arena served while the phase was open.
+/// A prover that opens a phase and allocates nothing in it. Its proof is the number of requests that the arena served while the phase was
+/// open.
 struct Idle;
 
 impl Workload for Idle {
@@ -48,7 +49,7 @@ fn served<const ALL: bool>() -> u64 {
     served
 }
 
-/// The node's memory must stay out of the arena, or the arm would not measure what its name claims.
+/// In the arm `zk-alloc`, the node's own memory must stay out of the arena.
 #[test]
 fn the_arena_serves_the_nodes_threads_only_if_they_are_registered() {
     let (pool, all) = (served::<false>(), served::<true>());

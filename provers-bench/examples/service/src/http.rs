@@ -21,7 +21,7 @@ use crate::Options;
 use crate::prover::{Made, Request};
 use crate::service::Service;
 
-/// The response to a request for any other path.
+/// The response to a request for an unknown path.
 const NO_PATH: &str = "there is no such path; the service has POST /proofs, GET /metrics, GET /memory";
 
 type App = State<Arc<Service>>;
@@ -48,7 +48,7 @@ pub async fn serve(options: Options) -> anyhow::Result<()> {
         .route("/metrics", get(metrics))
         .route("/memory", get(|State(service): App| async move { service.page() }))
         .fallback(|| async { Failure(StatusCode::NOT_FOUND, NO_PATH.into()) })
-        // Valid requests are shorter.
+        // No valid request is longer.
         .layer(DefaultBodyLimit::max(4096))
         .with_state(Arc::clone(&service));
     let stopped = async move {
@@ -74,7 +74,7 @@ async fn prove(State(service): App, body: Bytes) -> Result<Json<Made>, Failure> 
     service.prove(request).await.map(Json)
 }
 
-/// The reason why a request gets no proof. Its text gives what was asked, what was found and what happens now.
+/// The reason why a request gets no proof. Its text says what was requested, what was found and what happens next.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure(StatusCode, String);
 
@@ -88,7 +88,7 @@ impl Failure {
     }
 }
 
-/// Reports an error of the proof itself.
+/// Turns an error that occurred while proving into a response.
 impl<E: Into<anyhow::Error>> From<E> for Failure {
     fn from(error: E) -> Self {
         let text = format!("the proof failed: {:#}. Its memory was freed, and other proofs continue", error.into());

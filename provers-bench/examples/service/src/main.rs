@@ -55,8 +55,8 @@ struct Options {
 const MIB: usize = 1 << 20;
 
 impl Options {
-    /// Returns the limit in bytes. The default leaves out a sixteenth, because the kernel also charges page tables and
-    /// sockets to the container.
+    /// Returns the limit in bytes. The default is a sixteenth below the container's or machine's memory, because the kernel also charges
+    /// page tables and sockets to the container.
     fn limit_bytes(&self) -> usize {
         let group = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
         let default = || group.or_else(|| kib_field("/proc/meminfo", "MemTotal:")).unwrap_or(usize::MAX) / 16 * 15;
@@ -82,14 +82,15 @@ fn main() -> anyhow::Result<()> {
     panic::set_hook(Box::new(|info| eprintln!("{}: {info}", thread::current().name().unwrap_or("a thread"))));
     let options = Options::parse();
     if options.isolate.is_none() || options.worker {
-        // Starts rayon's threads here, not in the phase of the first proof.
+        // Starts rayon's threads now, so that they do not start in the phase of the first proof.
         zk_alloc_plonky3::init();
     }
     if options.worker {
         return service::work(options.isolate.unwrap_or(0) * MIB);
     }
     if options.isolate.is_none() && std::env::var_os("ZK_ALLOC_RETAIN_BYTES").is_none() {
-        // By default, the arena retains up to half of the machine's memory between proofs. Here the limit is known.
+        // By default, the arena retains up to half of the machine's memory between proofs. Here it may retain as much as the service's
+        // limit.
         zk_alloc::set_retain(zk_alloc::Retain::Bytes(options.limit_bytes()));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
