@@ -11,8 +11,11 @@ use super::sampler::Noted;
 use super::sites::Index;
 use crate::os::{AllZero, MappedOnce};
 
+/// The number of slots. A trace of escapes records every live allocation.
 const SLOTS: usize = 1 << 20;
-/// The number of slots that are tried for an address.
+/// The number of slots at the start of the table that are tried first. They suffice for most profiles, so samples touch a small part of the table.
+const FIRST_SLOTS: usize = 1 << 17;
+/// The number of slots that are tried for an address in each of the two parts.
 const TRIES: usize = 32;
 /// The number of slots in a cache line. The slots that are tried for an address begin on a cache-line boundary.
 const LINE: usize = 8;
@@ -49,11 +52,15 @@ impl Table {
         &self.may_hold[((at >> 4) ^ (at >> 19)) % COUNTERS]
     }
 
-    /// Returns the slots for an address, in the order in which they are tried.
+    /// Returns the slots for an address, in the order in which they are tried: first those at the start of the table.
     fn slots(&self, at: usize) -> impl Iterator<Item = (&AtomicUsize, &Sample)> {
-        let hash = (at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - (SLOTS / LINE).trailing_zeros());
-        let slots = (0..TRIES).map(move |tried| (hash as usize * LINE + tried) % SLOTS);
-        slots.map(|slot| (&self.addresses[slot], &self.samples[slot]))
+        let hash = (at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let tried = [0..FIRST_SLOTS, FIRST_SLOTS..SLOTS].into_iter().flat_map(move |part| {
+            // The upper half of the product is uniformly distributed below the number of lines.
+            let line = ((u128::from(hash) * (part.len() / LINE) as u128) >> u64::BITS) as usize;
+            (0..TRIES).map(move |tried| part.start + (line * LINE + tried) % part.len())
+        });
+        tried.map(|slot| (&self.addresses[slot], &self.samples[slot]))
     }
 }
 
