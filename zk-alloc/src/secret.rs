@@ -87,7 +87,7 @@ impl SecretBuf {
         let locked = unsafe { os::lock(start.as_ptr(), pages_len) }.is_ok();
         // SAFETY: as above.
         let left_out_of_dumps = unsafe { os::leave_out_of_dumps(start.as_ptr(), pages_len) }.is_ok();
-        // SAFETY: as above; the documentation of this type says that children find zeroes.
+        // SAFETY: as above; this type documents that the buffer reads as zeroes in a forked child.
         let wiped_on_fork = unsafe { os::wipe_on_fork(start.as_ptr(), pages_len) }.is_ok();
         Ok(Self { _memory: memory, start, len, locked, left_out_of_dumps, wiped_on_fork })
     }

@@ -1,12 +1,12 @@
 //! Calls functions by names that the process may have bound to other functions. The loader looks in the program first, then in libraries
 //! preloaded before this one, then in this one. An ordinary call in Rust would always reach our function.
-#![allow(unsafe_code, reason = "reads the library's table of addresses")]
+#![allow(unsafe_code, reason = "reads the library's global offset table")]
 
 /// Returns the address that the inline assembly for the target architecture loads.
 macro_rules! address {
     ($x86_64:expr, $aarch64:expr) => {{
         let address: *mut c_void;
-        // SAFETY: computes the address of a label, or reads an entry of the library's table of addresses.
+        // SAFETY: the assembly only computes the address of a symbol, or loads it from the library's global offset table (GOT).
         unsafe {
             asm!(
                 #[cfg(target_arch = "x86_64")]

@@ -25,7 +25,7 @@ const BACK_TO_BACK: u32 = 2;
 /// Pause before a proof that runs alone. It gives the host time to reclaim free memory, so the proof is measured as if a user ran the
 /// prover once in a while.
 const ALONE_PAUSE: Duration = Duration::from_secs(12);
-/// A proof that starts this long after its tick counts as late. The cause is a previous proof that took longer than its slot.
+/// A proof that starts this long after its tick counts as late. This happens when the previous proof took longer than its slot.
 const LATE: Duration = Duration::from_millis(100);
 /// Maximum number of points in the curve of memory over a turn with proofs at fixed times.
 const CURVE_POINTS: usize = 600;

@@ -141,7 +141,7 @@ mod unix {
         if result == 0 { Ok(()) } else { Err(last_error()) }
     }
 
-    /// The clock of [`coarse_ns`](super::coarse_ns): these systems have no coarser one in common.
+    /// The clock that [`coarse_ns`](super::coarse_ns) reads. Not all of these systems have a coarser clock, so this is the monotonic one.
     pub(in crate::os) const COARSE_CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
 
     fn map(len: usize, protection: libc::c_int) -> Result<NonNull<u8>, Errno> {

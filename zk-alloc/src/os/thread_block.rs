@@ -2,7 +2,7 @@
 //!
 //! In a shared library, `thread_local!` compiles to a call into the dynamic loader (`__tls_get_addr`), which may call `malloc`. If that
 //! `malloc` is ours and reads thread-local memory itself, the recursion never ends. In the *initial-exec* model, the code instead adds a
-//! constant from the library's table of addresses to the thread pointer. Stable Rust can't select that model, so the bytes are declared and
+//! constant from the library's global offset table to the thread pointer. Stable Rust can't select that model, so the bytes are declared and
 //! accessed in assembly.
 //!
 //! The drawback is in `dlopen`: the loader has to find room for the bytes in the spare thread-local memory of each thread. If none is left,

@@ -159,7 +159,7 @@ fn the_background_thread_purges_while_the_process_is_idle() {
     });
 }
 
-/// Allocates buffers of all sizes, the largest with `largest_words`, and checks them.
+/// Allocates buffers of several sizes, the largest of `largest_words` words, and checks their contents.
 fn prove_with(largest_words: usize) {
     let made: Vec<_> = [700, 4_000, 9_000, 50_000, largest_words].map(|len| patterned(len, len as u64)).into();
     made.iter().for_each(|words| assert_patterned(words, words.len() as u64));

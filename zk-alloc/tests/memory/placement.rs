@@ -50,7 +50,8 @@ fn slabs_and_short_runs_that_stay_do_not_take_the_place_of_a_long_run() {
         let shorts = || black_box((0..12).map(|_| run(192 * KIB)).collect::<Vec<_>>());
         let long = run(16 * MIB);
         drop((shorts(), long));
-        // A shorter long run uses this memory first. Its memory is free again at once, because threads cache no long runs.
+        // Before that, a run of 1 MiB uses a part of the freed 16 MiB. Threads do not cache runs of this size, so its memory is free again at
+        // once.
         drop(run(MIB));
         let pins = shorts();
         assert_fresh(0, || run(16 * MIB));

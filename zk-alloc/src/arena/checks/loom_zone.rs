@@ -125,7 +125,7 @@ fn memory_beside_a_prefaulted_run_is_zero_and_belongs_to_its_owner() {
     });
 }
 
-/// A slab's pages are counted as resident once. A neighbouring run that prefaults their block counts none of them.
+/// A slab's pages are counted as resident once. A neighbouring run that prefaults the same block must not count the slab's pages again.
 #[test]
 fn a_slab_beside_a_prefaulted_run_is_accounted_once() {
     with_blocks(1, |model| {

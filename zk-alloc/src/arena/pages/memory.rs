@@ -332,7 +332,7 @@ impl Residency {
         }
     }
 
-    /// Repeats the arena's huge-page advice for the caller's pages, whose mapping is new.
+    /// Repeats the arena's huge-page advice after the caller's pages were mapped anew.
     pub(crate) fn advise_again(&self, pages: Range<usize>) {
         self.advise_committed(pages.clone());
         let block = self.pages(HUGE_PAGE_BYTES);

@@ -705,8 +705,8 @@ mod tests {
         })
     }
 
-    /// If the hole went unnoticed, the arena would hand out a run with a hole in it. After a refused move, growth copies the run instead.
-    /// If the moved pages were not copied back first, it would copy zeroes.
+    /// A refused move may leave a hole in the target. If the hole went unnoticed, the arena would hand out a run with it. After a refused
+    /// move, growth copies the run instead. If the moved pages were not copied back first, it would copy zeroes.
     #[test]
     fn a_refused_move_fills_or_reports_the_hole_and_copies_moved_pages_back() {
         let page = page_bytes();
