@@ -5,7 +5,7 @@
 //! - `<!-- prove-bench: tables plonky3 -->`: all tables of the run docs/data/runs/plonky3.json
 //! - `<!-- prove-bench: rows plonky3/poseidon2 jolt/dory -->`: a table with a row for each workload
 //! - `<!-- prove-bench: kinds a/poseidon2 b/poseidon2 a/whir b/whir -->`: a table with a row for each workload, which compares runs on two
-//! kinds of host
+//!   kinds of host
 //! - `<!-- prove-bench: picture plonky3/poseidon2 jolt/dory -->`: the picture docs/results.svg of these workloads
 //! - `<!-- prove-bench: ablation a b -->`: tables of the effect of each mechanism or constant on every workload of these runs
 //! - `<!-- prove-bench: constants -->`: the constants of the allocator
