@@ -37,6 +37,7 @@ mod watched {
             }
 
             impl $name {
+                #[allow(dead_code, reason = "some models only need zeroes")]
                 #[track_caller]
                 pub(crate) fn new(value: $integer) -> Self {
                     Self { atomic: loom::sync::atomic::$name::new(value), twin: loom::sync::atomic::AtomicBool::new(false) }
